@@ -12,7 +12,7 @@ import typer
 
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.errors import AttnbenchError, UsageError
+from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
     from attnbench.checking.outcomes import Outcome
@@ -86,6 +86,7 @@ def command(
         "seed": seed,
     }
     judgements: list[Judgement] = []
+    errors: list[Exception] = []
     with Court(limits, set_name=set_name, lengths=tuple(length or ())) as court:
         court.nursery.begin()  # it imports torch meanwhile
         load_foreign_plugins()
@@ -93,15 +94,18 @@ def command(
             return _serve(court, options)
         try:
             for target in addresses:
-                judgements.append(court.judge(target, **options))
+                try:
+                    judgements.append(court.judge(target, **options))
+                except Exception as error:  # of one candidate, unless all have one
+                    errors.append(error)
+                    judgements.append(_unjudged(target, error))
+                    if len(errors) == len(addresses):
+                        raise
                 if not as_json:
                     print_line(_text(judgements[-1]))
         except KeyboardInterrupt:
             return INTERRUPTED
-    ranking = sorted(
-        judgements,
-        key=lambda judgement: (not judgement.ok, -(judgement.score["speed_against_fused"] or 0)),
-    )
+    ranking = sorted(judgements, key=lambda one: (not one.ok, -(_speed(one) or 0)))
     if as_json:
         print_json({"judgements": [judgement.as_data() for judgement in ranking]})
     elif len(ranking) > 1:
@@ -113,7 +117,8 @@ def _targets(targets: list[str], candidates: Path | None) -> list[str]:
     if candidates is not None:
         if not candidates.is_dir():
             raise UsageError(f"--candidates {candidates}: there is no such folder.")
-        files = sorted(p for p in candidates.glob("*.py") if not p.name.startswith("_"))
+        found = (p for p in candidates.glob("*.py") if p.is_file())
+        files = sorted(p for p in found if not p.name.startswith("_"))
         if not files:
             raise UsageError(f"--candidates {candidates}: there is no .py file in it.")
         targets = [*targets, *map(str, files)]
@@ -151,14 +156,27 @@ def _serve(court: Court, options: dict[str, Any]) -> int:
                         f"{name} is {json.dumps(value)}, but should be of type {wanted}"
                     )
             answer = court.judge(**{**options, **request}).as_data()
-        except (AttnbenchError, TypeError, ValueError) as error:
+        except Exception as error:  # the next request is answered
             answer = {"error": str(error)}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
     return 0
 
 
+def _unjudged(target: str, error: Exception) -> Judgement:
+    from attnbench.judging.decision import Judgement, RefusedError
+
+    refused = RefusedError("not_judged", f"{type(error).__name__}: {error}")
+    return Judgement(target, "refused", refused)
+
+
+def _speed(judgement: Judgement) -> float | None:
+    return judgement.score["speed_against_fused"]
+
+
 def _text(result: Judgement) -> str:
+    from attnbench.judging.decision import plain_text
+
     refusal = f" ({result.refusal})" if result.refusal else ""
     lines = [f"{result.target}: {result.verdict}{refusal}"]
     lines += [f"  {result.sentence}"] if result.sentence else []
@@ -181,12 +199,14 @@ def _text(result: Judgement) -> str:
         f"  {_properties(result.outcomes)}, {result.calls_right} of {result.calls} calls "
         f"were right; {result.seconds:.0f} s, seed {result.seed}"
     )
+    if result.ok and result.unranked:
+        lines.append(f"  not ranked: {result.unranked}")
     if result.ok:
         largest = ", ".join(f"{name} = {size}" for name, size in result.largest.items())
         lines.append(f"  not tried: {', '.join(result.untried)}; more than {largest}")
     for name, reason in (result.missing or {}).items():
         lines.append(f"  not confined: {name}: {reason}")
-    return "\n".join(lines)
+    return "\n".join(map(plain_text, lines))
 
 
 def _properties(outcomes: Sequence[Outcome]) -> str:
@@ -204,13 +224,15 @@ def _properties(outcomes: Sequence[Outcome]) -> str:
 
 def _print_ranking(ranking: list[Judgement]) -> None:
     from attnbench.cli.printing.tables import print_table
+    from attnbench.judging.decision import plain_text
 
     rows = [
         {
-            "rank": place if judgement.ok else None,
-            "target": judgement.target,
+            "rank": None if _speed(judgement) is None else place,
+            "target": plain_text(judgement.target),
             "verdict": judgement.verdict,
             "refusal": judgement.refusal,
+            "not ranked": judgement.unranked or None,
             **judgement.score,
         }
         for place, judgement in enumerate(ranking, 1)

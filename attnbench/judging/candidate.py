@@ -58,9 +58,10 @@ def _found(path: str, attribute: str) -> Any:
         if known in own:
             return own[known]
     if len(own) != 1:
-        raise AttributeError(
-            f"{path} defines {', '.join(own) or 'no function'}; name one as {path}:NAME"
-        )
+        told = ", ".join(own) or "no function"
+        if type(vars(module).get(name)) is type:
+            told += f", but the class {name}, and a function or a module is asked for"
+        raise AttributeError(f"{path} defines {told}; name one as {path}:NAME")
     return next(iter(own.values()))
 
 
@@ -191,7 +192,9 @@ def main(file: int, shared: int) -> None:
     torch.set_num_threads(given["threads"])
     torch.set_grad_enabled(False)
     try:
-        sys.path[:0] = given["paths"]
+        file = given["callees"][0][0].endswith(".py")  # others in its folder stand behind all
+        place = len(sys.path) if file else 0
+        sys.path[place:place] = given["paths"]
         callees = [_found(*place) for place in given["callees"]]
         _send(channel, {"loaded": [_described(callee) for callee in callees]})
     except BaseException as error:

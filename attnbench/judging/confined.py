@@ -94,7 +94,7 @@ class Confined:
         self._send(self._told)
         answer = self._received(self.limits.load_s)
         if "loaded" not in answer:  # its process may have ended since
-            raise RefusedError("not_loaded", plain_text(answer.get("unloaded", answer)).strip())
+            raise RefusedError("not_loaded", str(answer.get("unloaded", answer)))
         self._freeze()
         loaded = answer["loaded"]
         if not (isinstance(loaded, list) and loaded and all(isinstance(o, dict) for o in loaded)):
@@ -192,7 +192,7 @@ class Confined:
         if "fault" in answer:
             fault = str(answer["fault"])
             known = fault in ("not_plain", "alias_of_input", "alias_of_output")
-            raise RefusedError(fault if known else "broke_protocol", plain_text(answer.get("text")))
+            raise RefusedError(fault if known else "broke_protocol", str(answer.get("text")))
         self._check_alone()
         if answer.get("raised") == "MemoryError":
             raise RefusedError("too_much_memory", f"more than {self.limits.memory_gib:g} GiB")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from attnbench.benchmark.workloads import Selection
+from attnbench.cases.case import Case
 from attnbench.checking.api import find_profile, select_invariants
 from attnbench.errors import UsageError
 from attnbench.judging.confined import Confined
@@ -88,9 +89,9 @@ class Court:
         self.limits, self.budget_s = limits, budget_s
         lengths = lengths if lengths or set_name else _LENGTHS
         found = Selection(None if lengths else set_name, lengths=lengths).cases()
-        self.cases = [one for one in found if one.direction == "forward"]
+        self.cases = [one for one in found if one.direction == "forward" and _fits(one.case)]
         if not self.cases:
-            raise UsageError(f"the set {set_name} has no forward case to time.")
+            raise UsageError(f"the set {set_name} has no forward case of q·k attention to time.")
         self.nursery = Nursery()
         self._honest: Confined | None = None
 
@@ -136,6 +137,11 @@ class Court:
             torch.set_num_threads(threads)
             trial.close()
         return trial.judgement(verdict, refused, time.monotonic() - started)
+
+
+def _fits(case: Case) -> bool:
+    """Whether a case is one of q·k attention, with at most two leading sizes."""
+    return case.query_size == case.key_size and len(case.lead) <= 2
 
 
 def _place(target: str) -> tuple[tuple[str, str], str | None, Mapping[str, Any]]:

@@ -20,6 +20,10 @@ REFUSALS: Mapping[str, Sequence[str]] = MappingProxyType(
 """The status, as of an outcome of a check, and the sentence of each refusal, by its name."""
 
 
+KEPT_UNTIMED = ("unsupported", "waits")
+"""Statuses of rows by which a candidate could leave out what it is slow at: it is not ranked."""
+
+
 class RefusedError(AttnbenchError):
     """A candidate is refused.
 
@@ -30,8 +34,8 @@ class RefusedError(AttnbenchError):
 
     def __init__(self, name: str, detail: str) -> None:
         self.status, sentence = REFUSALS[name]
-        super().__init__(f"{sentence}: {detail}" if detail else sentence)
-        self.name, self.detail = name, detail
+        self.name, self.detail = name, plain_text(detail).strip()
+        super().__init__(f"{sentence}: {self.detail}" if detail else sentence)
 
     def __reduce__(self) -> tuple[type[RefusedError], tuple[str, str]]:
         return type(self), (self.name, self.detail)
@@ -44,7 +48,7 @@ class Row:
     Args:
         case: id of the case.
         status: ``ok``, ``unsupported``, ``too_short`` (no longer than messages take) or ``waits``
-            (longer than it computes). Only ``ok`` is scored.
+            (longer than it computes). Only ``ok`` is scored; see :data:`KEPT_UNTIMED`.
         time_s: of a call of the candidate.
         wait_s: in which it neither computed nor waited for a core, above that of fused attention.
         fused_s: of torch's fused attention.
@@ -134,11 +138,17 @@ class Judgement:
         return found
 
     @property
+    def unranked(self) -> str:
+        """Why it has no speeds although it is accepted: the cases that it kept from being timed."""
+        kept = [row for row in self.rows if row.status in KEPT_UNTIMED]
+        return "; ".join(f"{row.status} at {row.case}: {row.reason}" for row in kept)
+
+    @property
     def score(self) -> dict[str, float | None]:
         """Shares of what was right, and geometric means of the ratios over the timed cases."""
         ran = [o for o in self.outcomes if o.status != "skipped"]
         passed = [o for o in ran if o.status == "passed"]
-        rows = [row for row in self.rows if row.status == "ok"] if self.ok else []
+        rows = [row for row in self.rows if row.status == "ok" and self.ok and not self.unranked]
         return {
             "properties_held": len(passed) / len(ran) if ran else None,
             "calls_right": self.calls_right / self.calls if self.calls else None,
@@ -157,6 +167,7 @@ class Judgement:
             "refusal": self.refusal,
             "sentence": self.sentence,
             "score": self.score,
+            "unranked": self.unranked,
             "rows": [asdict(row) for row in self.rows],
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
             "untried": list(self.untried),
@@ -177,6 +188,6 @@ def _mean(ratios: Sequence[float | None]) -> float | None:
 
 
 def plain_text(thing: object) -> str:
-    """What a candidate says, without anything that a terminal or a file would act on."""
-    text = str(thing)[:4000].encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    """What a candidate says, in one line without anything that a terminal or a file acts on."""
+    text = str(thing)[:4000]
+    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)

@@ -53,7 +53,7 @@ class Proxy:
         def function(*tensors: Tensor, **given: Any) -> Any:
             return self._call(*tensors, **given)
 
-        function.__name__ = str(described.get("name"))
+        function.__name__ = "candidate"  # its own name may be anything
         function.__doc__ = str(described.get("text"))
         # what is no signature makes inspect raise, as for functions without one
         function.__signature__ = _signature(described.get("arguments"))  # type: ignore[attr-defined]

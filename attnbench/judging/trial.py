@@ -177,8 +177,6 @@ class Trial:
 
     def _timed(self, bench: BenchCase, proxy: Proxy) -> Row:
         case = bench.case.replace(seed=self.chance.getrandbits(31))
-        if case.query_size != case.key_size or len(case.lead) > 2:
-            return Row(case.id, "unsupported", reason="it is not a case of q·k attention")
         keywords = keywords_of_case(case, proxy.names, proxy.style)
         if bench.kv_heads is not None and keywords is not None:
             grouped = "enable_gqa" in proxy.names

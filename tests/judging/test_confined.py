@@ -71,6 +71,7 @@ def test_a_process_that_something_continued_is_refused(nursery: Nursery, tmp_pat
             "",
             "ValueError: first second, at code.py:3",
         ),
+        ("class code: pass\n", "", "defines no function, but the class code, and"),
         (CODE, "nothing", "AttributeError: module 'code' has no attribute 'nothing'"),
     ],
 )
@@ -86,6 +87,18 @@ def test_why_nothing_was_loaded_is_one_line(
         assert told in refused.value.detail
         assert "\n" not in refused.value.detail
         assert "candidate.py" not in refused.value.detail
+    finally:
+        cell.close()
+
+
+def test_a_file_beside_a_candidate_shadows_no_module(nursery: Nursery, tmp_path: Path) -> None:
+    (tmp_path / "sched.py").write_text("raise ValueError('not for you')")
+    (tmp_path / "helper.py").write_text("from sched import scheduler")
+    (tmp_path / "code.py").write_text("import helper\n" + CODE)
+    place = str(tmp_path / "code.py"), "spins"
+    cell = Confined(nursery, [place], Limits(), [str(tmp_path)])
+    try:
+        assert cell.load()[0]["name"] == "spins"
     finally:
         cell.close()
 

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 _WIDTH = 120
@@ -52,7 +53,7 @@ def console(*, stderr: bool = False) -> Any:
 
 
 def prepare_streams() -> None:
-    """Open closed standard streams, and make narrow encodings escape unknown characters.
+    """Open closed standard streams, and make them escape what their encoding lacks.
 
     Otherwise, the next file or pipe to be opened would take the place of the closed stream.
     """
@@ -65,7 +66,7 @@ def prepare_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream.encoding):
+        if isinstance(stream, io.TextIOWrapper):  # UTF-8 lacks surrogates, as of file names
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -95,9 +96,14 @@ def print_line(text: str, status: str = "") -> None:
 
 
 def print_json(content: object) -> None:
-    """Print JSON, and nothing else on standard output; NaN and infinities become null."""
-    ascii_only = not _is_unicode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    print(json.dumps(_with_null(content), indent=2, ensure_ascii=ascii_only, default=str))
+    """Print JSON, and nothing else on standard output; NaN and infinities become null.
+
+    It is escaped to ASCII where the encoding is narrow, or a terminal would act on a character.
+    """
+    plain = partial(json.dumps, _with_null(content), indent=2, default=str)
+    text = plain(ensure_ascii=False)
+    shown = _is_unicode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    print(text if shown and text.replace("\n", "").isprintable() else plain())
 
 
 def _with_null(content: Any) -> Any:

@@ -73,6 +73,24 @@ def test_a_stream_that_cannot_encode_a_sign_writes_its_number(
     assert json.loads(rest) == {"reason": "1 ± 2"}
 
 
+def test_what_utf8_lacks_or_a_terminal_acts_on_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(content, encoding="utf-8"))
+    prepare_streams()
+    print_line("\ud800.py")
+    for file in ("\ud800.py", "\x9b2K"):
+        print_json({"file": file})
+    print_json({"reason": "1 ± 2"})
+    sys.stdout.flush()
+    text = content.getvalue().decode()
+    assert text.replace("\n", "").isprintable()
+    first, rest = text.split("\n", 1)
+    assert first == "\\ud800.py"
+    found = [json.loads(part + "}") for part in rest.split("}\n")[:-1]]
+    assert found == [{"file": "\ud800.py"}, {"file": "\x9b2K"}, {"reason": "1 ± 2"}]
+    assert "1 ± 2" in rest
+
+
 def test_the_module_runs_the_commands_in_a_locale_without_unicode(tmp_path: Path) -> None:
     environment = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
     done = subprocess.run(
