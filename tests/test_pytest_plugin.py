@@ -152,7 +152,6 @@ def test_profile_and_seed_of_the_command_line_hold_beside_the_decorator_too(proj
     )
     assert "('quick', 1)" in pytest_in(project).text
     options = ("--attnbench-profile=default", "--attnbench-seed=5")
-    assert "('default', 5)" in pytest_in(project, *options).text
     assert "('quick', 7)" in pytest_in(project, "--hypothesis-seed=7").text
     assert "('default', 5)" in pytest_in(project, "--hypothesis-seed=7", *options).text
     run = pytest_in(project, "--attnbench-profile=quik")
