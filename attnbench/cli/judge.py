@@ -60,6 +60,10 @@ def command(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Most seconds for an answer.")
     ] = 60.0,
+    total_timeout: Annotated[
+        float,
+        typer.Option("--total-timeout", min=0.1, help="Most seconds for all answers together."),
+    ] = 900.0,
     as_json: option.AsJson = False,
 ) -> int:
     """Judge attention functions that nobody trusts, such as kernels that a machine wrote.
@@ -77,7 +81,7 @@ def command(
     from attnbench.specs.conventions import parse_convention
 
     addresses = _targets(targets or [], candidates)
-    limits = Limits(memory_gib=memory, call_s=timeout)
+    limits = Limits(memory_gib=memory, call_s=timeout, total_s=total_timeout)
     options: dict[str, Any] = {
         "style": style,
         "conventions": dict(parse_convention(text) for text in convention or ()),

@@ -57,8 +57,11 @@ _DENIED = {
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
+    "timer_create": (222, 107),
+    "timerfd_create": (283, 85),
 }
-"""System calls that fail with EPERM: other processes, namespaces, cores, and what outlives it."""
+"""System calls that fail with EPERM: other processes, namespaces, cores, what outlives it, and
+timers, which go off while it stands still, in the time of others."""
 
 
 def _call(name: str, *arguments: Any) -> int:

@@ -72,6 +72,7 @@ class Confined:
         self._scratch = ScratchFolder()
         self.callees: list[dict[str, Any]] = []
         self.refused: RefusedError | None = None
+        self._took_s = 0.0
         self._clock: ComputingClock | None = None
         self._waiting: WaitingClock | None = None
         self._rested: float | None = None
@@ -100,7 +101,7 @@ class Confined:
         if not (isinstance(loaded, list) and loaded and all(isinstance(o, dict) for o in loaded)):
             raise RefusedError("broke_protocol", "a message that tells of no callee")
         self.callees = loaded
-        return self.callees
+        return loaded
 
     def call(
         self, tensors: Sequence[Tensor], keywords: Mapping[str, Any], *, callee: int = 0
@@ -187,6 +188,9 @@ class Confined:
         self._rested = after[0] if self._clock.counts else None
         seconds, passed = (b - a for a, b in zip(before, after, strict=True))
         idle_s = max(0.0, passed - seconds)
+        self._took_s += seconds + idle_s
+        if self._took_s > self.limits.total_s:
+            raise RefusedError("took_too_long", f"more than {self.limits.total_s:g} s")
         if answer.get("id") != number:
             raise RefusedError("broke_protocol", "an answer has the number of another request")
         if "fault" in answer:

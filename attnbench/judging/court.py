@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -105,9 +106,9 @@ class Court:
 
     def honest(self) -> Confined:
         """A process with what candidates are measured against."""
-        if self._honest is None:
+        if self._honest is None or self._honest.refused is not None:
             places = [(str(_HONEST), name) for name in ("fused", "textbook", "empty", "product")]
-            self._honest = Confined(self.nursery, places, Limits())
+            self._honest = Confined(self.nursery, places, Limits(total_s=math.inf))
             self._honest.load()
         return self._honest
 

@@ -27,12 +27,14 @@ class Limits:
     Args:
         memory_gib: memory of its processes together.
         call_s: seconds for an answer.
+        total_s: seconds for all answers of a process together.
         load_s: seconds for loading.
         shared_mib: memory for the inputs and outputs of a call.
     """
 
     memory_gib: float = 4.0
     call_s: float = 60.0
+    total_s: float = 900.0
     load_s: float = 120.0
     shared_mib: int = 512
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _CALLS_AFTER = 28
 """Calls after all that is timed."""
 _MOST_S = 30.0
-"""Seconds after which shapes do not come again before the invariants."""
+"""Seconds of calls of shapes that came before, after which no more are made at first."""
 _KEPT, _BETWEEN, _REPEATED, _WHOLE = 24, 0.35, 0.15, 0.25
 """Shapes that come again; how often one does, with the same values, and is compared as a whole."""
 _REFUSED = 6
@@ -136,7 +136,7 @@ class Trial:
         )
         self.untried += [name for axis in AXES for name in AXES[axis] if name not in axes[axis]]
         coverage = Coverage(axes, (FEW.fits, MANY.fits), self.chance)
-        until = time.monotonic() + _MOST_S
+        again_s = 0.0
         causal, refused = subject.conventions.causal, 0
         for row in coverage.rows():
             stream = stream_of(row, proxy.style, causal, self.chance, self.secret)
@@ -148,8 +148,10 @@ class Trial:
                 break
             if right and len(self.streams) < _KEPT:
                 self.streams.append(stream)
-            if self.chance.random() < _BETWEEN and time.monotonic() < until:
+            if self.chance.random() < _BETWEEN and again_s < _MOST_S:
+                again_s -= time.monotonic()
                 self._calls_again(1)
+                again_s += time.monotonic()
         self.untried += coverage.untried()
 
     def _calls_again(self, count: int) -> None:

@@ -3,10 +3,12 @@
 The clock is the kernel's account of what all threads and processes of the candidate computed; on a
 shared core it scatters less than the time that passes, and nothing computes without being counted.
 
-A block is four calls, ABBA or BAAB, each with fresh inputs and each checked. Then the textbook form
-and an empty call are timed. The empty call's time, of messages and of copying the output,
-is taken off all others. A block's value is half the log of the ratio of products; the ratio is the
-median over blocks, with the interval of order statistics. Where the ratio of the total times is
+A block is four calls, ABBA or BAAB, each with fresh inputs and each checked. After some blocks,
+the textbook form and an empty call are timed, both behind a call of their own process. So what a
+candidate leaves in the caches of the core costs others no time, unless its own time counts. The
+empty call's time, of messages and of copying the output, is taken off all others. A block's value
+is half the log of the ratio of products; the ratio is the median over blocks, with the interval of
+order statistics. Where the ratio of the total times is
 less, beyond its interval, it takes the place of the median: rare calls that take long count.
 Where fused attention is faster in the candidate's process than in its own, beyond the interval,
 the ratio is to that: a faster way of answering requests is no gain.
@@ -86,18 +88,17 @@ class _Table:
         self.theirs.append(theirs)
         self.fused.append(fused)
 
-    def beside(self) -> None:
-        """Time the others, each after a call of the candidate, so that all find the same caches."""
-        self.candidate()
-        self.empty.append(self.known(EMPTY))
-        self.candidate()
-        self.textbook.append(self.known(TEXTBOOK))
-        self.candidate()  # each of these two follows a call of the other process
-        outside = self.known(FUSED)
-        self.inside.append((self.fused_inside(), outside))
+    def others(self) -> None:
+        """Time the textbook form and an empty call, both behind a call of the honest process."""
+        for callee, times in ((EMPTY, self.empty), (TEXTBOOK, self.textbook)):
+            self.known(FUSED)
+            times.append(self.known(callee))
 
     def fused_inside(self) -> float:
-        """The time of fused attention in the candidate's process, for what its desk saves."""
+        """The time of fused attention in the candidate's process, for what its desk saves.
+
+        What is called may do anything there: only fused attention in the other process follows it.
+        """
         self.stream.draw()
         given = {**self.stream.keywords, "turned": self.stream.turned}
         answer = self.caller.cell.call(self.stream.tensors(), given, callee=_INSIDE)
@@ -134,8 +135,10 @@ def timed(
     deadline = time.monotonic() + budget_s
     while len(table.theirs) < _MOST and (len(table.theirs) < _LEAST or time.monotonic() < deadline):
         table.block(chance)
+        if len(table.empty) < _LEAST:
+            table.others()
     for _ in range(_LEAST):
-        table.beside()
+        table.inside.append((table.fused_inside(), table.known(FUSED)))
     table.candidate(whole=True)
     return _row(table, chance)
 

@@ -16,7 +16,7 @@ PYTHON = "/usr/bin/python3"
 """An interpreter that other users can read, too."""
 
 PROBE = """
-import json, mmap, os, shutil, socket, subprocess, sys
+import ctypes, json, mmap, os, shutil, socket, subprocess, sys
 sys.path.append(os.path.dirname(__file__))
 import cell
 def refused(attempt):
@@ -32,6 +32,9 @@ def runs(program):
     shutil.copy("/bin/true", program)
     os.chmod(program, 0o111)
     subprocess.run([program], check=True)
+def timer():
+    if ctypes.CDLL(None, use_errno=True).timerfd_create(1, 0) < 0:
+        raise OSError
 def probe():
     found = {
     "other folder": refused(lambda: open("/tmp/attnbench-was-here", "w")),
@@ -42,6 +45,7 @@ def probe():
     "capabilities": not any(capable().values()),
     "modes": refused(lambda: os.chmod(__file__, 0o600)),
     "programs of its own": refused(lambda: runs("mine")) and refused(lambda: runs("/dev/shm/mine")),
+    "timers": refused(timer),
     "programs in memory": refused(lambda: os.memfd_create("mine")),
     "programs": refused(lambda: subprocess.run(["/bin/true"], check=True)),
     "memory": refused(lambda: mmap.mmap(-1, 1 << 26)),

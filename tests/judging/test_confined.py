@@ -14,7 +14,7 @@ from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import Limits, Nursery
 
 CODE = """
-import threading
+import threading, time
 
 def spins(query, key, value):
     def work():
@@ -31,6 +31,10 @@ class Documented:
         return query + value
 
 documented = Documented()
+
+def sleeps(query, key, value):
+    time.sleep(0.2)
+    return query + value
 
 def of_another_type(query, key, value):
     return (query + value).cfloat()
@@ -121,5 +125,20 @@ def test_an_output_of_another_type_is_not_plain(nursery: Nursery, tmp_path: Path
         with pytest.raises(RefusedError, match="complex64") as refused:
             cell.call(INPUTS, {})
         assert refused.value.name == "not_plain"
+    finally:
+        cell.close()
+
+
+def test_all_answers_together_are_limited(nursery: Nursery, tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(CODE)
+    limits = Limits(total_s=0.5)
+    cell = Confined(nursery, [(str(tmp_path / "code.py"), "sleeps")], limits)
+    try:
+        cell.load()
+        assert cell.call(INPUTS, {}).output is not None
+        calls = (cell.call(INPUTS, {}) for _ in range(20))
+        with pytest.raises(RefusedError, match=r"more than 0\.5 s") as refused:
+            list(calls)
+        assert refused.value.name == "took_too_long"
     finally:
         cell.close()

@@ -1,17 +1,23 @@
 """Intervals of ratios, and statuses of refusals."""
 
+import itertools
 import random
 import statistics
 
 import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention as fused
 
+from attnbench.cases.case import Case
 from attnbench.cli.exit_codes import exit_code
 from attnbench.errors import AttnbenchError, UsageError
 from attnbench.judging.court import Court
 from attnbench.judging.decision import REFUSALS, Judgement, RefusedError, Row
-from attnbench.judging.entry import Limits
+from attnbench.judging.entry import Answer, Limits
+from attnbench.judging.fresh_calls import Caller, Stream
 from attnbench.judging.proxy import Proxy
-from attnbench.judging.turns import interval, total_ratio
+from attnbench.judging.secret import Secret
+from attnbench.judging.turns import EMPTY, FUSED, PRODUCT, TEXTBOOK, interval, timed, total_ratio
 
 
 def test_interval_holds_the_median_as_often_as_it_says() -> None:
@@ -78,3 +84,33 @@ def test_function_without_signature_is_read_from_its_text() -> None:
     told = {"name": "f", "text": text, "arguments": None}
     proxy = Proxy(None, "sdpa", told)
     assert set(proxy.names) == {"attn_mask", "is_causal"}
+
+
+class Recorder:
+    """A process that tells which callees were called, in order."""
+
+    def __init__(self, order: list[tuple[str, int]], name: str) -> None:
+        self.order, self.name = order, name
+
+    def call(self, tensors: list[torch.Tensor], keywords: object, callee: int = 0) -> Answer:
+        """The right answer, after a while."""
+        self.order.append((self.name, callee))
+        output = fused(*tensors[:3]) if callee != PRODUCT else tensors[0]
+        return Answer(output, 0.01 + random.random() / 1000, 0.0)
+
+
+def test_what_a_candidate_leaves_behind_meets_no_time_unless_its_own_counts() -> None:
+    order: list[tuple[str, int]] = []
+    cell, honest = Recorder(order, "candidate"), Recorder(order, "honest")
+    stream = Stream(Case((1, 2), 32, 32, 8, 8, 8), {}, "sdpa", Secret(0))
+    caller = Caller(cell, lambda: cell, {}, random.Random(0))  # type: ignore[return-value]  # no process
+    row = timed(caller, honest, stream, budget_s=0.0, chance=random.Random(0))
+    assert row.blocks == 12
+    known = [("honest", FUSED), ("honest", TEXTBOOK), ("honest", EMPTY)]
+    start = 8  # the first calls are not timed
+    inside = order.index(("candidate", 1))
+    for before, one in itertools.pairwise(order[start:]):
+        if one in known[1:]:
+            assert before == ("honest", FUSED)
+    assert all(one == ("candidate", 0) or one in known for one in order[start:inside])
+    assert order[start:inside].count(("candidate", 0)) == 2 * row.blocks  # all of them count
