@@ -68,17 +68,6 @@ def widened(module: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
     return copy.deepcopy(module).cpu().double(), inputs.replace(**tensors)
 
 
-def float64_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor:
-    """The output ``(*lead, L, Ev)`` in float64 on the CPU; see :attr:`Reference.output`."""
-    return Reference(subject, module, inputs).output
-
-
-def scalar_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor | None:
-    """The output ``(*lead, L, Ev)`` by ``spec.reference``; ``None`` without such a reference."""
-    reference = Reference(subject, module, inputs)
-    return reference.scalar(reference.rows()) if reference.has_scalar else None
-
-
 class NormEpsilon(TorchFunctionMode):
     """Makes ``rms_norm`` without an epsilon use that of the dtype under test in a wider run.
 

@@ -78,15 +78,14 @@ def _describe(dist: metadata.Distribution | None) -> dict[str, Any]:
     return {"distribution": dist.name, "version": dist.version, "requires": requires}
 
 
-def discover(disabled: str | None = None) -> list[Plugin]:
+def discover() -> list[Plugin]:
     """Find every installed plugin by its metadata, sorted by name and distribution.
 
-    Args:
-        disabled: names of entry points or distributions to block, separated by commas; the
-            environment variable ``ATTNBENCH_DISABLED_PLUGINS`` by default.
+    Those that the environment variable ``ATTNBENCH_DISABLED_PLUGINS`` names, by their entry points
+    or distributions and separated by commas, are blocked.
     """
-    text = os.environ.get(DISABLED_VARIABLE, "") if disabled is None else disabled
-    blocked = {normalised(name.strip()) for name in text.split(",") if name.strip()}
+    names = os.environ.get(DISABLED_VARIABLE, "").split(",")
+    blocked = {normalised(name.strip()) for name in names if name.strip()}
     plugins = []
     describe = functools.cache(_describe)
     for point in metadata.entry_points(group=hookspecs.PROJECT):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attnbench import Case, MechanismSpec, ScoringSpec
 from attnbench.cases.case import MASKS
-from attnbench.oracle.references import Reference, allowed_and_bias, float64_output, scalar_output
+from attnbench.oracle.references import Reference, allowed_and_bias
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
@@ -32,9 +32,8 @@ def _reference(target: Any, case: Case) -> Reference:
 def test_both_references_give_the_same_output_under_every_mask(name: str, mask: str) -> None:
     subject = _subject(name)
     module, inputs = subject.build(subject.legal(SMALL.replace(mask=mask)))
-    scalar = scalar_output(subject, module, inputs)
-    assert scalar is not None
-    wide = float64_output(subject, module, inputs).flatten(0, -2)
+    reference = Reference(subject, module, inputs)
+    scalar, wide = reference.scalar(reference.rows()), reference.output.flatten(0, -2)
     torch.testing.assert_close(scalar, wide, atol=1e-12, rtol=0)
 
 
@@ -104,6 +103,5 @@ def test_vectors_of_a_reference_may_be_called_like_positions() -> None:
     spec = ScoringSpec(name="d", make=lambda q, k: Dot(), equal_sizes=True, reference=dot)
     (subject,) = resolve(spec)
     module, inputs = subject.build(Case((1,), 2, 3, 4, 4, 4))
-    scalar = scalar_output(subject, module, inputs)
-    assert scalar is not None
-    assert torch.allclose(scalar.double(), float64_output(subject, module, inputs))
+    reference = Reference(subject, module, inputs)
+    assert torch.allclose(reference.scalar(reference.rows()).double(), reference.output)

@@ -110,21 +110,18 @@ class Sides:
     runs: int = 1
 
 
-def judge_pairs(
-    values: Values, *, alpha: float, margin: float = MARGIN, seed: int = 0
-) -> list[Verdict]:
+def judge_pairs(values: Values, *, alpha: float, margin: float = MARGIN) -> list[Verdict]:
     """Judge the rows of a look.
 
     Args:
         values: logs of B's time over A's, ``(pairs, rows)``.
         alpha: largest probability that any unchanged row is called faster or slower.
         margin: changes smaller than this share count as small.
-        seed: seed of the sign flips.
     """
     pairs = len(values)
     if pairs < 2 or 2.0 ** (1 - pairs) > alpha:  # no signs would be significant
         return [_no_verdict(float(center), "") for center in values.mean(0)]
-    limit = _limit_by_flips(values, alpha, seed)
+    limit = _limit_by_flips(values, alpha)
     spreads = values.std(0, ddof=1)
     return [
         _verdict(float(center), float(sd) / math.sqrt(pairs), limit, margin, float(sd))
@@ -189,11 +186,11 @@ def _change(log: float) -> float:
     return math.expm1(log) if log < _MAX_LOG else math.inf
 
 
-def _limit_by_flips(values: Values, alpha: float, seed: int) -> float:
+def _limit_by_flips(values: Values, alpha: float) -> float:
     """The value that the table's largest absolute t exceeds by chance in a share ``alpha``."""
     pairs = len(values)
     residuals = values - values.mean(0)
-    means = _signs(pairs, seed) @ residuals / pairs
+    means = _signs(pairs) @ residuals / pairs
     squares = (residuals**2).sum(0)  # the same for every flip
     variances = np.maximum(squares - pairs * means**2, 1e-300) / (pairs - 1)
     largest = np.abs(means / np.sqrt(variances / pairs)).max(1)
@@ -202,8 +199,8 @@ def _limit_by_flips(values: Values, alpha: float, seed: int) -> float:
 
 
 @functools.lru_cache(maxsize=4)
-def _signs(pairs: int, seed: int) -> Values:
-    return np.random.default_rng(seed).choice((-1.0, 1.0), size=(_FLIPS, pairs))
+def _signs(pairs: int) -> Values:
+    return np.random.default_rng(0).choice((-1.0, 1.0), size=(_FLIPS, pairs))
 
 
 def taken_in_turn(a: Iterable[float], b: Iterable[float]) -> bool:

@@ -15,9 +15,6 @@ from attnbench.errors import ShapeError, UsageError
 from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.flexible import uncompiled
 
-ATTENTIONS = ("eager", "sdpa", "flex_attention")
-"""Implementations of attention that need no package beside torch."""
-
 CACHES = ("dynamic", "static", "quantized")
 """Kinds of cache. What a configuration says of sliding windows, the first two follow."""
 
@@ -101,7 +98,7 @@ def transformers(
     Args:
         config: a configuration; with a hidden size of 16 or less, all invariants have cases.
         cache: one of :data:`CACHES`; ``None`` for a model without one, as encoders are.
-        attention: one of :data:`ATTENTIONS`, or another name that the library knows.
+        attention: ``eager``, ``sdpa``, ``flex_attention`` or another name that the library knows.
         cache_options: further arguments of the cache, such as ``backend`` of a quantised one, whose
             ``q_group_size`` is by default the size of a head.
         fields: of :class:`attnbench.LayerSpec`, such as ``name`` and ``exempt``. A model with a
