@@ -21,7 +21,7 @@ from attnbench import adapters
 from attnbench.benchmark.agreement.attention_agreement import Agreement
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.measuring.measurement import measure, measure_rows
+from attnbench.benchmark.measuring.measurement import measure_rows
 from attnbench.benchmark.measuring.row_measurements import Job
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.timing import clocks, switches
@@ -31,6 +31,7 @@ from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import parse_address
 from attnbench.specs import Invariant
 from attnbench.subject.lookup import resolve
+from tests.measured_records import measure
 
 QUICK = Contract(blocks=2, slot_s=2e-3, cap_s=0.2)
 CASE = BenchCase(Case((1, 2), 128, 128, 32, 32, 32))

@@ -17,7 +17,7 @@ from attnbench.benchmark.decoding import Step, bytes_a_token
 from attnbench.benchmark.machine.accelerator import accelerator_facts
 from attnbench.benchmark.machine.load import own_s, stolen_ticks
 from attnbench.benchmark.machine.sentinel import Ceilings
-from attnbench.benchmark.machine.setting import Setting, fields_of, processor_name
+from attnbench.benchmark.machine.setting import processor_name
 from attnbench.benchmark.measuring.counts import Counts, count
 from attnbench.benchmark.measuring.measured_calls import (
     compulsory_bytes,
@@ -25,10 +25,10 @@ from attnbench.benchmark.measuring.measured_calls import (
 )
 from attnbench.benchmark.measuring.memory import limited, peak_bytes
 from attnbench.benchmark.measuring.roofline import impossible_s, roofline_s
-from attnbench.benchmark.measuring.row_measurements import Job, RowMeasurement, summary_fields
+from attnbench.benchmark.measuring.row_measurements import Job, RowMeasurement
 from attnbench.benchmark.measuring.shared_timers import Bench, timer_of
 from attnbench.benchmark.out_of_memory import is_out_of_memory
-from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
+from attnbench.benchmark.records.record import BASELINES
 from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, take_blocks
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.checking.canaries import CHANGED
@@ -39,26 +39,6 @@ from attnbench.specs import KernelSpec
 from attnbench.subject.devices import available_devices, check_device
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
-
-
-def measure(
-    subject: Subject,
-    case: BenchCase,
-    contract: Contract,
-    *,
-    setting: Setting | None = None,
-    bench: Bench | None = None,
-) -> Record:
-    """Measure one subject at one case in this process; errors are recorded, not raised."""
-    setting = setting or Setting()
-    start = time.perf_counter()
-    measurement = measure_row(subject, case, bench or Bench(contract))
-    fields = fields_of(case, contract, setting, subject=subject.name, kind=subject.kind)
-    fields["contract"] = contract.name(case.direction, case.case.device, measurement.clock)
-    total = time.perf_counter() - start
-    summary = summary_fields([measurement], baseline_of(subject.kind), case.tokens)
-    return Record(**{**fields, **summary}, overhead_s=total - measurement.measuring_s)
-
 
 _ELSEWHERE = 0.05
 """Most time that processes of a subject may compute while it is timed, as a share."""

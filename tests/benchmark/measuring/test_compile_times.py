@@ -17,7 +17,8 @@ import json, warnings, torch, attnbench
 from torch import nn
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.measuring.measurement import measure
+from attnbench.benchmark.measuring.measurement import measure_row
+from attnbench.benchmark.measuring.shared_timers import Bench
 from attnbench.subject.lookup import resolve
 warnings.simplefilter("ignore")
 
@@ -31,8 +32,9 @@ class Compiled(nn.Module):
 
 (subject,) = resolve(attnbench.ScoringSpec(name="compiled", make=lambda q, k: Compiled()))
 case = BenchCase(attnbench.Case((1,), 8, 8, 8, 8, 8))
-found = [measure(subject, case, Contract(blocks=1, cap_s=0.01)) for _ in range(2)]
-print(json.dumps([[r.compiled, r.compile_s, r.first_call_s] for r in found]))
+bench = Bench(Contract(blocks=1, cap_s=0.01))
+found = [measure_row(subject, case, bench).facts for _ in range(2)]
+print(json.dumps([[one[n] for n in ("compiled", "compile_s", "first_call_s")] for one in found]))
 """
 
 

@@ -12,11 +12,11 @@ import attnbench
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.decoding import Step, StepInputs, cache_tensors
 from attnbench.benchmark.measuring.measured_calls import measured_call
-from attnbench.benchmark.measuring.measurement import measure
 from attnbench.benchmark.measuring.shared_timers import Bench
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.workloads import layer_case
 from attnbench.subject.lookup import resolve
+from tests.measured_records import measure
 
 QUICK = Contract(blocks=2, slot_s=5e-4, cap_s=0.05)
 PREFILL, DECODE = (layer_case(direction, 2, 16) for direction in ("prefill", "decode"))

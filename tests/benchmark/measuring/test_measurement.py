@@ -19,13 +19,14 @@ from attnbench.benchmark.agreement.attention_agreement import ROWS, agreement
 from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.measuring import measurement, shared_timers
+from attnbench.benchmark.measuring import shared_timers
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.timing import clocks, slots
 from attnbench.benchmark.timing.clocks import CPU_CLOCK, WALL_CLOCK
 from attnbench.benchmark.workloads import workload
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
+from tests.measured_records import measure
 
 CPU = torch.device("cpu")
 QUICK = Contract(blocks=3, slot_s=1e-4, cap_s=0.05)
@@ -51,7 +52,7 @@ def dot(query: Any, key: Any) -> Any:
 def test_a_right_subject_is_ok_and_every_number_is_there(name: Any, direction: Any) -> None:
     (subject,) = resolve(name)
     case = BenchCase(SMALL.case, direction)
-    record = measurement.measure(subject, case, QUICK)
+    record = measure(subject, case, QUICK)
     assert (record.status, record.reason) == ("ok", "")
     assert (record.subject, record.case, record.direction) == (name, case.id, direction)
     assert record.contract == QUICK.name(direction, "cpu")
@@ -78,14 +79,12 @@ def test_a_subject_that_is_not_its_reference_is_measured_and_not_ranked() -> Non
     def reference(module: Any, q: Any, k: Any) -> Any:
         return math.fsum(a * b for a, b in zip(q, k, strict=True)) / 2
 
-    record = measurement.measure(
-        subject_of(lambda q, k: dot(q, k) * 1.001, reference=reference), SMALL, QUICK
-    )
+    record = measure(subject_of(lambda q, k: dot(q, k) * 1.001, reference=reference), SMALL, QUICK)
     assert record.status == "unverified"
     assert record.error_ratio > 1
     assert record.time_s > 0
     assert "attnbench check under_test" in record.reason
-    right = measurement.measure(subject_of(dot, reference=reference), SMALL, QUICK)
+    right = measure(subject_of(dot, reference=reference), SMALL, QUICK)
     assert right.status == "ok"
 
 
@@ -100,7 +99,7 @@ def test_the_command_that_says_more_finds_a_subject_of_a_file_too(tmp_path: Path
         "FAR = attnbench.ScoringSpec(name='far', make=lambda q, k: Far(), equal_sizes=True)\n"
     )
     (subject,) = resolve(f"{file}:FAR")
-    record = measurement.measure(subject, SMALL, QUICK)
+    record = measure(subject, SMALL, QUICK)
     assert record.status == "unverified"
     assert record.reason.endswith(f"see: attnbench check '{file}:FAR'")
 
@@ -110,11 +109,11 @@ def test_a_subject_that_rounds_on_its_way_is_not_ranked() -> None:
         scores = dot(query, key)
         return scores.half().to(scores.dtype) if scores.dtype == torch.float32 else scores
 
-    assert measurement.measure(subject_of(rounds), SMALL, QUICK).status == "unverified"
+    assert measure(subject_of(rounds), SMALL, QUICK).status == "unverified"
 
 
 def test_a_subject_that_returns_nan_is_unverified() -> None:
-    record = measurement.measure(subject_of(lambda q, k: dot(q, k) * math.nan), SMALL, QUICK)
+    record = measure(subject_of(lambda q, k: dot(q, k) * math.nan), SMALL, QUICK)
     assert record.status == "unverified"
 
 
@@ -122,15 +121,13 @@ def test_a_subject_that_raises_has_failed_and_says_how() -> None:
     def broken(query: Any, key: Any) -> Never:
         raise ValueError("no such thing")
 
-    record = measurement.measure(subject_of(broken), SMALL, QUICK)
+    record = measure(subject_of(broken), SMALL, QUICK)
     assert (record.status, record.reason) == ("failed", "ValueError: no such thing")
     assert record.time_s is None
 
 
 def test_a_case_that_does_not_fit_in_memory_is_recorded_as_such() -> None:
-    record = measurement.measure(
-        subject_of(lambda q, k: dot(q, k) + torch.empty(2**50).sum()), SMALL, QUICK
-    )
+    record = measure(subject_of(lambda q, k: dot(q, k) + torch.empty(2**50).sum()), SMALL, QUICK)
     assert record.status == "out_of_memory"
     assert "memory" in record.reason
 
@@ -140,7 +137,7 @@ def test_a_case_that_a_subject_does_not_take_is_unsupported_and_never_run() -> N
         raise AssertionError("it was run")
 
     subject = subject_of(never, dtypes=("float64",))
-    record = measurement.measure(subject, SMALL, QUICK)
+    record = measure(subject, SMALL, QUICK)
     assert (record.status, record.reason) == ("unsupported", "it supports float64")
 
 
@@ -149,14 +146,14 @@ def test_a_layer_is_not_measured_and_says_why() -> None:
         raise AssertionError("it was made")
 
     (subject,) = resolve(attnbench.LayerSpec(name="layer", make=make))
-    record = measurement.measure(subject, SMALL, QUICK)
+    record = measure(subject, SMALL, QUICK)
     assert record.status == "unsupported"
     assert "it is a layer" in record.reason
 
 
 def test_what_is_not_ranked_has_no_ratio() -> None:
-    wrong = measurement.measure(subject_of(lambda q, k: dot(q, k) * math.nan), SMALL, QUICK)
-    never = measurement.measure(subject_of(dot, dtypes=("float64",)), SMALL, QUICK)
+    wrong = measure(subject_of(lambda q, k: dot(q, k) * math.nan), SMALL, QUICK)
+    never = measure(subject_of(dot, dtypes=("float64",)), SMALL, QUICK)
     for record in (wrong, never):
         assert record.status != "ok"
         assert (record.baseline, record.ratio, record.ratio_low, record.ratio_high) == (None,) * 4
@@ -173,14 +170,13 @@ def test_more_work_in_the_call_is_a_larger_ratio() -> None:
     case = BenchCase(Case((1, 2), 256, 256, 64, 64, 64))
     bench = shared_timers.Bench(Contract(blocks=12, slot_s=2e-3, cap_s=2.0))
     once, more = (
-        measurement.measure(subject_of(f), case, bench.contract, bench=bench)
-        for f in (scaled, nine_times)
+        measure(subject_of(f), case, bench.contract, bench=bench) for f in (scaled, nine_times)
     )
     assert once.ratio < 2.0 < more.ratio
 
 
 def test_the_roofline_share_is_of_what_every_way_to_compute_it_needs() -> None:
-    record = measurement.measure(subject_of(dot), SMALL, QUICK)
+    record = measure(subject_of(dot), SMALL, QUICK)
     moving = record.compulsory_bytes / record.sentinel["bandwidth_bytes_per_s"]
     computing = record.matmul_operations / record.sentinel["matmul_operations_per_s"]
     fastest = min(record.samples_s)
@@ -189,7 +185,7 @@ def test_the_roofline_share_is_of_what_every_way_to_compute_it_needs() -> None:
 
 def test_there_is_no_roofline_share_where_operations_are_unknown() -> None:
     (subject,) = resolve("additive/factorised")
-    record = measurement.measure(subject, SMALL, QUICK)
+    record = measure(subject, SMALL, QUICK)
     assert record.status == "ok"
     assert record.roofline_share is None
 
@@ -222,9 +218,7 @@ def test_the_number_of_threads_and_the_random_generator_are_left_as_they_were() 
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    measurement.measure(
-        subject_of(dot), SMALL, Contract(threads=threads + 1, blocks=1, slot_s=1e-4)
-    )
+    measure(subject_of(dot), SMALL, Contract(threads=threads + 1, blocks=1, slot_s=1e-4))
     assert torch.get_num_threads() == threads
     assert torch.rand(4).equal(expected)
 
@@ -312,7 +306,7 @@ def test_a_subject_whose_gradients_are_wrong_is_unverified_in_that_direction_onl
     right = subject_of(dot)
     assert gradient_ratio(right, *SMALL.build(right)) <= 1.0
     for direction, status in (("forward", "ok"), ("forward_backward", "unverified")):
-        record = measurement.measure(subject, replace(SMALL, direction=direction), QUICK)
+        record = measure(subject, replace(SMALL, direction=direction), QUICK)
         assert record.status == status
     assert "gradients differ from those of float64" in record.reason
 
