@@ -285,16 +285,15 @@ class LayerSubject(Subject):
 
     def select(self, cache: Any, index: Tensor) -> Any:
         """Select rows of a cache; the old cache must not be used again."""
-        assert self.spec.cache is not None
-        if self.spec.cache.select is None:
-            raise NotImplementedError("its CacheSpec has no select")
-        given = self.spec.cache.select(cache, index)
-        return cache if given is None else given
+        return self._changed("select", cache, index)
 
     def crop(self, cache: Any, length: int) -> Any:
         """Keep the first ``length`` slots of a cache; the old cache must not be used again."""
-        assert self.spec.cache is not None
-        if self.spec.cache.crop is None:
-            raise NotImplementedError("its CacheSpec has no crop")
-        given = self.spec.cache.crop(cache, length)
+        return self._changed("crop", cache, length)
+
+    def _changed(self, operation: str, cache: Any, argument: Any) -> Any:
+        change = getattr(self.spec.cache, operation)
+        if change is None:
+            raise NotImplementedError(f"its CacheSpec has no {operation}")
+        given = change(cache, argument)
         return cache if given is None else given

@@ -80,9 +80,9 @@ class HiddenStates(nn.Module):
         given = {**self.keywords, **self._places(hidden, padding_mask, past), **(extras or {})}
         if self.source is not None:
             given[self.source] = source
-        if padding_mask is not None and self.mask is None:
-            raise RefusalError(f"{type(self.module).__name__} takes no padding mask")
-        if padding_mask is not None and self.mask is not None:
+        if padding_mask is not None:
+            if self.mask is None:
+                raise RefusalError(f"{type(self.module).__name__} takes no padding mask")
             given[self.mask] = padding_as(padding_mask, self.form, hidden)
         if cache is None:
             result = self.module(hidden, **given)
@@ -165,6 +165,8 @@ def layer(
             shows a mask, a cache or a position of which nothing says how to use it.
     """
     _check_words(form, kept)
+    chosen: dict[str, Any] = {"mask": mask, "form": form, "positions": positions, "source": source}
+    chosen |= {"keywords": keywords, "cached_keywords": cached_keywords}
     cached = cache is not None or kept != "argument"
     template = make if isinstance(make, nn.Module) else None
 
@@ -180,25 +182,14 @@ def layer(
                 f"{type(module).__name__} takes none of {', '.join(CACHES)}; name the argument that"
                 " takes the cache with cache_name=, or give kept='module'."
             )
-        chosen = form or MASKS.get(taken or "", "boolean")
-        more = {"use_cache": True} if "use_cache" in names else {}
-        return HiddenStates(
-            module,
-            taken,
-            chosen,
-            holds,
-            kept,
-            positions,
-            source,
-            keywords or {},
-            {**more, **(cached_keywords or {})},
-        )
+        shape = form or MASKS.get(taken or "", "boolean")
+        given = {"use_cache": True} if "use_cache" in names else {}
+        more = (keywords or {}, {**given, **(cached_keywords or {})})
+        return HiddenStates(module, taken, shape, holds, kept, positions, source, *more)
 
     def with_returned(found: CacheSpec | None, name: str | None, spec: LayerSpec) -> LayerSpec:
         """The same layer with a cache that it gives back."""
-        options: dict[str, Any] = {"positions": positions, "source": source, "keywords": keywords}
-        options |= {"cached_keywords": cached_keywords, "mask": mask, "form": form}
-        options |= {**fields, "name": spec.name, "conventions": spec.conventions}
+        options = {**fields, "name": spec.name, "conventions": spec.conventions, **chosen}
         return layer(make, cache=found, kept="returned", cache_name=name, **options)
 
     def settle(spec: LayerSpec) -> LayerSpec:
