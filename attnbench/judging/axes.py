@@ -82,6 +82,8 @@ NEVER_TRIED: tuple[str, ...] = tuple(_TABLE["never_tried"])
 
 _AT_BORDERS, _TILES = 1 / 3, (16, 32, 64, 128, 256)
 """How often a length lies at the border of tiles, and their sizes."""
+_FULL = 8
+"""Another number is drawn from all of its range, from the multiples of this, or from the ends."""
 
 FEW, MANY = Most(2**16, 2**17), Most(9 * 2**18, 2**21)
 """Sizes of most calls, and of those whose two levels need more."""
@@ -123,7 +125,9 @@ def drawn_sizes(row: Row, chance: random.Random) -> CallSizes:
     for most, share in ((FEW, 1.0), (FEW, 0.5), (FEW, 0.2), (FEW, 0.0), (MANY, 0.15), (MANY, 0.05)):
 
         def choose(options: Sequence[int], share: float = share) -> int:
-            return chance.choice(options[: max(1, math.ceil(len(options) * share))])
+            some = options[: max(1, math.ceil(len(options) * share))]
+            full = [number for number in some if number % _FULL == 0]
+            return chance.choice(chance.choice((some, full or some, (some[0], some[-1]))))
 
         def between(least: int, last: int, share: float = share) -> int:
             power: float = (last / least) ** (share * chance.random())

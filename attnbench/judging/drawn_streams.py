@@ -108,7 +108,7 @@ def _scale(ends: list[float], chance: random.Random) -> float:
 
 def _mask(
     name: str,
-    form: str,
+    form: str | list[str],
     sizes: CallSizes,
     dtype: str,
     chance: random.Random,
@@ -117,11 +117,12 @@ def _mask(
     """A mask in which every query has a key, of a shape that a level stands for."""
     whole = (sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)
     known = dict(zip("BHLS", whole, strict=True)) | {"1": 1}
+    form = form if isinstance(form, str) else chance.choice(form)
     stored = {"expanded": "B11S"}.get(form, form if set(form) <= {*known} else "BHLS")
     shape = tuple(known[size] for size in stored)
     if name.startswith("floating"):
         kind = getattr(torch, dtype)
-        mask = torch.randn(shape, generator=generator)
+        mask = torch.randn(shape, generator=generator) * 10 ** chance.uniform(-1.0, 2.0)
         if name.endswith("-inf"):
             mask = mask.masked_fill(~_open(generator, 1, *shape), -math.inf)
         elif name.endswith("below 0"):
@@ -149,8 +150,8 @@ def _open(generator: torch.Generator, tile: int, *shape: int) -> Tensor:
 
 
 def _floors(generator: torch.Generator, rows: int) -> Tensor:
-    """``(rows, 1)``: what whole rows of padding get: -30000 to -300000, or the least number."""
-    far = -3e4 * 10 ** torch.rand(rows, 1, generator=generator)
+    """``(rows, 1)``: what whole rows of padding get: -10 to -300000, or the least number."""
+    far = -(10 ** (1 + 4.5 * torch.rand(rows, 1, generator=generator)))
     kinds = (torch.arange(rows) + int(torch.randint(3, (), generator=generator))) % 3
     least = torch.full_like(far, torch.finfo(torch.float32).min)
     places = kinds.unsqueeze(-1)

@@ -70,7 +70,8 @@ class Stream:
         secret: draws the values of each call.
         causal: where causality ends: ``"bottom_right"`` or ``"top_left"``.
         layouts: of query, key and value: keys of :data:`attnbench.cases.case.LAYOUTS`, or
-            ``"misaligned"`` for a tensor one element behind the start of its storage.
+            ``"misaligned"`` for a tensor one element behind the start of its storage, or
+            ``"one_head"`` for one that all heads share, with stride 0.
         shared: ``"three"`` tensors, or ``"packed"`` for views of one tensor (B, L, 3, H, E), with
             L = S, ``"alone"`` where one is query, key and value, or ``"shared"`` where one is key
             and value.
@@ -149,7 +150,7 @@ class Stream:
     def tensors(self) -> list[Tensor]:
         """The drawn inputs, as they are stored."""
         made = [
-            _laid_out(base * factors, layout)
+            _laid_out(base * factors, layout, 2 if self.turned else 1)
             for (base, factors), layout in zip(self.drawn, self.layouts, strict=True)
         ]
         if self.shared == "packed":
@@ -175,7 +176,9 @@ class Stream:
         return Inputs(query, key, value, attn_mask=mask, scale=self.keywords.get("scale"))
 
 
-def _laid_out(tensor: Tensor, layout: str) -> Tensor:
+def _laid_out(tensor: Tensor, layout: str, heads: int) -> Tensor:
+    if layout == "one_head":
+        return tensor.narrow(heads, 0, 1).expand(tensor.shape)
     if layout != "misaligned":
         return lay_out(tensor, layout)
     wide = tensor.new_empty(tensor.numel() + 1)

@@ -10,6 +10,7 @@ from attnbench.judging.entry import Limits
 
 HERE = Path(__file__).parent
 OUTCOMES = {
+    "narrow_places": {"wrong"},
     "raises_a_verdict": {"refused_when_timed"},
     "describes_itself": {"accepted"},
     "forges_its_description": {"not_loaded"},

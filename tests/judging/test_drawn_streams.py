@@ -59,6 +59,15 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
         "mask (H, L, S)": mask is not None and mask.shape == (heads, q_len, kv_len),
         "mask (L, S)": mask is not None and mask.shape == (q_len, kv_len),
         "mask (B, H, L, 1)": mask is not None and mask.shape == (batch, heads, q_len, 1),
+        "mask (1, L, S) or (1, S)": mask is not None
+        and mask.shape in ((1, q_len, kv_len), (1, kv_len)),
+        "mask (B, H, 1, S) or (1, 1, L, S)": mask is not None
+        and mask.shape in ((batch, heads, 1, kv_len), (1, 1, q_len, kv_len)),
+        "query of one head for all": query.stride(1) == 0 and heads > 1,
+        "key of one head for all": key.shape[1] == 1 or key.stride(1) == 0,
+        "value of one head for all": value.shape[1] == 1 or value.stride(1) == 0,
+        "scale above 20": stream.keywords.get("scale", 0) >= 20,
+        "E of 41 to 63": 41 <= size <= 63,
         "mask in column-major order": mask is not None
         and (mask.stride(-2) == 1 or 1 in mask.shape[-2:]),
         "mask within a larger one": mask is not None and mask.storage_offset() > 0,
@@ -175,3 +184,26 @@ def test_no_mask_takes_a_score_out_of_the_range_of_float16() -> None:
         query, key, _ = stream.tensors()
         scores = (query * stream.keywords["scale"]) @ key.mT + stream.keywords["attn_mask"]
         assert scores.isfinite().all(), stream.name
+
+
+def test_numbers_are_drawn_within_intervals() -> None:
+    """What a kernel of an attack asked for, which few levels had left out."""
+    sizes, scales, greatest, rows = set(), [], 0.0, []
+    for _, stream in streams():
+        mask, scale = stream.keywords.get("attn_mask"), stream.keywords.get("scale")
+        sizes.add(stream.case.query_size)
+        scales += [] if scale is None else [scale]
+        if mask is not None and mask.is_floating_point():
+            finite = mask.float().masked_fill(mask.isinf(), -1e9)
+            greatest = max(greatest, float(finite.max()))
+            rows.append(finite.amax(-1).flatten())
+    tops = torch.cat(rows)
+    assert sum(41 <= size <= 63 for size in sizes) > 1
+    assert sum(size % 8 != 0 for size in sizes if 8 < size < 64) > 3
+    assert sum(size % 8 == 0 for size in sizes if 8 < size < 64) > 1
+    assert any(scale > 20.5 for scale in scales)
+    assert any(scale < -0.5 for scale in scales)
+    assert any(-0.09 < scale < 0 for scale in scales)
+    assert any(0 < scale < 0.009 for scale in scales)
+    assert greatest > 6.5
+    assert ((tops < -15) & (tops > -25000)).any()
