@@ -201,7 +201,8 @@ def _text(result: Judgement) -> str:
         )
     lines.append(
         f"  {_properties(result.outcomes)}, {result.calls_right} of {result.calls} calls "
-        f"were right; {result.seconds:.0f} s, seed {result.seed}"
+        f"were right, {result.calls_whole} of them compared whole; {result.seconds:.0f} s, "
+        f"seed {result.seed}"
     )
     if result.ok and result.unranked:
         lines.append(f"  not ranked: {result.unranked}")

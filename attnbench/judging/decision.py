@@ -91,6 +91,7 @@ class Judgement:
         outcomes: of the invariants.
         rows: times, one a case.
         calls, calls_right: calls with the judge's own inputs that gave an output, and those right.
+        calls_whole: right ones of which all rows were compared, or of large ones many rows.
         untried: what was not tried, by name.
         largest: the largest sizes that were tried, by ``B``, ``H``, ``L``, ``S`` and ``E``.
         held, missing: which restrictions of the system held, and which did not, with the reason.
@@ -105,6 +106,7 @@ class Judgement:
     rows: tuple[Row, ...] = ()
     calls: int = 0
     calls_right: int = 0
+    calls_whole: int = 0
     untried: tuple[str, ...] = ()
     largest: Mapping[str, int] = field(default_factory=dict)
     held: tuple[str, ...] = ()
@@ -169,6 +171,7 @@ class Judgement:
             "score": self.score,
             "unranked": self.unranked,
             "rows": [asdict(row) for row in self.rows],
+            "calls": [self.calls, self.calls_right, self.calls_whole],
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
             "untried": list(self.untried),
             "largest": dict(self.largest),

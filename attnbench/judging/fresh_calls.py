@@ -43,15 +43,17 @@ LOST = -1e30
 
 @dataclass
 class Tally:
-    """How many calls were made, how many of them were right, and the largest sizes of those."""
+    """How many calls were made, right and compared whole; largest sizes of right ones."""
 
     calls: int = 0
     right: int = 0
+    whole: int = 0
     largest: dict[str, int] = field(default_factory=lambda: dict.fromkeys("BHLSE", 0))
 
-    def add(self, case: Case) -> None:
+    def add(self, case: Case, *, whole: bool) -> None:
         """Count a right answer."""
         self.right += 1
+        self.whole += whole
         sizes = *case.lead[-2:], case.q_len, case.kv_len, case.query_size
         for name, size in zip("BHLSE"[-len(sizes) :], sizes, strict=True):
             self.largest[name] = max(self.largest[name], size)
@@ -224,7 +226,7 @@ class Caller:
         seed = self.chance.getrandbits(32)
         if self.error(stream, answer.output, seed, whole=whole) > 1.0:
             self._refuse(stream, answer.output, seed)
-        self.tally.add(stream.case)
+        self.tally.add(stream.case, whole=whole)
         return answer
 
     def _ask(self, cell: Confined, stream: Stream) -> Answer:

@@ -205,6 +205,7 @@ class Trial:
             tuple(self.rows),
             tally.calls,
             tally.right,
+            tally.whole,
             tuple(dict.fromkeys((*self.untried, *NEVER_TRIED))),
             tally.largest,
             () if self.cell is None else tuple(self.cell.held),

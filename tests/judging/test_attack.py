@@ -1,12 +1,15 @@
 """What won an hour's attack on the judge wins no more; each kernel is judged in a process."""
 
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from attnbench.judging.court import Court
 from attnbench.judging.entry import Limits
+from attnbench.judging.turns import TEXTBOOK
 
 HERE = Path(__file__).parent
 OUTCOMES = {
@@ -23,10 +26,22 @@ def court() -> Iterator[Court]:
         yield found
 
 
+def test_the_textbook_form_takes_as_long_before_long_cases_as_after(court: Court) -> None:
+    def calls(length: int) -> float:
+        tensors = [torch.randn(1, 2, length, 32) for _ in range(3)]
+        found = [court.honest().call(tensors, {}, callee=TEXTBOOK) for _ in range(20)]
+        return statistics.median(answer.seconds for answer in found)
+
+    before = calls(512)
+    calls(1500)
+    assert before < 1.4 * calls(512)
+
+
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_what_won_is_refused_or_gains_nothing(court: Court, name: str) -> None:
     found = court.judge(
         f"{HERE / 'attack.py'}:{name}", style="sdpa", invariants=["agrees_with_float64"]
     )
     assert (found.refusal or found.verdict) in OUTCOMES[name], found.sentence
+    assert found.calls_whole < found.calls_right or not found.ok
     assert not found.sentence or found.sentence.isprintable()

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.judging.decision import RefusedError
+from attnbench.cli.judge import _text
+from attnbench.judging.decision import Judgement, RefusedError
 from attnbench.judging.entry import Answer
-from attnbench.judging.fresh_calls import Caller, Stream
+from attnbench.judging.fresh_calls import Caller, Stream, Tally
 from attnbench.judging.secret import Secret
 
 
@@ -56,3 +57,12 @@ def test_a_wrong_answer_is_told_with_its_place(
     assert re.match(f"the output is wrong: {told}", text), text
     assert "with B=2, H=3, L=4, S=6, E=8, Ev=5, float32, keys far from 0" in text
     assert text.endswith("a new process gives a wrong answer too")
+
+
+def test_calls_that_are_compared_whole_are_counted_apart() -> None:
+    tally, case = Tally(), Case((2, 3), 4, 6, 8, 8, 5)
+    for whole in (True, False, False):
+        tally.add(case, whole=whole)
+    found = Judgement("x", "accepted", calls=4, calls_right=tally.right, calls_whole=tally.whole)
+    assert found.as_data()["calls"] == [4, 3, 1]
+    assert "3 of 4 calls were right, 1 of them compared whole" in _text(found)
