@@ -158,6 +158,21 @@ def test_an_accusation_is_explained_by_a_defect_or_in_words(table: Any) -> None:
         assert (row["cause"] in scripts) == (row["verdict"] == "defect"), row["cause"]
 
 
+def test_the_page_says_how_many_defects_the_suite_accused_by_itself(table: Any) -> None:
+    page = " ".join((FOLDER / "index.md").read_text(encoding="utf-8").split())
+    rows = table.accusations()
+    causes = {row["cause"] for row in rows if row["verdict"] == "defect"}
+    assert f"{len(causes)} of the defects are the cause of a row" in page
+    counts = {v: sum(row["verdict"] == v for row in rows) for v in ("unclear", "by design")}
+    told = (
+        f"Of the {len(rows)} rows, {sum(counts.values())} are no defects: {counts['unclear']} are"
+    )
+    assert f"{told} unclear, and {counts['by design']} by design." in page
+    findings, _ = table.read()
+    threads = sum("thread" in f for f in findings if f["verdict"] == "defect")
+    assert f"{threads} pages link a public thread" in page
+
+
 def test_an_accusation_that_no_row_explains_is_listed(table: Any) -> None:
     def failed(subject: str, invariant: str) -> dict[str, str]:
         return {"subject": subject, "invariant": invariant, "status": "failed"}
