@@ -3,13 +3,13 @@
 The clock is the kernel's account of what all threads and processes of the candidate computed; on a
 shared core it scatters less than the time that passes, and nothing computes without being counted.
 
-A block is four calls, ABBA or BAAB, each with fresh inputs and each checked. After some blocks,
-the textbook form and an empty call are timed, both behind a call of their own process. So what a
+A block is four calls, ABBA or BAAB, each with fresh inputs and each checked. After the blocks, the
+textbook form and an empty call are timed, both behind a call of their own process. So what a
 candidate leaves in the caches of the core costs others no time, unless its own time counts. The
 empty call's time, of messages and of copying the output, is taken off all others. A block's value
 is half the log of the ratio of products; the ratio is the median over blocks, with the interval of
-order statistics. Where the ratio of the total times is
-less, beyond its interval, it takes the place of the median: rare calls that take long count.
+order statistics. Where the ratio of the total times is less, beyond its interval, it takes the
+place of the median: rare calls that take long count.
 Where fused attention is faster in the candidate's process than in its own, beyond the interval,
 the ratio is to that: a faster way of answering requests is no gain.
 """
@@ -135,8 +135,8 @@ def timed(
     deadline = time.monotonic() + budget_s
     while len(table.theirs) < _MOST and (len(table.theirs) < _LEAST or time.monotonic() < deadline):
         table.block(chance)
-        if len(table.empty) < _LEAST:
-            table.others()
+    for _ in range(_LEAST):  # between blocks they would leave the candidate colder caches
+        table.others()
     for _ in range(_LEAST):
         table.inside.append((table.fused_inside(), table.known(FUSED)))
     table.candidate(whole=True)

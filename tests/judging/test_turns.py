@@ -113,4 +113,7 @@ def test_what_a_candidate_leaves_behind_meets_no_time_unless_its_own_counts() ->
         if one in known[1:]:
             assert before == ("honest", FUSED)
     assert all(one == ("candidate", 0) or one in known for one in order[start:inside])
+    last = max(place for place in range(inside) if order[place] == ("candidate", 0))
+    between = set(order[start:last])  # nothing else takes a process's place in the caches
+    assert between == {("candidate", 0), ("honest", FUSED)}
     assert order[start:inside].count(("candidate", 0)) == 2 * row.blocks  # all of them count
