@@ -10,7 +10,7 @@ import pytest
 
 from attnbench.checking.outcomes import Outcome
 from attnbench.cli import plugin_loading
-from attnbench.cli.judge import _properties, _serve, command
+from attnbench.cli.judge import _properties, _serve, _text, command
 from attnbench.errors import AttnbenchError
 from attnbench.judging import court as judging_court
 from attnbench.judging.court import Court
@@ -122,3 +122,8 @@ def test_one_candidate_never_takes_a_folder_down(
 )
 def test_what_was_checked_is_told(statuses: tuple[str, ...], told: str) -> None:
     assert _properties([Outcome("mine", "one", status, "why") for status in statuses]) == told
+
+
+def test_the_text_says_how_many_calls_were_compared_whole() -> None:
+    found = Judgement("x", "accepted", calls=4, calls_right=3, calls_whole=1)
+    assert "3 of 4 calls were right, 1 of them compared whole" in _text(found)

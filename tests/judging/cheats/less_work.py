@@ -95,7 +95,7 @@ def drifts_after_five(query, key, value, attn_mask=None, is_causal=False):
 
 def drifts_late(query, key, value, attn_mask=None, is_causal=False):
     _calls[0] += query.shape[-2] == 512
-    if _calls[0] > 40 and query.shape[-2] == 512:
+    if _calls[0] > 12 and query.shape[-2] == 512:
         return query.new_zeros(_shape(query, value))
     return right(query, key, value, attn_mask, is_causal=is_causal)
 
@@ -114,7 +114,7 @@ def zeros_now_and_then(query, key, value, attn_mask=None, is_causal=False):
 
 def refuses_what_is_timed(query, key, value, attn_mask=None, is_causal=False):
     _calls[0] += query.shape[-2] == 512
-    if _calls[0] > 40 and query.shape[-2] == 512:
+    if _calls[0] > 12 and query.shape[-2] == 512:
         raise NotImplementedError("not supported")
     return right(query, key, value, attn_mask, is_causal=is_causal)
 
