@@ -305,7 +305,8 @@ def test_gradients_that_stop_being_right_are_not_ranked() -> None:
 
     record = row(call, "forward_backward")
     assert record.status == "unverified"
-    assert "gradient" in record.reason
+    # the second where the call that is repeated is one of the right ones
+    assert "gradient" in record.reason or "it depends on earlier calls" in record.reason
 
 
 def test_gradients_that_are_wrong_for_a_loss_that_sums_are_not_ranked() -> None:

@@ -238,7 +238,7 @@ class Timer:
                 kept = output, number
             del output  # or each call would find one more buffer taken
         output = call()
-        return kept if kept is not None and perf_counter_ns() % 2 else (output, calls - 1)
+        return kept or (output, calls - 1)
 
 
 def _nothing(calls: int = 0) -> None:
