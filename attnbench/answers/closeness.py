@@ -146,7 +146,8 @@ class Expected:
         if self._eps == torch.finfo(torch.float64).eps:
             self._eps *= 2  # no reference is wider, and this one rounds as well
         self._sum_eps = min(self._eps, torch.finfo(torch.float32).eps)
-        self._tiny = torch.finfo(inputs.query.dtype).smallest_normal * self._eps
+        tiny = torch.finfo(inputs.query.dtype).smallest_normal * self._eps
+        self._tiny = max(tiny, torch.finfo(torch.float64).smallest_normal)  # those below are slow
         self._scores, self._bias, self._weights, self._value = _stages(inputs)
         self.output = self._weights @ self._value
 
