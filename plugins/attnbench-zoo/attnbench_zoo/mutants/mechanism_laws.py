@@ -41,6 +41,14 @@ _structured_self = _group("structured_self")
 _self_tanh = Group(Twin("self_tanh", attnbench.get("self_tanh")), MUTANTS)
 
 
+class _WithoutLengths(torch.nn.Module):
+    def forward(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any
+    ) -> Any:
+        options.pop("valid_lens", None)
+        return super().forward(query, key, value, **options)
+
+
 @_local_predictive("own", killers=("rows_sum_to_at_most_one",))
 class RowsTooLarge(LocalPredictiveAttention):
     """The weights that are handed back are three times those that were used."""
@@ -84,25 +92,13 @@ class LooksTooFarBack(KeyValueAttention):
 
 
 @_key_value("own", killers=("padding_is_inert",))
-class PaddingLeaks(KeyValueAttention):
+class PaddingLeaks(_WithoutLengths, KeyValueAttention):
     """``valid_lens`` is accepted and ignored."""
-
-    def forward(
-        self, query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any
-    ) -> Any:
-        options.pop("valid_lens", None)
-        return super().forward(query, key, value, **options)
 
 
 @_concat_combine("own", killers=("trailing_padding_equals_deleting",))
-class PaddedSlotsTakePart(ConcatCombineAttention):
+class PaddedSlotsTakePart(_WithoutLengths, ConcatCombineAttention):
     """``valid_lens`` is accepted and ignored."""
-
-    def forward(
-        self, query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any
-    ) -> Any:
-        options.pop("valid_lens", None)
-        return super().forward(query, key, value, **options)
 
 
 @_static("own", killers=("all_rows_are_equal",))
