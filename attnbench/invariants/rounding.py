@@ -22,6 +22,7 @@ from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.invariants.variance import STANDARD_ERRORS
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import widened
+from attnbench.oracle.textbook import is_textbook
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -45,6 +46,9 @@ _CASES = (
 )
 """Many items each: what is rounded before rows meet it is rounded alike for a whole item."""
 
+_OUTWEIGHED = Case((32,), 1, 513, 8, 8, 8)
+"""One key takes nearly all weight: a sum kept in a half type loses that of the others."""
+
 
 def _has_both(subject: Subject) -> str | None:
     if "float64" not in subject.dtypes:
@@ -64,6 +68,9 @@ def rounding_has_no_bias(subject: Subject, case: Case) -> None:
     standard error, and on average are a quarter of what one may be.
     """
     base = Baseline(subject, case)
+    if case.kv_len == _OUTWEIGHED.kv_len:
+        _sums_small_weights(base)
+        return
     key = base.inputs.key
     if case.variant("maxima", "alone") == "tied":  # each key is given twice
         key = key.index_select(-2, torch.arange(case.kv_len, device=key.device) // 2 * 2)
@@ -83,9 +90,30 @@ def rounding_has_no_bias(subject: Subject, case: Case) -> None:
         _unbiased_gradients(base)
 
 
+def _sums_small_weights(base: Baseline) -> None:
+    """Raise if the sum of a row, to which the first key gives 1, loses the weight of the others.
+
+    Each of these has from a 64th to a 360th of half a unit in the last place, so that the sum of a
+    few of them is lost beside 1 as well.
+    """
+    bits = 6 + 2.5 * torch.rand(base.inputs.query.shape[0], 1, 1, generator=base.generator)
+    score = math.log(2) * (bits - math.log2(base.eps / 2))
+    feature = (score / base.inputs.query.shape[-1] ** 0.5).sqrt().to(base.inputs.query)
+    key = torch.zeros_like(base.inputs.key)
+    key[..., :1, :] = feature
+    query, value = torch.zeros_like(base.inputs.query) + feature, base.inputs.value.abs() + 0.25
+    base = base.on(base.inputs.replace(query=query, key=key, value=value))
+    error = base.output.detach().cpu().double()
+    error -= Oracle(base.subject, base.module, base.inputs).output
+    others = (key.shape[-2] - 1) * (-score).exp()
+    _has_no_mean(error / others, 1.0, base, "output, in parts of the weight of all keys but one,")
+
+
 def _unbiased_gradients(base: Baseline) -> None:
     key = base.inputs.key.clone()
-    key[..., -1] = 1.0  # its query's feature gets the sum of a row's gradients of scores: 0
+    feature = slice(None)
+    if is_textbook(base.subject):  # the query's feature gets the sum of a row's gradients: 0
+        key[..., -1], feature = 1.0, slice(-1, None)
     inputs = base.inputs.replace(key=key)
     weight = torch.rand(base.output.shape, generator=base.generator, dtype=torch.float64) + 0.25
     weight = weight.to(base.output)
@@ -97,7 +125,7 @@ def _unbiased_gradients(base: Baseline) -> None:
             continue
         error, size = got.cpu().double() - should, float(should.abs().mean())
         if name == "query":
-            error, size = error[..., -1:], key.shape[-1] ** -0.5
+            error, size = error[..., feature], key.shape[-1] ** -0.5
         _has_no_mean(error, size, base, f"gradient of (output * g).sum() by {name}")
 
 
@@ -139,6 +167,8 @@ def _cases_of(subject: Subject) -> Iterable[Case]:
         for dtype in dtypes if number < 2 else dtypes[:1]:
             if subject.takes_mask(case.mask):
                 yield subject.legal(case.replace(dtype=dtype, seed=number))
+    if is_textbook(subject):
+        yield from (subject.legal(_OUTWEIGHED.replace(dtype=dtype)) for dtype in dtypes)
 
 
 def _half(subject: Subject) -> list[str]:

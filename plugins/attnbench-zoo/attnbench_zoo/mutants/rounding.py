@@ -78,6 +78,20 @@ class ValueGradientIsCutOff(_Narrow):
         return weights @ (_Cut.apply(wide, self.dtype, True) if self.narrow() else wide)
 
 
+@_attention("own", killers=_BIAS)
+class SumIsKeptInHalfTypes(_Narrow):
+    """Half types keep the running sum of a row's weights, which takes in no small ones near 1."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        raw = (hidden - hidden.amax(-1, keepdim=True)).exp().masked_fill(~allowed, 0.0)
+        parts = [part.sum(-1, keepdim=True) for part in raw.split(BLOCK, -1)]
+        total = torch.zeros_like(raw[..., :1])
+        for part in parts:
+            total = total + part
+            total = total.to(self.dtype).to(total.dtype) if self.narrow() else total
+        return raw / total.clamp_min(torch.finfo(raw.dtype).tiny)
+
+
 @_attention("Dao-AILab/flash-attention#2082", killers=_SHIFT)
 class MaximumOfHiddenBlocksIsZero(Attention):
     """Blocks are read from the last; one that is hidden whole leaves a maximum of 0."""
