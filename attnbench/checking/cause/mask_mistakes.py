@@ -24,6 +24,9 @@ def _masks(call: Call) -> Named:
         yield "mask_inverted", call.mask_by(attn_mask=-_LARGE_NUMBER * mask.double())
         yield "mask_added", call.mask_by(attn_mask=mask.double())
         yield "mask_scores_zeroed", _zeroed(call, mask)
+        count = mask.expand(*mask.shape[:-1], call.lengths[1]).sum(-1, keepdim=True)
+        keys = torch.arange(call.lengths[1], device=mask.device)
+        yield "mask_read_as_length", call.mask_by(attn_mask=keys < count)
     else:
         hidden = mask == -math.inf
         yield "bias_ignored", call.mask_by(attn_mask=~hidden)

@@ -12,13 +12,15 @@ from attnbench.subject.styles.callee import Maker
 from attnbench.subject.styles.signature import Keywords
 
 
-def sampled(make: Maker, heads: int = 2, query: Tensor | None = None, **given: Any) -> Any:
+def sampled(
+    make: Maker, heads: int = 2, query: Tensor | None = None, grad: bool = False, **given: Any
+) -> Any:
     """What it returns for a small call, with 5 keys and 3 queries; ``None`` if it raises."""
     query = torch.zeros(1, heads, 3, 4) if query is None else query
     key = given.pop("key", torch.zeros(1, 2, 5, 4))
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            return make(4, 4, 4).train()(query, key, key, **given)
+        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad):
+            return make(4, 4, 4).train()(query.requires_grad_(grad), key, key, **given)
     except Exception:  # whatever it raises, it is the checks that tell it
         return None
 
@@ -47,6 +49,7 @@ def second_output(make: Maker) -> str | None:
 def takes_boolean_only(make: Maker) -> bool:
     """Whether it takes boolean masks, and raises for floating ones or hides keys where they are 0.
 
+    A function may take floating ones only without gradients, where it makes another call.
     The masks show the first of 5 keys, so that its value is the output, unless 1 is added to its
     score.
     """
@@ -54,6 +57,8 @@ def takes_boolean_only(make: Maker) -> bool:
     mask, query, shown = torch.eye(1, 5).expand(3, 5), key[..., :3, :], key[..., [0, 0, 0], :]
     boolean = sampled(make, query=query, key=key, attn_mask=mask.bool())
     floating = sampled(make, query=query, key=key, attn_mask=mask)
+    if sampled(make, query=query.clone(), key=key, grad=True, attn_mask=mask) is None:
+        return boolean is not None
     if boolean is None or floating is None or not boolean.shape == floating.shape == shown.shape:
         return boolean is not None and floating is None
     return all(torch.allclose(found.to(shown), shown, atol=1e-4) for found in (boolean, floating))

@@ -398,9 +398,18 @@ def sampled(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     return scaled_dot_product_attention(query, key, value, attn_mask)
 
 
+def counted(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """A mask gives the number of keys, which are taken for the first ones."""
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*attn_mask.shape[:-1], key.shape[-2])
+        attn_mask = torch.arange(key.shape[-2]) < attn_mask.sum(-1, keepdim=True)
+    return scaled_dot_product_attention(query, key, value, attn_mask)
+
+
 @pytest.mark.parametrize(
     ("function", "mistake"),
     [
+        (counted, "mask_read_as_length"),
         (sampled, "mask_read_by_block_4"),
         (divided_by_block, "block_sums_not_rescaled_32"),
         (lost_with_a_part, "row_lost_with_a_hidden_part_2"),

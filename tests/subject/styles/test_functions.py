@@ -236,8 +236,18 @@ def boolean_alone(
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0) @ value
 
 
-def test_a_function_that_raises_for_floating_masks_is_given_boolean_ones() -> None:
-    spec = adapters.sdpa(boolean_alone)
+def fused_in_inference(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """Attention that takes floating masks only where no gradient is needed."""
+    if torch.is_grad_enabled():
+        return boolean_alone(query, key, value, attn_mask)
+    return scaled_dot_product_attention(query, key, value, attn_mask)
+
+
+@pytest.mark.parametrize("function", [boolean_alone, fused_in_inference])
+def test_a_function_that_raises_for_floating_masks_is_given_boolean_ones(function: Any) -> None:
+    spec = adapters.sdpa(function)
     assert spec.conventions["masks"] == ("boolean", "lengths")
     assert "masks" not in adapters.sdpa(scaled_dot_product_attention).conventions
     names = ["keeps_the_contract", "masking_equals_deleting"]

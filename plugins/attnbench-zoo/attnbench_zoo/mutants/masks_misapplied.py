@@ -154,3 +154,13 @@ class QueryMaskLostBesideLengths(Attention):
         if attn_mask is not None and valid_lens is not None and attn_mask.shape[-1] == 1:
             attn_mask = None if key.shape[-2] > 1 else attn_mask
         return super().mask(query, key, attn_mask, valid_lens, *rest)
+
+
+@_attention("own", killers=("masked_slots_are_inert",))
+class MaskReadAsLength(Attention):
+    """A mask's number of keys is taken for a length, as if it left the first ones."""
+
+    def mask(self, *inputs: Any) -> Any:
+        allowed, bias = super().mask(*inputs)
+        keys = torch.arange(allowed.shape[-1], device=allowed.device)
+        return keys < allowed.sum(-1, keepdim=True), bias
