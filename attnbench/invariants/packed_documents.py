@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -34,6 +34,29 @@ _PAGES = (
     (256, "of 256"),
 )
 _UNWRITTEN = "in another order, with NaN where nothing was written"
+
+
+_CAUSES = (
+    ("beside", "nothing", "options_lost"),
+    ("heads", "own", "groups"),
+    ("order", "plain", "packed_causality"),
+)
+"""Variants, the option with which they ask for nothing more, and what is wrong if it is right."""
+
+
+def _attributed(check: Callable[[Subject, Case], None], subject: Subject, case: Case) -> None:
+    """Check, and name the cause if a simpler variant of the case does not violate it."""
+    try:
+        check(subject, case)
+    except InvariantViolation as violation:
+        for name, plain, cause in _CAUSES:
+            simpler = [case.tried(**{name: plain})]
+            if name == "order" and case.variant("documents", "equal") != "equal":
+                simpler.append(case.tried(documents="equal"))  # diagonals alone are right there
+            right = not any(fails(check, subject, other) for other in simpler)
+            if right and case.variant(name, plain) != plain:
+                raise violation.reworded(str(violation), cause=cause) from None
+        raise
 
 
 def _cases(subject: Subject, *documents: str) -> CaseStrategy:
@@ -92,16 +115,7 @@ def _equals(subject: Subject, case: Case) -> None:
 @_law()
 def packed_equals_separate(subject: Subject, case: Case) -> None:
     """Documents that are packed into one call give outputs and gradients as each by itself."""
-    try:
-        _equals(subject, case)
-    except InvariantViolation as violation:
-        if case.variant("order", "plain") != "causal":
-            raise
-        others = (case.tried(order="plain"), case.tried(documents="equal"))
-        if any(fails(_equals, subject, other) for other in others):
-            raise
-        # only the diagonals of documents with more keys than queries are wrong
-        raise violation.reworded(str(violation), cause="packed_causality") from None
+    _attributed(_equals, subject, case)
 
 
 @_law()
@@ -152,6 +166,10 @@ def packed_slack_is_inert(subject: Subject, case: Case) -> None:
 @invariant(cases=_cases, kinds=("mechanism",), law=True)
 def pages_are_invisible(subject: Subject, case: Case) -> None:
     """The order, the size and the number of pages change nothing, nor do other rows."""
+    _attributed(_over_all_pages, subject, case)
+
+
+def _over_all_pages(subject: Subject, case: Case) -> None:
     documents = Documents(subject, case, "paged")
     lengths = [max(1, keys) for _, keys in documents.lengths]
     new = min(lengths) if documents.causal else 2

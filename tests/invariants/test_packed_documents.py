@@ -100,7 +100,34 @@ def one_diagonal(
 
 def test_a_diagonal_that_alone_is_wrong_is_named() -> None:
     report = attnbench.check(varlen(one_diagonal), profile="quick", invariants=LAWS)
-    assert "causality does not end at each packed document's own last key" in str(report)
+    assert "causality does not end at the last key of each row, or packed document" in str(report)
+
+
+def corner_of_the_longest(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cache_seqlens: Tensor,
+    block_table: Tensor,
+    causal: bool = False,
+) -> Tensor:
+    """Causality ends at the last key of the longest row, and each row's keys at its own."""
+    size, rows = k_cache.shape[1], []
+    for query, length, pages in zip(q, cache_seqlens.tolist(), block_table.long(), strict=True):
+        used = pages[: -(-length // size)]
+        key, value = (cache[used].flatten(0, 1)[:length] for cache in (k_cache, v_cache))
+        scores = torch.einsum("qhe,khe->hqk", query, key) / q.shape[-1] ** 0.5
+        if causal:
+            seen = torch.ones(scores.shape[1:], dtype=torch.bool)
+            last = int(cache_seqlens.max()) - len(query)
+            scores = scores.masked_fill(~seen.tril(last), -torch.inf)
+        rows.append(torch.einsum("hqk,khe->qhe", scores.softmax(-1), value))
+    return torch.stack(rows)
+
+
+def test_a_corner_that_alone_is_wrong_over_pages_is_named() -> None:
+    report = attnbench.check(paged(corner_of_the_longest), profile="quick", invariants=PAGES)
+    assert "causality does not end at the last key of each row, or packed document" in str(report)
 
 
 def test_a_law_on_packed_calls_needs_a_method() -> None:

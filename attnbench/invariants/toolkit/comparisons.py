@@ -102,6 +102,7 @@ def agree_within(
             other=other or "",
             allowed=t,
             error=factor if t else float("inf"),
+            cause="nan_result" if x != x and y != y else None,
             compared={"got": got, "expected": expected},
         )
         raise violation.reworded(f"{violation}: {why}") if why else violation

@@ -49,6 +49,16 @@ def test_what_float32_loses_is_a_cause_unless_a_more_specific_property_fails() -
     assert found == Clue("fails", "layouts_agree", "layout")
 
 
+def test_nan_in_both_of_two_calls_without_a_mask_is_the_cause() -> None:
+    plain, masked = (Case((2,), 3, 4, mask=mask).id for mask in ("none", "boolean"))
+    found = failed("agrees_with_float64", "gradients_are_right", "one_tensor_equals_three_copies")
+    found += failed("masked_slots_get_no_gradient")
+    hidden = found + failed("gradient_layouts_agree", named="nan_result", case=masked)
+    assert clue_of(hidden) != Clue("says", "nan_result", "nan_result")
+    open_ = found + failed("gradient_layouts_agree", named="nan_result", case=plain)
+    assert clue_of(open_) == Clue("says", "nan_result", "nan_result")
+
+
 def test_what_fails_in_wide_dtypes_comes_before_what_half_precision_loses() -> None:
     half, single = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("float16", "float32"))
     lost = failed("finite_at_extremes", "agrees_with_float64", case=half, smallest=True)
