@@ -26,8 +26,13 @@ _SURE_DRAWS = 128
 """Numbers of random directions that are tried first, and before a subject fails."""
 _JUMP = 16.0
 """If the output changes by so much more than in proportion to a move, it is not continuous."""
-SHORT_SUM, _SHORT_PRODUCT = 3.0, 8.0
-"""Square roots of the numbers of keys, and of features, whose sum counts as a single rounding."""
+SHORT_SUM, _SHORT_PRODUCT = 1.6, 8.0
+"""Square roots of the numbers of keys, and of features, whose sum counts as a single rounding.
+
+Each step of a sum of like signs rounds by 0.29 units (the standard deviation of half a unit each
+way), and an output is the quotient of two sums over S keys: 0.41 √S units. The allowed 4 units are
+six such deviations, which one element in 500 million exceeds, if √S counts as √S / 1.6.
+"""
 
 
 class Oracle(Reference):
