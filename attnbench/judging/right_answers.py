@@ -19,6 +19,8 @@ _FURTHEST = 3
 """Rows of a whole output that are looked at closely, of each kind."""
 _MANY = 16
 """Rows of half types of which the middle one tells."""
+_KNOWN = 0.5
+"""The most by which rounding may move the largest score of such a row; beyond it another key wins."""
 _PAIRS, _ITEMS, _ROWS = 2**17, 4, 8
 """Most pairs of a query and a key of which all are compared; items and least rows of others."""
 
@@ -63,7 +65,9 @@ def error_of_all(inputs: Inputs, output: Tensor, chance: random.Random) -> float
             numbers = float(size[place, row]), float(share[place, row])
             open_.append((*numbers, items[place], rows[row]))
         if part.query.element_size() == 2:
-            units.append((off.square().mean(-1) / _one_unit(oracle).reshape(share.shape)).flatten())
+            top = oracle.scores.masked_fill(~oracle.allowed, -math.inf).amax(-1).reshape(share.shape)
+            known = oracle.eps * top.abs() < _KNOWN
+            units.append((off.square().mean(-1) / _one_unit(oracle).reshape(share.shape))[known])
     if units and len(rounded := torch.cat(units)) >= _MANY:
         worst = max(worst, float(rounded.median().sqrt()))
     return worst if worst > 1.0 else max(worst, _error_of_furthest(inputs, output, open_, chance))

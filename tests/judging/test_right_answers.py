@@ -87,6 +87,27 @@ def test_products_that_are_summed_in_order_are_not_accused(size: int) -> None:
         assert error_of_all(Inputs(query, key, value), weights @ value, random.Random(0)) <= 1.0
 
 
+def test_keys_that_are_summed_in_order_are_not_accused() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 1, n, 64, generator=generator) for n in (6000, 19, 19))
+    key, value = key * torch.linspace(4.0, 0.1, 19).unsqueeze(-1), value[..., :16] + 9.0
+    scores = query * 0.125 @ key.mT
+    powers = (scores - scores.amax(-1, keepdim=True)).exp().unsqueeze(-1)
+    total = functools.reduce(torch.add, powers.unbind(-2))
+    terms = (powers * value.unsqueeze(-3)).unbind(-2)
+    output = functools.reduce(torch.add, terms) / total
+    assert error_of_all(Inputs(query, key, value), output, random.Random(0)) <= 1.0
+
+
+def test_scores_far_below_zero_may_be_rounded_to_a_half_type() -> None:
+    query, key, value = ((8 * drawn(1, 1, n, 16)).bfloat16() for n in (32, 100, 101))
+    inputs = Inputs(
+        query, key, value[..., :100, :], attn_mask=torch.full((32, 100), -48384.0).bfloat16()
+    )
+    output = (query @ key.mT * 0.25 + inputs.attn_mask).softmax(-1) @ inputs.value
+    assert error_of_all(inputs, output, random.Random(0)) <= 1.0
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("keys", [16, 600])
 def test_eight_bits_are_an_error_in_half_types(dtype: torch.dtype, keys: int) -> None:
