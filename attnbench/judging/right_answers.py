@@ -20,7 +20,7 @@ _FURTHEST = 3
 _MANY = 16
 """Rows of half types of which the middle one tells."""
 _KNOWN = 0.5
-"""The most by which rounding may move the largest score of such a row; beyond it another key wins."""
+"""By how much rounding may move the largest score of such a row; further, and another key wins."""
 _PAIRS, _ITEMS, _ROWS = 2**17, 4, 8
 """Most pairs of a query and a key of which all are compared; items and least rows of others."""
 
@@ -65,7 +65,9 @@ def error_of_all(inputs: Inputs, output: Tensor, chance: random.Random) -> float
             numbers = float(size[place, row]), float(share[place, row])
             open_.append((*numbers, items[place], rows[row]))
         if part.query.element_size() == 2:
-            top = oracle.scores.masked_fill(~oracle.allowed, -math.inf).amax(-1).reshape(share.shape)
+            top = (
+                oracle.scores.masked_fill(~oracle.allowed, -math.inf).amax(-1).reshape(share.shape)
+            )
             known = oracle.eps * top.abs() < _KNOWN
             units.append((off.square().mean(-1) / _one_unit(oracle).reshape(share.shape))[known])
     if units and len(rounded := torch.cat(units)) >= _MANY:

@@ -137,7 +137,7 @@ def timed(
         table.block(chance)
     for _ in range(_LEAST):  # between blocks they would leave the candidate colder caches
         table.others()
-    for _ in range(_LEAST):
+    for _ in range(3 * _LEAST):  # a busy machine would hide what the desk saves
         table.inside.append((table.fused_inside(), table.known(FUSED)))
     table.candidate(whole=True)
     return _row(table, chance)

@@ -18,7 +18,7 @@ from attnbench.benchmark.workloads import layer_case
 from attnbench.subject.lookup import resolve
 from tests.measured_records import measure
 
-QUICK = Contract(blocks=2, slot_s=5e-4, cap_s=0.05)
+QUICK = Contract(blocks=2, slot_s=5e-4, cap_s=60.0)
 PREFILL, DECODE = (layer_case(direction, 2, 16) for direction in ("prefill", "decode"))
 
 
