@@ -135,6 +135,15 @@ def test_defects_are_counted_by_what_their_scripts_print(table: Any) -> None:
     assert page.count("<tr data-library=") == len(findings)
 
 
+@pytest.mark.parametrize("page", ["docs/index.md", "CHANGELOG.md"])
+def test_a_page_that_counts_the_defects_counts_them_right(table: Any, page: str) -> None:
+    defects = [finding for finding in table.read()[0] if finding["verdict"] == "defect"]
+    libraries = {finding["library"] for finding in defects}
+    text = (FOLDER.parents[1] / page).read_text(encoding="utf-8")
+    counts = re.findall(r"(\d+) defects in .*?(\d+) (?:public )?libraries", text)
+    assert counts == [(str(len(defects)), str(len(libraries)))]
+
+
 @pytest.mark.parametrize(
     ("got", "expected"),
     [("[1.0, nan]", False), ("6", False), ("-1.75", False), ("index out of range", True)],
