@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.outcomes import Outcome
     from attnbench.checking.parametrization import parametrize_with_checks
+    from attnbench.cli.compare import Comparison, compare
     from attnbench.judging.court import judge
     from attnbench.judging.decision import Judgement
     from attnbench.subject.lookup import get, subjects
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "Case": "cases.case",
     "CheckReport": "checking.check_report",
+    "Comparison": "cli.compare",
     "Inputs": "subject.tensors",
     "Judgement": "judging.decision",
     "Outcome": "checking.outcomes",
@@ -60,6 +62,7 @@ _LAZY = {
     "assert_close": "answers.closeness",
     "attend": "attention.attend",
     "check": "checking.api",
+    "compare": "cli.compare",
     "get": "subject.lookup",
     "judge": "judging.court",
     "parametrize_with_checks": "checking.parametrization",
@@ -72,6 +75,7 @@ __all__ = [
     "CacheSpec",
     "Case",
     "CheckReport",
+    "Comparison",
     "DeviceError",
     "DtypeError",
     "DuplicateNameError",
@@ -98,6 +102,7 @@ __all__ = [
     "assert_close",
     "attend",
     "check",
+    "compare",
     "get",
     "hookimpl",
     "judge",

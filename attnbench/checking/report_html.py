@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnbench.checking.outcomes import STATUSES
@@ -15,19 +17,31 @@ if TYPE_CHECKING:
 def report_html(report: CheckReport) -> str:
     """The report as a fragment of HTML, without script or style sheet."""
     statuses = [status for status in STATUSES if report.counts.get(status)]
-    heads = "".join(f"<th>{name}</th>" for name in ("subject", *statuses))
-    parts = [f"<p><b>{counts_text(report)}</b></p><table><tr>{heads}</tr>"]
     subjects = dict.fromkeys(outcome.subject for outcome in report.outcomes)
     by_subject = {name: [o for o in report.outcomes if o.subject == name] for name in subjects}
-    for name, outcomes in by_subject.items():
-        counts = [sum(o.status == status for o in outcomes) for status in statuses]
-        cells = "".join(f"<td>{count or ''}</td>" for count in counts)
-        parts.append(f"<tr><td>{html.escape(name)}</td>{cells}</tr>")
-    parts.append("</table>")
+    counted = {name: Counter(o.status for o in outcomes) for name, outcomes in by_subject.items()}
+    rows = [
+        {"subject": name, **{status: counts[status] or "" for status in statuses}}
+        for name, counts in counted.items()
+    ]
+    parts = [f"<p><b>{counts_text(report)}</b></p>{html_table(rows)}"]
     for name, outcomes in by_subject.items():
         failures = [outcome for outcome in outcomes if not outcome.ok]
         if failures:
             text = f'<pre style="white-space: pre-wrap">{html.escape(finding_text(failures))}</pre>'
             head = f"<summary>{html.escape(name)}</summary>"
             parts.append(f'<details open="">{head}{text}</details>')
-    return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in report.notes)])
+    return "".join(parts) + html_lines(report.notes)
+
+
+def html_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """A table whose columns are the keys of the first row; nothing without rows."""
+    lines = [[f"<th>{html.escape(name)}</th>" for name in row] for row in rows[:1]]
+    lines += [[f"<td>{html.escape(str(cell))}</td>" for cell in row.values()] for row in rows]
+    body = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
+    return f'<div style="overflow-x: auto"><table>{body}</table></div>'
+
+
+def html_lines(lines: Iterable[str]) -> str:
+    """A paragraph of these lines."""
+    return f"<p>{'<br/>'.join(map(html.escape, lines))}</p>"

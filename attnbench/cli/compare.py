@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +13,99 @@ import typer
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, exit_code
 from attnbench.cli.printing.tables import print_json, print_table
+from attnbench.cli.printing.verdict_tables import (
+    LEGEND,
+    RIGHT,
+    counts_line,
+    duel_json,
+    recorded_json,
+    shown,
+)
 from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from attnbench.benchmark.bench_case import BenchCase
     from attnbench.benchmark.comparing.duel import Duel
-    from attnbench.cli.duel_plan import Plan, Request
+    from attnbench.cli.duel_plan import Plan
+
+_MEASURED = ("margin", "looks", "pairs", "seconds", "row_s", "load")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether B is faster or slower than A; a notebook shows it as a table.
+
+    Args:
+        data: what ``attnbench compare --json`` prints: ``a``, ``b``, ``margin``, ``notes``, and
+            ``rows`` with ``subject``, ``case``, ``verdict``, ``effect``, ``low`` and ``high``.
+        lines: what is shown below the rows.
+    """
+
+    data: dict[str, Any]
+    lines: list[str]
+
+    def show(self) -> None:
+        """Print what ``attnbench compare`` prints."""
+        typer.echo(f"A: {self.data['a']}\nB: {self.data['b']}")
+        if self.data["rows"]:
+            print_table(shown(self.data["rows"]), right=RIGHT)
+        typer.echo("\n".join(self.lines))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from attnbench.checking.report_html import html_lines, html_table
+
+        sides = [f"A: {self.data['a']}", f"B: {self.data['b']}"]
+        return html_lines(sides) + html_table(shown(self.data["rows"])) + html_lines(self.lines)
+
+
+def compare(
+    *targets: str,
+    set_name: str = "compare",
+    workload: Sequence[str] = (),
+    inputs: Path | None = None,
+    dtypes: Sequence[str] | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+    budget: float = 600.0,
+    timeout: float = 120.0,
+    margin: float | None = None,
+    results: Path = option.RESULTS,
+) -> Comparison:
+    """Decide for each case whether B is faster or slower than A, the same, or ambiguous.
+
+    This is ``attnbench compare``, with its options as arguments; each side runs in a process of its
+    own. After Ctrl-C, rows that are undecided by then stay ambiguous.
+
+    Args:
+        targets: revisions and subjects, or two subjects, or two recorded runs.
+        set_name, workload, inputs: the cases; the last two replace the set.
+        dtypes: replace those of the set.
+        device, threads: of torch.
+        budget, timeout: seconds, of the whole and of one block of a row.
+        margin: percent; smaller changes are same or slight. By default 3, or 5 for recorded runs.
+        results: folder of the recorded runs.
+
+    Raises:
+        UsageError: the targets cannot be compared.
+        UnknownNameError: a target is no run, revision or subject.
+        RecordError: recorded runs cannot be read or compared.
+    """
+    from attnbench.cli.duel_plan import classify, duel
+
+    request = classify(targets, results)
+    if request.runs:
+        return _compared_runs(request.runs, results, (5 if margin is None else margin) / 100)
+    from attnbench.benchmark.workloads import Selection, saved
+
+    name = None if workload or inputs else set_name
+    selection = Selection(name, workload, inputs=inputs, dtypes=dtypes)
+    cases = selection.cases((device,))
+    cases += [saved(**selection.saved(device))] if inputs else []
+    share = (3 if margin is None else margin) / 100
+    options: dict[str, Any] = {"threads": threads, "timeout_s": timeout, "budget_s": budget}
+    with duel(request, cases, margin=share, **options) as plan:
+        interrupted = plan.run("comparing")
+    return _compared_here(plan, interrupted=interrupted)
 
 
 def command(
@@ -65,121 +153,93 @@ def command(
     pairs, then up to 30 and 60 for undecided rows. Exits with 1 if a row is slower, and with 4 if a
     row is ambiguous.
     """
-    from attnbench.cli.duel_plan import classify
-
-    request = classify(targets, results)
-    margin = (5 if request.runs else 3) if margin is None else margin
-    if request.runs:
-        return _compare_runs(request.runs, results, margin / 100, as_json)
-    from attnbench.benchmark.workloads import Selection, saved
-
-    name = None if workload or inputs else set_name
-    selection = Selection(name, workload or (), inputs=inputs, dtypes=dtype)
-    cases = selection.cases((device,))
-    cases += [saved(**selection.saved(device))] if inputs else []
-    options = {"margin": margin / 100, "budget_s": budget}
-    return _compare_here(request, cases, as_json, threads=threads, timeout_s=timeout, **options)
-
-
-def _compare_here(request: Request, cases: list[BenchCase], as_json: bool, **options: Any) -> int:
-    """Compare by measuring; the verdicts so far are shown even after Ctrl-C."""
-    from attnbench.cli.duel_plan import duel
-
-    with duel(request, cases, **options) as plan:
-        interrupted = plan.run("comparing")
-    _show_duel(plan, as_json, interrupted=interrupted)
-    if interrupted:
-        return INTERRUPTED
-    refusals = [row for row in plan.duel.rows if row.refused]
-    if not plan.duel.rows:  # all are new in B
-        return INCONCLUSIVE
-    if len(refusals) == len(plan.duel.rows) and not any(row.differs for row in refusals):
-        raise UsageError(f"nothing could be compared: {refusals[0].subject}: {refusals[0].reason}")
-    return exit_code(row.verdict for row in plan.duel.rows)
-
-
-def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
-    from attnbench.cli.printing.verdict_tables import duel_json
-
-    duel = plan.duel
+    found = compare(
+        *targets,
+        set_name=set_name,
+        workload=workload or (),
+        inputs=inputs,
+        dtypes=dtype,
+        device=device,
+        threads=threads,
+        budget=budget,
+        timeout=timeout,
+        margin=margin,
+        results=results,
+    )
     if as_json:
-        content = {
-            "a": plan.a,
-            "b": plan.b,
-            "margin": duel.margin,
-            "looks": duel.looks,
-            "pairs": duel.pairs,
-            "seconds": duel.seconds,
-            "row_s": duel.row_s,
-            "load": duel.load,
-            "interrupted": interrupted,
-            "rows": [duel_json(row) for row in duel.rows],
-            "notes": plan.notes,
-        }
-        print_json(content)
-        return
-    typer.echo(f"A: {plan.a}\nB: {plan.b}")
-    if duel.rows:
-        _show_table(duel)
-    for note in plan.notes:
-        typer.echo(f"Note: {note}")
+        print_json(found.data)
+    else:
+        found.show()
+    rows = found.data["rows"]
+    if found.data.get("interrupted"):
+        return INTERRUPTED
+    if not rows:  # all are new in B
+        return INCONCLUSIVE
+    if not any(row.get("timed", True) or row["differs"] for row in rows):
+        reason = f"{rows[0]['subject']}: {rows[0]['reason']}"
+        raise UsageError(f"nothing could be compared: {reason}")
+    return exit_code(row["verdict"] for row in rows)
+
+
+def _compared_here(plan: Plan, *, interrupted: bool) -> Comparison:
+    """What was measured, with the verdicts so far, also after Ctrl-C."""
+    duel = plan.duel
+    data = {
+        "a": plan.a,
+        "b": plan.b,
+        **{name: getattr(duel, name) for name in _MEASURED},
+        "interrupted": interrupted,
+        "rows": [duel_json(row) for row in duel.rows],
+        "notes": plan.notes,
+    }
+    lines = _duel_lines(duel) if duel.rows else []
+    lines += [f"Note: {note}" for note in plan.notes]
     if interrupted:
-        typer.echo(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
+        lines.append(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
+    return Comparison(data, lines)
 
 
-def _show_table(duel: Duel) -> None:
-    from attnbench.cli.printing.verdict_tables import LEGEND, counts_line, duel_row
-
-    right = ("change", "from", "to", "would see", "spread", "pairs")
-    print_table([duel_row(row) for row in duel.rows], right=right)
-    for reason, count in Counter(row.reason for row in duel.rows if row.reason).items():
-        if any((row.reason == reason and not row.decided) or row.refused for row in duel.rows):
-            typer.echo(f"{count} {'row' if count == 1 else 'rows'}: {reason}.")
+def _duel_lines(duel: Duel) -> list[str]:
+    reasons = Counter(row.reason for row in duel.rows if row.reason)
+    lines = [
+        f"{count} {'row' if count == 1 else 'rows'}: {reason}."
+        for reason, count in reasons.items()
+        if any((row.reason == reason and not row.decided) or row.refused for row in duel.rows)
+    ]
     summary = counts_line(row.verdict for row in duel.rows)
     if duel.short and any(row.verdict == "ambiguous" for row in duel.rows):
         summary += " (a larger --budget decides more)"
     shares = ", ".join(f"{share:.1%} at {pairs}" for pairs, share in duel.looks.items())
     calls = sum(duel.looks.values())
-    typer.echo(
-        f"{summary}.\n"
-        + LEGEND.format(margin=f"{100 * duel.margin:g} %")
-        + "\nspread: standard deviation of a pair.\n"
+    return [
+        *lines,
+        f"{summary}.",
+        *LEGEND.format(margin=f"{100 * duel.margin:g} %").splitlines(),
+        "spread: standard deviation of a pair.",
         f"Of tables in which nothing had changed, {calls:.1%} would call a row slower or faster "
-        f"({shares} pairs).\n"
+        f"({shares} pairs).",
         f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s per row and pair; other "
         f"processes kept {duel.load.get('others_cores', 0.0):.1f} of "
-        f"{duel.load.get('cores', 0.0):.0f} cores busy."
-    )
+        f"{duel.load.get('cores', 0.0):.0f} cores busy.",
+    ]
 
 
-def _compare_runs(runs: Sequence[str], results: Path, margin: float, as_json: bool) -> int:
+def _compared_runs(runs: Sequence[str], results: Path, margin: float) -> Comparison:
     """Compare recorded runs."""
-    from attnbench.benchmark.comparing.comparison import compare, read_side
-    from attnbench.cli.printing.verdict_tables import (
-        LEGEND,
-        counts_line,
-        recorded_json,
-        recorded_row,
-        without_constants,
-    )
+    from attnbench.benchmark.comparing.comparison import compare as compare_records
+    from attnbench.benchmark.comparing.comparison import read_side
 
     a, b = runs
-    comparison = compare(read_side(a, results), read_side(b, results), margin=margin)
-    verdicts = [row.verdict.verdict for row in comparison.rows]
-    if as_json:
-        rows = [recorded_json(row) for row in comparison.rows]
-        print_json({"a": a, "b": b, "margin": margin, "rows": rows, "notes": comparison.notes})
-        return exit_code(verdicts)
-    right = ("A ms", "B ms", "change", "from", "to", "would see")
-    print_table(without_constants([recorded_row(row) for row in comparison.rows]), right=right)
-    reasons = Counter(row.verdict.reason for row in comparison.rows if row.verdict.reason)
-    for reason, count in reasons.items():
-        typer.echo(f"{count} ambiguous: {reason}.")
-    typer.echo(
-        f"{counts_line(verdicts)}.\nTimes are geometric means over processes. "
-        "The bounds hold for all rows at once in 95 of 100 tables, for each row in 99.\n"
-        + LEGEND.format(margin=f"{100 * margin:g} %")
-    )
-    for note in comparison.notes:
-        typer.echo(f"Note: {note}")
-    return exit_code(verdicts)
+    found = compare_records(read_side(a, results), read_side(b, results), margin=margin)
+    rows = [recorded_json(row) for row in found.rows]
+    reasons = Counter(row.verdict.reason for row in found.rows if row.verdict.reason)
+    lines = [
+        *(f"{count} ambiguous: {reason}." for reason, count in reasons.items()),
+        f"{counts_line(row['verdict'] for row in rows)}.",
+        "Times are geometric means over processes. The bounds hold for all rows at once in 95 of "
+        "100 tables, for each row in 99.",
+        *LEGEND.format(margin=f"{100 * margin:g} %").splitlines(),
+        *(f"Note: {note}" for note in found.notes),
+    ]
+    data = {"a": a, "b": b, "margin": margin, "rows": rows, "notes": found.notes}
+    return Comparison(data, lines)

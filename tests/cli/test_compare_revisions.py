@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import attnbench
 from tests.cli_runs import run
 
 TOO_FEW = "out of time after 1 pair, too few for an interval"
@@ -87,6 +88,16 @@ def test_another_answer_is_not_timed_and_exits_with_4(repository: Path) -> None:
     (row,) = done.json["rows"]
     assert (row["verdict"], row["timed"], row["effect"]) == ("ambiguous", False, None)
     assert "gives another answer: its output differs" in row["reason"]
+
+
+def test_revisions_are_compared_from_python_too(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    found = attnbench.compare("quick", "slow", "scores.py:SPEC", budget=0)
+    assert [row["reason"] for row in found.data["rows"]] == [TOO_FEW]
+    assert "<td>scores.py:SPEC</td>" in found._repr_html_()
+    assert not left_over(repository)
 
 
 def test_a_row_of_several_is_named_as_the_table_shows_it(repository: Path) -> None:

@@ -40,7 +40,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedRuns:
     """The result of comparing two sets of records."""
 
     rows: list[Compared]
@@ -76,7 +76,7 @@ def compare(
     b: Sequence[Record],
     *,
     margin: float = RUNS_MARGIN,
-) -> Comparison:
+) -> ComparedRuns:
     """Decide for each row whether B is faster or slower than A.
 
     Raises:
@@ -96,7 +96,7 @@ def compare(
     for key, example in examples.items():
         if (key in sides[0]) != (key in sides[1]):
             rows.append(_one_sided(example, a, b))
-    return Comparison(rows, list(_notes(a, b, times)))
+    return ComparedRuns(rows, list(_notes(a, b, times)))
 
 
 def _times(a: Sequence[Record], b: Sequence[Record]) -> Sides:

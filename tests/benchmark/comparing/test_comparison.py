@@ -6,14 +6,16 @@ import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+import attnbench
 from attnbench import cli
 from attnbench.benchmark.comparing import comparison
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import Record
-from attnbench.errors import RecordError
+from attnbench.errors import RecordError, UsageError
 
 MACHINE = {"node": "here", "processor": "p", "cores": 2}
 
@@ -185,3 +187,18 @@ def test_a_torn_last_line_costs_that_record_only(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write(record("a", 9, 1.0).to_json()[:100])
     assert len(comparison.read_side(str(path), tmp_path)) == 1
+
+
+def test_a_comparison_from_python_is_a_table_in_a_notebook(tmp_path: Path) -> None:
+    for name, factor in (("a", 1.0), ("b<i>", 1.5)):
+        write(tmp_path / f"{name}.jsonl", side(name, [factor * t for t in QUIET]))
+    runs = [str(tmp_path / f"{name}.jsonl") for name in ("a", "b<i>")]
+    found = attnbench.compare(*runs, margin=4)
+    tree = ElementTree.fromstring(f"<div>{found._repr_html_()}</div>")  # it is well-formed
+    heads, row = ([cell.text for cell in line] for line in tree.iter("tr"))
+    cells = dict(zip(heads, row, strict=True))
+    assert (cells["change"], cells["verdict"]) == ("+50.0%", "slower")
+    assert "".join(next(iter(tree)).itertext()).endswith("b<i>.jsonl")
+    assert found.data["rows"][0]["effect"] == pytest.approx(0.5)
+    with pytest.raises(UsageError, match="recorded runs are compared in twos"):
+        attnbench.compare(runs[0])
