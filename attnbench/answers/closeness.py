@@ -17,6 +17,7 @@ from attnbench.checking.known_causes import cause_in_words
 from attnbench.errors import DtypeError, InvariantViolation, ShapeError
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.oracle.budget import SHORT_SUM, SMALLEST_STEP
+from attnbench.oracle.operations import change_by_moves
 from attnbench.oracle.textbook import stages_of
 from attnbench.subject.tensors import Inputs
 
@@ -264,24 +265,19 @@ def assert_close(
     tiny = torch.finfo(actual.dtype).smallest_normal * eps
     step = max(eps, SMALLEST_STEP)
     wide = [t.detach().cpu().double() if t.is_floating_point() else t.cpu() for t in inputs]
-    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         right = expected(*wide)
-        change = torch.zeros_like(right)
-        for _ in range(_DRAWS):
-            moved = (_moved(t, step, generator) if t.is_floating_point() else t for t in wide)
-            change = torch.maximum(change, (expected(*moved) - right).abs().nan_to_num(0.0))
-        if change.dim():  # an element may owe what its neighbours show
-            change = change.amax(-1, keepdim=True).expand(change.shape)
-        floor = eps * right.abs().nan_to_num(0.0, 0.0, 0.0) + tiny
-        agree_within(
-            actual, right, units * (change * (eps / step) + floor), "actual", "the float64 run"
-        )
-
-
-def _moved(tensor: Tensor, step: float, generator: torch.Generator) -> Tensor:
-    signs = torch.randint(2, tensor.shape, generator=generator).to(tensor.dtype).mul_(2).sub_(1)
-    return torch.where(tensor.isfinite(), tensor + tensor.abs() * step * signs, tensor)
+    change = change_by_moves(
+        lambda move: expected(*(move(t) if t.is_floating_point() else t for t in wide)),
+        right,
+        [step] * _DRAWS,
+    )
+    if change.dim():  # an element may owe what its neighbours show
+        change = change.amax(-1, keepdim=True).expand(change.shape)
+    floor = eps * right.abs().nan_to_num(0.0, 0.0, 0.0) + tiny
+    agree_within(
+        actual, right, units * (change * (eps / step) + floor), "actual", "the float64 run"
+    )
 
 
 def _check_tensors(actual: Tensor, query: Tensor, key: Tensor, value: Tensor) -> None:

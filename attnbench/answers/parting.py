@@ -16,6 +16,7 @@ from attnbench.answers.tracing import Operation, Trace, joined, traced
 from attnbench.answers.way import UNITS, Tensors, Way, equal, short, widened
 from attnbench.oracle.operations import RoundedOperations
 from attnbench.oracle.references import NormEpsilon
+from attnbench.subject.tensors import largest
 
 _LARGE = 3e4
 """What stands for infinity in a mask of float16, and in those of wider types, is beyond this."""
@@ -25,8 +26,8 @@ _SAME = 1e-9
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    size = float(one.abs().nan_to_num(0.0, 0.0, 0.0).max()) if one.numel() else 0.0
-    return equal(one, other) or bool(((one - other).abs() <= _SAME * max(size, 1e-300)).all())
+    allowed = _SAME * max(largest(one), 1e-300)
+    return equal(one, other) or bool(((one - other).abs() <= allowed).all())
 
 
 def parting_of_both(pair: tuple[Way, Way], inputs: Tensors) -> dict[str, Any]:
@@ -224,8 +225,7 @@ def loss_of_one(way: Way, inputs: Tensors) -> dict[str, Any]:
     def lost(own: Tensor, right: Tensor, near: Tensor) -> bool:
         if not own.shape == right.shape == near.shape or not own.numel():
             return False
-        size = float(right.abs().nan_to_num(0.0, 0.0, 0.0).max())
-        unit = float((near - right).abs().nan_to_num(0.0).max()) + eps * size
+        unit = float((near - right).abs().nan_to_num(0.0).max()) + eps * largest(right)
         return not float((own.double() - right).abs().max()) <= 4 * UNITS * unit
 
     module_name = None

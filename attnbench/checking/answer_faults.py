@@ -17,7 +17,7 @@ from attnbench.errors import AttnbenchError, RefusalError
 from attnbench.processes.tracebacks import is_own_code
 from attnbench.subject.devices import generator_of
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.subject.tensors import Inputs, largest
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,8 @@ def _random(subject: Subject, first: Tensor, repeat: Tensor, *, drew: bool) -> F
     if first.numel() == 0:
         return None
     # the order of sums on a device may account for a few units in the last place
-    scale = first.detach().double().abs().nan_to_num(0.0, 0.0, 0.0).amax()
     gap = (first.detach().double() - repeat.detach().double()).abs()
-    difference = (gap > 64 * torch.finfo(first.dtype).eps * scale) & (first != repeat)
+    difference = (gap > 64 * torch.finfo(first.dtype).eps * largest(first)) & (first != repeat)
     if not bool(difference.any()):
         return None
     index = _first_index(difference)

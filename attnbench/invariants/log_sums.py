@@ -19,12 +19,12 @@ from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradient
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, select_keys
-from attnbench.oracle.operations import nudged
+from attnbench.oracle.operations import change_by_moves
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.oracle.textbook import is_textbook, stages_of
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.subject.tensors import Inputs, largest
 
 _MOVES = 8
 _WIDE = ("float32", "float64")
@@ -103,15 +103,10 @@ def _wide(tensor: Tensor) -> Tensor:
 
 def _moved(base: Baseline, inputs: Inputs, log_sums: Callable[[Inputs], Tensor]) -> Tensor:
     """How far log-sums move when query and key move by one unit in the last place."""
-    signs = torch.Generator().manual_seed(0)
-
-    def move(tensor: Tensor) -> Tensor:
-        return nudged(tensor, base.eps, signs)
-
     with torch.no_grad():
         still = log_sums(inputs)
-        moved = torch.stack([log_sums(inputs.map(move)) - still for _ in range(_MOVES)])
-    return 8 * _wide(moved).abs().nan_to_num(0.0).amax(0)
+    steps = [base.eps] * _MOVES
+    return 8 * change_by_moves(lambda move: log_sums(inputs.map(move)), still, steps).cpu()
 
 
 def _empty(lse: Tensor, seen: Tensor, expected: float) -> None:
@@ -162,11 +157,7 @@ def splits_merge(subject: Subject, case: Case) -> None:
     allowed = sums.allowed(other, other.cpu())
     eps = sums.eps(whole[1])
     if eps > base.eps:  # the shares of the parts are as exact as the log-sums
-        size = (
-            float(allowed.amax()) * float(base.inputs.value.abs().amax())
-            if allowed.numel()
-            else 0.0
-        )
+        size = largest(allowed) * largest(base.inputs.value)
         agree_within(merged[0], whole[0], size, f"{what}, output", "the call on all keys")
     else:
         base.expect(merged[0].to(whole[0].dtype), f"{what}, output", "the call on all keys")

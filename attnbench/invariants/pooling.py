@@ -14,6 +14,7 @@ from attnbench.invariants.toolkit.comparisons import agree_within, needs
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, score_rounding
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import largest
 
 _NEAR = 4.0
 """Differences up to this multiple of the allowed one may be rounding of the scores in two calls."""
@@ -50,8 +51,7 @@ def output_is_linear_in_values(subject: Subject, case: Case) -> None:
     parts = [base.output.double(), base.run(base.inputs.replace(value=second)).double()]
     got = base.run(base.inputs.replace(value=2 * first + second)).double()
     # the outputs are sums of the values, and larger where weights sum to more than 1
-    largest = max(float(t.detach().abs().amax()) for t in (first, second, *parts))
-    tolerance = 16 * subject.eps(first.dtype) * largest
+    tolerance = 16 * subject.eps(first.dtype) * largest(first, second, *parts)
     agree_within(
         got,
         2 * parts[0] + parts[1],

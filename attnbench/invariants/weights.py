@@ -29,7 +29,7 @@ from attnbench.invariants.toolkit.derivations import (
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.subject.tensors import Inputs, largest
 
 _WIDE = ("float64", "float32")
 
@@ -181,7 +181,7 @@ def weights_follow_scores(subject: Subject, case: Case) -> None:
     log = weights.log()
     differences = (log - log.gather(-1, top)).masked_fill(~shown, 0.0)
     expected = (scores - scores.gather(-1, top)).masked_fill(~shown, 0.0)
-    units = 256 * (1 + float(scores.nan_to_num(0.0, 0.0, 0.0).abs().amax()))
+    units = 256 * (1 + largest(scores))
     agree_within(
         differences,
         expected,

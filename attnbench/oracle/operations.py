@@ -7,7 +7,8 @@ at random; the resulting change of the output is part of an error budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -27,6 +28,26 @@ def nudged(tensor: Tensor, step: float, generator: torch.Generator) -> Tensor:
     """The tensor with each element moved by a share of itself, up or down at random."""
     up = torch.randint(2, tensor.shape, generator=generator).mul_(2).sub_(1)
     return tensor * (1 + step * up.to(tensor))
+
+
+def change_by_moves(
+    run: Callable[[Callable[[Tensor], Tensor]], Tensor], still: Tensor, steps: Iterable[float]
+) -> Tensor:
+    """The largest change of each element of a result when what it is computed from moves.
+
+    Args:
+        run: computes the result; it gets the function that moves a tensor.
+        still: the result if nothing moves.
+        steps: shares of itself by which each element moves, one for each run.
+    """
+    generator = torch.Generator().manual_seed(0)
+    most = torch.zeros_like(still, dtype=torch.float64)
+    with torch.no_grad():
+        for step in steps:
+            move = functools.partial(nudged, step=step, generator=generator)
+            change = (run(move).double() - still.double()).abs()
+            most = torch.maximum(most, change.nan_to_num(0.0))
+    return most
 
 
 class RoundedMeans(OperationMode):

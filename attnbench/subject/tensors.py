@@ -261,6 +261,12 @@ def make_inputs(case: Case) -> Inputs:
     return Inputs(query, key, value, **mask)
 
 
+def largest(*tensors: Tensor) -> float:
+    """The largest absolute value of tensors, of what is finite in them; 0 where nothing is."""
+    finite = (tensor.detach().double().nan_to_num(0.0, 0.0, 0.0) for tensor in tensors)
+    return max(float(tensor.abs().amax()) if tensor.numel() else 0.0 for tensor in finite)
+
+
 def nested_tensors(value: Any) -> Iterator[Tensor]:
     """Yield the tensors of nested tuples, lists and mappings; none of other objects."""
     if isinstance(value, Tensor):

@@ -15,11 +15,11 @@ from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, fails, reject, same_gradients
 from attnbench.invariants.toolkit.derivations import benign, grouped, has_gradients
-from attnbench.oracle.operations import nudged
+from attnbench.oracle.operations import change_by_moves
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.subject.tensors import Inputs, largest
 
 _DROPPED = 0.5
 _DRAWS = 8
@@ -72,16 +72,11 @@ def _short(value: Any) -> str:
 
 def _tolerance(base: Baseline, inputs: Inputs, right: Tensor) -> Tensor:
     """The change from moving query, key and value by one unit in the last place, with a margin."""
-    signs = torch.Generator().manual_seed(0)
-    largest = torch.zeros_like(right)
-
-    def moved(tensor: Tensor) -> Tensor:
-        return nudged(tensor.cpu().double(), base.eps, signs)
-
-    for _ in range(_DRAWS):
-        largest = torch.maximum(largest, (textbook_output(inputs.map(moved)) - right).abs())
-    size = inputs.value.detach().double().abs().max().cpu()
-    return 8 * largest.amax(-1, keepdim=True) + 16 * base.eps * size
+    wide = inputs.map(lambda tensor: tensor.cpu().double())
+    change = change_by_moves(
+        lambda move: textbook_output(wide.map(move)), right, [base.eps] * _DRAWS
+    )
+    return 8 * change.amax(-1, keepdim=True) + 16 * base.eps * largest(inputs.value)
 
 
 def _holds(option: str, subject: Subject, case: Case) -> None:

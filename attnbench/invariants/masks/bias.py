@@ -22,6 +22,7 @@ from attnbench.invariants.toolkit.comparisons import agree_within, needs
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, hand_picked, select_keys, with_mask
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import largest
 
 _FAR = 1e4
 """A bias below which a key has no weight beside one without, whatever their scores here."""
@@ -115,7 +116,7 @@ def bias_of_all_keys_hides_none(subject: Subject, case: Case) -> None:
     bias = base.inputs.attn_mask
     if bias is None:  # the future stays hidden, however low what is not hidden lies
         bias = torch.zeros(base.allowed.shape, dtype=torch.float64, device=case.device)
-    size = max(1.0, float(base.inputs.value.abs().max()))
+    size = max(1.0, largest(base.inputs.value))
     for low in _LOWS:
         agree_within(
             base.run(base.inputs.replace(attn_mask=bias - low)),

@@ -23,6 +23,7 @@ from attnbench.invariants.toolkit.derivations import (
     with_junk,
 )
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import largest
 
 _BEYOND_BFLOAT16 = 290
 """Keys, one less of which bfloat16 takes for two less."""
@@ -70,11 +71,10 @@ def _exact_length(subject: Subject, case: Case) -> None:
     shown = (torch.arange(case.kv_len, device=case.device) >= start).unsqueeze(0)
     lens = torch.full(case.lead[:1], length, device=case.device)
     # what rounding all inside does, as expect allows, would excuse the rounding of a length
-    largest = float(base.inputs.value.abs().max())
     agree_within(
         base.run(select_keys(unmasked(base.inputs), torch.arange(start, length))),
         base.run(base.inputs.replace(attn_mask=shown, valid_lens=lens)),
-        16 * subject.eps(base.inputs.query.dtype) * max(1.0, largest),
+        16 * subject.eps(base.inputs.query.dtype) * max(1.0, largest(base.inputs.value)),
         f"given key {start} alone, output",
         f"valid_lens of {length} and a mask that leaves the last two of {case.kv_len} keys",
     )

@@ -18,11 +18,11 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, UsageError
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.oracle.budget import Oracle
-from attnbench.oracle.operations import nudged
+from attnbench.oracle.operations import change_by_moves
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.devices import generator_of
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.subject.tensors import Inputs, largest
 
 _NEAR = 64.0
 """Differences up to this multiple of the quick estimate are compared with a careful one."""
@@ -96,10 +96,8 @@ class Baseline:
         No allowance for input rounding: a module whose state changed would round differently as
         well.
         """
-        expected = self.output.detach()
-        largest = float(expected.double().abs().nan_to_num(0.0).amax()) if expected.numel() else 0.0
-        tolerance = 64 * self.eps * largest
-        agree_within(self.run(self.inputs), expected, tolerance, what, other)
+        tolerance = 64 * self.eps * largest(self.output)
+        agree_within(self.run(self.inputs), self.output, tolerance, what, other)
 
     def expect(
         self,
@@ -123,10 +121,8 @@ class Baseline:
         derived, expected = self._derived, taken(self.output)
         if got.dtype == expected.dtype and torch.equal(got, expected):
             return None
-        sizes = [expected.detach().double(), self.inputs.value.detach().double()]
-        finite = [t.nan_to_num(0.0, 0.0, 0.0).abs() for t in sizes]
-        largest = max(float(t.amax()) if t.numel() else 0.0 for t in finite)
-        tolerance = 16 * self.eps * max(largest, torch.finfo(torch.float32).tiny)
+        size = max(largest(expected, self.inputs.value), torch.finfo(torch.float32).tiny)
+        tolerance = 16 * self.eps * size
         try:
             return agree_within(got, expected, tolerance, what, other)
         except InvariantViolation:
@@ -165,18 +161,11 @@ class Baseline:
         It is computed in the subject's own dtype to include internal rounding. Half of the moves
         are large enough to tip a near tie, as rounding may.
         """
-        eps = self.eps
-        signs = torch.Generator().manual_seed(0)
-        largest = torch.zeros_like(self.output, dtype=torch.float64)
+        steps = (4 * self.eps, self.eps) * 16
         with torch.no_grad():
-            still = self.run(self.inputs).double()  # without gradients another path may run
-            for draw in range(32):
-                step = eps if draw % 2 else 4 * eps
-
-                moved = self.inputs.map(functools.partial(nudged, step=step, generator=signs))
-                change = self.run(moved).double() - still
-                largest = torch.maximum(largest, change.abs().nan_to_num(0.0))
-        return 2 * largest.amax(-1, keepdim=True).expand(largest.shape)
+            still = self.run(self.inputs)  # without gradients another path may run
+        change = change_by_moves(lambda move: self.run(self.inputs.map(move)), still, steps)
+        return 2 * change.amax(-1, keepdim=True).expand(change.shape)
 
 
 class SameDraws(Baseline):

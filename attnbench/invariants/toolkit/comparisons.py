@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnbench.checking.profiles import missed
 from attnbench.errors import InvariantViolation, RefusalError, headline
+from attnbench.subject.tensors import largest
 
 
 def needs(value: Tensor | None) -> Tensor:
@@ -159,8 +160,7 @@ def same_gradient(
     if known is None:
         return
     a, b = (torch.zeros_like(known) if g is None else g for g in (got, expected))
-    scale = float(b.abs().max()) if b.numel() else 0.0
-    tolerance = 256 * max(eps, torch.finfo(a.dtype).eps) * max(scale, 1.0)
+    tolerance = 256 * max(eps, torch.finfo(a.dtype).eps) * max(largest(b), 1.0)
     agree_within(a, b, tolerance, what, other)
 
 
@@ -190,19 +190,7 @@ def same_gradients(
             raise violation.reworded(str(violation), cause="gradient") from None
 
 
-def row_tolerance(tensor: Tensor, units: float = 16.0) -> Tensor:
-    """``(..., 1)``: some units in the last place of each row's largest value, and of the tensor's.
-
-    This is the tolerance for two computations that differ only in the order of sums.
-    """
-    eps = torch.finfo(tensor.dtype).eps
-    wide = tensor.detach().double().nan_to_num(0.0, 0.0, 0.0)
-    if wide.numel() == 0:
-        return torch.zeros(*tensor.shape[:-1], 1, dtype=torch.float64)
-    largest = wide.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
-    return (units * eps * largest).expand(*tensor.shape[:-1], 1)
-
-
 def agree(got: Tensor, expected: Tensor, what: str, other: str, *, units: float = 16.0) -> None:
-    """Raise if two computations of the same quantity differ by more than rounding."""
-    agree_within(got, expected, row_tolerance(expected, units), what, other)
+    """Raise if two computations that differ only in the order of sums differ by more than that."""
+    size = max(largest(expected), torch.finfo(torch.float32).tiny)
+    agree_within(got, expected, units * torch.finfo(expected.dtype).eps * size, what, other)

@@ -11,6 +11,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import largest
 
 OPTIONS = ("scale", "softcap", "window_size", "sinks", "alibi_slopes", "k_scale", "v_scale")
 """What such a call may take besides."""
@@ -135,5 +136,5 @@ class Documents:
 
     def allowed(self, tensor: Tensor) -> float:
         """The effect of rounding on values of this size."""
-        largest = float(tensor.detach().double().abs().amax()) if tensor.numel() else 0.0
-        return _UNITS * torch.finfo(getattr(torch, self.case.dtype)).eps * max(1.0, largest)
+        eps = torch.finfo(getattr(torch, self.case.dtype)).eps
+        return _UNITS * eps * max(1.0, largest(tensor))

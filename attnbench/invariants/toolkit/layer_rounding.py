@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attnbench.oracle.operations import RoundedMeans, nudged
 from attnbench.subject.layer import LayerSubject
+from attnbench.subject.tensors import largest
 
 _UNITS = 4.0
 _DRAWS = 16
@@ -36,12 +37,9 @@ def floor_of(subject: LayerSubject, expected: Tensor, dtype: torch.dtype | None 
         expected: an output.
         dtype: dtype of the other output, if it is narrower.
     """
-    if not expected.numel():
-        return 0.0
-    largest = float(expected.detach().double().abs().nan_to_num(0.0, 0.0, 0.0).amax())
     eps = eps_of(subject, dtype or expected.dtype)
     units = 4 if eps > _COARSE else 32  # units of a half type are large
-    return units * eps * max(largest, 1e-30)
+    return units * eps * max(largest(expected), 1e-30)
 
 
 def gradient_floor(subject: LayerSubject, gradient: Tensor) -> float:
@@ -49,8 +47,7 @@ def gradient_floor(subject: LayerSubject, gradient: Tensor) -> float:
 
     All of a gradient may be rounding, as behind a norm of one feature.
     """
-    largest = float(gradient.detach().double().abs().nan_to_num(0.0).amax())
-    return 32 * eps_of(subject, gradient.dtype) * max(largest, 1.0)
+    return 32 * eps_of(subject, gradient.dtype) * max(largest(gradient), 1.0)
 
 
 def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Tensor) -> Any:
