@@ -40,11 +40,11 @@ def is_of_another(stage: Stage, judged: str, found: FoundError) -> bool:
     """Whether another invariant reports what a program shows, or the layer is exempt from it."""
     stage = stage.wide()  # rounding hides least there
     if judged in ("alone", "ragged"):
-        return any(played(stage, "split", p) is not None for p in _unpadded(stage, found.program))
+        return any(played(stage, "split", p) is not None for p in _unpadded(stage, found.steps))
     if judged != "mixed":
         return False
     return any(
-        any(played(stage, name, part) is not None for part in _parts(stage, name, found.program))
+        any(played(stage, name, part) is not None for part in _parts(stage, name, found.steps))
         and _is_told(stage, name)
         for name in ("split", "fresh", "rollback", "rows", "owner", "alone")
     )

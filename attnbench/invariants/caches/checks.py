@@ -12,7 +12,6 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_effort, current_profile
-from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.explanation import explanation
 from attnbench.invariants.caches.program import in_words
 from attnbench.invariants.caches.program_script import script_of
@@ -112,19 +111,10 @@ def cache_invariant(
         stage = stage_of(subject, case)
         found = explore(stage, judged, drawn, effort.failures, effort.shrink)
         if found is not None:
-            told = found.message + explanation(stage, judged, found)
-            compared = {"lines": script_of(subject, case, found.lines)}
-            got, expected = found.values if found.place is not None else (None, None)
-            raise InvariantViolation(
-                told,
-                quantity="output" if found.place is not None else "",
-                place=found.place or (),
-                got=got,
-                expected=expected,
-                allowed=found.tolerance if found.place is not None else None,
-                error=found.error,
-                program=in_words(found.program),
-                compared=compared,
+            raise found.reworded(
+                f"{found}{explanation(stage, judged, found)}",
+                program=in_words(found.steps),
+                compared={"lines": script_of(subject, case, found.lines)},
             ) from found.__cause__
 
     return Invariant(

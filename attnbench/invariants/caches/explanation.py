@@ -37,12 +37,12 @@ _NARROW = (
 
 def explanation(stage: Stage, judged: str, found: FoundError) -> str:
     """Lines that name the cause, or narrow it down; empty if nothing is known."""
-    kinds = {step.kind for step in found.program}
+    kinds = {step.kind for step in found.steps}
     if "select" in kinds and _selects_both_ways(stage):
         return _BOTH
-    if judged in ("alone", "mixed", "rows") and found.program[0].rows:
+    if judged in ("alone", "mixed", "rows") and found.steps[0].rows:
         narrow = Stage(stage.subject, stage.case, narrow_masks=True)
-        if played(narrow, judged, found.program) is None:
+        if played(narrow, judged, found.steps) is None:
             return _NARROW
     if judged == "ledger":
         return _lengths(stage)
@@ -57,7 +57,7 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
 def _left(stage: Stage, found: FoundError) -> str:
     """The tensors that the first selection of a program changes, and those that it leaves."""
     subject, module = stage.subject, stage.module()
-    begin, *rest = found.program
+    begin, *rest = found.steps
     select = next(step for step in rest if step.kind == "select")
     try:
         with torch.no_grad():
@@ -127,7 +127,7 @@ def _selects_both_ways(stage: Stage) -> bool:
 
 def _other_cuts(stage: Stage, found: FoundError) -> str:
     """A sentence on other cuts of the same tokens; empty if the program does more than append."""
-    begin, *rest = found.program
+    begin, *rest = found.steps
     if begin.rows or any(step.kind != "append" or step.track for step in rest):
         return ""
     cuts = [step.count for step in rest]
@@ -154,17 +154,16 @@ def _or(names: list[str]) -> str:
 def _in_double(stage: Stage, judged: str, found: FoundError) -> str:
     """A sentence on a small error in float64; empty where that cannot be told."""
     double = "float64" in stage.subject.dtypes and stage.case.dtype != "float64"
-    if not double or found.place is None or found.error is None or found.error > _SMALL:
+    if not double or not found.place or found.error is None or found.error > _SMALL:
         return ""
     again = played(
-        stage_of(stage.subject, stage.case.replace(dtype="float64")), judged, found.program
+        stage_of(stage.subject, stage.case.replace(dtype="float64")), judged, found.steps
     )
     if again is None:
         return "\n  in float64 the same calls are right: precision is lost on the way"
-    if again.place is None:
+    if not again.place:
         return ""
-    gaps = [abs(a - b) for a, b in (again.values, found.values)]
-    if not 0.5 < gaps[0] / gaps[1] < 2:
+    if not 0.5 < again.gap / found.gap < 2:
         return ""
     return "\n  in float64 the difference is the same, so that it is not rounding"
 

@@ -55,7 +55,7 @@ class Player:
         with torch.no_grad():
             try:
                 self._play(step)
-            except (FoundError, AttnbenchError):
+            except AttnbenchError:
                 raise
             except Exception as error:
                 if self._raises_anyway(step):
@@ -63,7 +63,7 @@ class Player:
                     return
                 told = raised_text(self.subject, error)
                 raise FoundError(
-                    tuple(self.program), f"{told}{self._after()}", lines=self.lines.raised()
+                    tuple(self.program), f"{told}{self._after()}", self.lines.raised()
                 ) from error
 
     def _raises_anyway(self, step: Step) -> bool:
@@ -182,7 +182,7 @@ class Player:
                 tuple(self.program),
                 f"length(cache) = {said!r}, but should be {held}: the slots appended and not "
                 f"cropped{self._after()}",
-                lines=self.lines.counted(track.number),
+                self.lines.counted(track.number),
             )
 
     def _judge(self, track: Track, got: Tensor) -> None:
@@ -285,16 +285,19 @@ class Player:
         place = worst_place(got, expected, limits, real)
         if place is None:
             return
-        values = got[place].item(), expected[place].item()
-        tolerance = float(limits[place])
+        one, two, tolerance = (float(each[place]) for each in (got, expected, limits))
         back = place[1] - got.shape[1]
         at = (place[0] + row, slots[place[1]] if slots else back, place[2])
         raise FoundError(
             tuple(self.program),
-            f"{what}{list(place)} = {values[0]:.6g}, but {other} has {values[1]:.6g} "
+            f"{what}{list(place)} = {one:.6g}, but {other} has {two:.6g} "
             f"(± {tolerance:.2g}){self._after()}",
-            at,
-            values,
-            tolerance,
             self.lines.compared(given, at, (place[0], back, place[2]), tolerance),
+            gap=abs(one - two),
+            quantity="output",
+            place=at,
+            got=one,
+            expected=two,
+            allowed=tolerance,
+            error=abs(one - two) / tolerance if tolerance else None,
         )

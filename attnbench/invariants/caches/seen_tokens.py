@@ -60,13 +60,13 @@ class _Sight:
 
 def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
     """A sentence on what the wrong output depends on; empty if that cannot be told."""
-    if found.place is None or found.program[-1].kind != "append" or judged == "ragged":
+    if not found.place or found.steps[-1].kind != "append" or judged == "ragged":
         return ""
     first = _replayed(stage, judged, found)
     if first is None or first.output is None or first.track is None:
         return ""
     track, (row, back, _) = first.track, found.place
-    length, rows = track.seen.shape[1], _most_rows(found.program)
+    length, rows = track.seen.shape[1], _most_rows(found.steps)
     if rows * first.columns > _MOST or row >= track.seen.shape[0] or -back > length:
         return ""
     pad = track.pads[row] if track.pads else 0
@@ -109,7 +109,7 @@ def _most_rows(program: Program) -> int:
 def _replayed(stage: Stage, judged: str, found: FoundError) -> _Replay | None:
     replay = _Replay(stage, judged)
     try:
-        for step in found.program:
+        for step in found.steps:
             replay.play(step)
     except Exception:  # other numbers may lead elsewhere
         return None
@@ -148,7 +148,7 @@ def _moves(stage: Stage, now: Tensor, before: Tensor) -> bool:
 
 
 def _elsewhere(found: FoundError, another_row: bool) -> str:
-    kinds = [step.kind for step in found.program]
+    kinds = [step.kind for step in found.steps]
     if another_row:
         return "another row of the batch"
     if kinds.count("begin") + kinds.count("fork") == 1 and "crop" in kinds:
@@ -160,7 +160,7 @@ def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     """What may be wrong where an output depends on the tokens that it should depend on."""
     alike = copy.copy(stage)
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
-    if played(alike, judged, found.program) is None:
+    if played(alike, judged, found.steps) is None:
         return "and with equal tokens everywhere it is right: positions or weights are wrong"
     return (
         "and even with equal tokens everywhere it is wrong: weight on slots without a token, "

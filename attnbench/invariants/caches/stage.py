@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
+from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.program import MOST_ROWS, Program
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.subject.layer import LayerSubject
@@ -27,34 +28,28 @@ _REMEMBERED = 512
 """Most calls without a cache whose outputs a stage remembers."""
 
 
-class FoundError(Exception):
+class FoundError(InvariantViolation):
     """The error that a program found.
 
     Args:
-        program: the program up to the failing step.
+        steps: the program up to the failing step.
         message: the error in a sentence.
-        place: row, slot from the end and feature in the last output; ``None`` if no output was
-            wrong.
-        values: the actual and the expected value.
-        tolerance: allowed error.
         lines: lines of plain torch that reproduce it.
-        error: the error as a multiple of the tolerance.
+        gap: by how much an output is wrong.
+        wrong: fields of the violation, if an output is; its place is row, slot from the end and
+            feature in the last one.
     """
 
     def __init__(
         self,
-        program: Program,
+        steps: Program,
         message: str,
-        place: tuple[int, ...] | None = None,
-        values: tuple[float, float] = (0.0, 0.0),
-        tolerance: float = 0.0,
         lines: Sequence[str] = (),
+        gap: float = 0.0,
+        **wrong: Any,
     ) -> None:
-        super().__init__(message)
-        self.program, self.message, self.place = program, message, place
-        self.values, self.tolerance, self.lines = values, tolerance, lines
-        gap = abs(values[0] - values[1])
-        self.error = gap / tolerance if place is not None and tolerance else None
+        super().__init__(message, **wrong)
+        self.steps, self.lines, self.gap = steps, lines, gap
 
 
 class Stage:
