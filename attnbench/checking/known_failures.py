@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from attnbench.checking.outcomes import Outcome
@@ -22,10 +22,11 @@ _HEAD = "# Known failures: they are skipped. `attnbench check --update-baseline`
 
 @dataclass(frozen=True)
 class Baseline:
-    """Known failures."""
+    """Known failures; of these, those that were skipped are noted."""
 
     path: Path | None = None
     entries: frozenset[str] = frozenset()
+    skipped: set[str] = field(default_factory=set)
 
     @classmethod
     def read(cls, path: Path | None, *, update: bool = False) -> Baseline:
@@ -54,12 +55,13 @@ class Baseline:
         """The outcome, skipped if it is a known failure."""
         if outcome.ok or _entry(outcome) not in self.entries:
             return outcome
+        self.skipped.add(_entry(outcome))
         reason = f"known failure, in {self.path}: {first_line(outcome.reason)}"
         return replace(outcome, status="skipped", reason=reason, failure=None, command=None)
 
     def has_skipped(self, outcome: Outcome) -> bool:
         """Whether it is an outcome that :meth:`skip_known` made of a known failure."""
-        return outcome.reason.startswith(f"known failure, in {self.path}: ")
+        return outcome.status == "skipped" and _entry(outcome) in self.skipped
 
     def stale(self, outcomes: Collection[Outcome], names: Collection[str] | None) -> list[str]:
         """Entries of checked subjects that did not fail.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause.likely_cause import lead_of
+from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome
         lines.append(filled("property: ", statement))
     lines.append(textwrap.indent(outcome.reason, "  "))
     if outcome.failure is not None:
-        lines += _lines_of(outcome.failure, outcome.reason)
+        lines += _lines_of(outcome.failure)
     lines += _other_failures(others)
     lines += _reproduction(outcome, others)
     return "\n".join([*lines, *_by_design(outcome, others)])
@@ -104,16 +105,17 @@ def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome
 
 def _by_design(lead: Outcome, others: Iterable[Outcome]) -> list[str]:
     """What to declare if the failure is meant; all, where conventions declare the others too."""
-    told = [o.failure.by_design for o in (lead, *others) if o.failure is not None]
     found = lead.failure
     if found is None or (found.cause and not {*found.mistakes[:1]} <= _CONVENTIONS):
         return []
-    every = all(text.startswith("the convention") for text in told)
-    return [f"  by design? {text}" for text in dict.fromkeys(told if every else told[:1]) if text]
+    designs = {o.invariant: o.failure.by_design for o in (lead, *others) if o.failure is not None}
+    every = designs.keys() <= known_causes()["conventions"].keys()
+    told = dict.fromkeys(designs.values() if every else [found.by_design])
+    return [f"  by design? {text}" for text in told if text]
 
 
-def _lines_of(failure: Failure, reason: str) -> list[str]:
-    """The calls, the case and the error of a failure, unless the reason says how large it is."""
+def _lines_of(failure: Failure) -> list[str]:
+    """The calls, the case and the error of a failure; between two numbers, the reason has it."""
     lines = [f"  in the calls: {failure.program}"] if failure.program else []
     if failure.case:
         title = "smallest counterexample" if failure.smallest else "counterexample"
@@ -123,8 +125,8 @@ def _lines_of(failure: Failure, reason: str) -> list[str]:
         else:
             lines.append(f"  {title}: {case_in_words(failure.case)}")
             lines.append(f"    case {failure.case}{replayed}")
-    told = failure.multiple is None or not isfinite(failure.multiple) or "times that" in reason
-    if not told:
+    numbers = isinstance(failure.got, float) and isinstance(failure.expected, float)
+    if not numbers and failure.multiple is not None and isfinite(failure.multiple):
         lines.append(f"  error: {failure.multiple:.3g} times what is allowed")
     return lines
 

@@ -129,11 +129,9 @@ def test_a_convention_is_offered_for_a_mistake_that_it_declares() -> None:
     assert "by design?" not in failure_text(replace(BAD, failure=other))
 
 
-@pytest.mark.parametrize(
-    ("also", "shown"), [("the convention hidden_slots says so", 2), ('exempt={"a": "why"}', 1)]
-)
+@pytest.mark.parametrize(("also", "shown"), [("hidden_slots_may_hold_nan", 2), ("copies_agree", 1)])
 def test_conventions_are_offered_together_where_they_declare_all(also: str, shown: int) -> None:
-    found = replace(FOUND, by_design="the convention empty_rows says so")
-    other = replace(BAD, invariant="a", failure=replace(FOUND, by_design=also))
+    found = replace(FOUND, by_design="the convention extra_keys says so")
+    other = replace(BAD, invariant=also, failure=replace(FOUND, by_design=f"that of {also}"))
     text = failure_text(replace(BAD, failure=found), others=[other])
     assert text.count("by design?") == shown

@@ -286,12 +286,14 @@ class Player:
         if place is None:
             return
         one, two, tolerance = (float(each[place]) for each in (got, expected, limits))
+        error = abs(one - two) / tolerance if tolerance else None
+        off = f"; off by {error:.3g} times that" if error is not None else ""
         back = place[1] - got.shape[1]
         at = (place[0] + row, slots[place[1]] if slots else back, place[2])
         raise FoundError(
             tuple(self.program),
             f"{what}{list(place)} = {one:.6g}, but {other} has {two:.6g} "
-            f"(± {tolerance:.2g}){self._after()}",
+            f"(± {tolerance:.2g}{off}){self._after()}",
             self.lines.compared(given, at, (place[0], back, place[2]), tolerance),
             gap=abs(one - two),
             quantity="output",
@@ -299,5 +301,5 @@ class Player:
             got=one,
             expected=two,
             allowed=tolerance,
-            error=abs(one - two) / tolerance if tolerance else None,
+            error=error,
         )
