@@ -136,8 +136,8 @@ def command(
         typer.echo(f"attnbench: {error}", err=True)
     if interrupted:
         return INTERRUPTED
-    failed = bool(losses) or any(row["status"] == "failed" for row in plugins)
-    return exit_code(record_tables.statuses_of(records), plugin_failed=failed)
+    lost = ["crashed"] * len(losses)
+    return exit_code([*record_tables.statuses_of(records), *lost], plugins)
 
 
 def _show(records: list[Record], paths: list[Path], *, interrupted: bool) -> None:

@@ -43,10 +43,7 @@ def command(
     batch: Annotated[
         bool, typer.Option("--batch", help="Compare items in a batch with each of them alone.")
     ] = False,
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
-    ] = None,
+    inputs: option.Inputs = None,
     weights: Annotated[
         Path | None,
         typer.Option("--weights", help="A safetensors file with the state dict of the module."),
@@ -89,9 +86,7 @@ def command(
         print_json({"rows": rows})
     else:
         _print_rows(rows)
-    plugin_failed = any(row["status"] == "failed" for row in plugins)
-    statuses = ["failed" for row in rows if row["verdict"] == "bug"]
-    return exit_code(statuses, plugin_failed=plugin_failed)
+    return exit_code(["failed" for row in rows if row["verdict"] == "bug"], plugins)
 
 
 def _question(

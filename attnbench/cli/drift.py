@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,10 +28,7 @@ def command(
         typer.Option("--dtype", help="A dtype; may be repeated. By default float32 and bfloat16."),
     ] = None,
     device: option.Device = "cpu",
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
-    ] = None,
+    inputs: option.Inputs = None,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
 ) -> int:
@@ -54,10 +50,9 @@ def command(
         print_json({"rows": rows, "failed": errors})
     else:
         _print_rows(rows, errors)
-    plugin_failed = any(row["status"] == "failed" for row in plugins)
     statuses = ["crashed"] if errors else []
     statuses += ["failed" for row in rows if row["declared"] and row["grade"] in _NOT_BITWISE]
-    return exit_code(statuses, plugin_failed=plugin_failed)
+    return exit_code(statuses, plugins)
 
 
 _NOT_BITWISE = ("rounding", "neither")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 OK = 0
 VIOLATED = 1
@@ -25,9 +26,9 @@ _CODES = {
 }
 
 
-def exit_code(statuses: Iterable[str], *, plugin_failed: bool = False) -> int:
-    """Choose the exit code of a command."""
+def exit_code(statuses: Iterable[str], plugins: Iterable[Mapping[str, Any]] = ()) -> int:
+    """Choose the exit code of a command, from statuses and the rows of the plugins it loaded."""
     codes = {_CODES.get(status, OK) for status in statuses}
-    if plugin_failed or FAILED_PLUGIN in codes:
+    if FAILED_PLUGIN in codes or any(plugin["status"] == "failed" for plugin in plugins):
         return FAILED_PLUGIN
     return next((code for code in (VIOLATED, INCONCLUSIVE) if code in codes), OK)

@@ -71,7 +71,7 @@ def command(
                 for row in rows
             ]
         )
-    return exit_code((), plugin_failed=any(row["status"] == "failed" for row in plugins))
+    return exit_code((), plugins)
 
 
 def _suggest(installed: set[str]) -> None:

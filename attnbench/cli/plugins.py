@@ -28,7 +28,7 @@ def command(
     failed = [row for row in rows if row["status"] == "failed"]
     if as_json:
         print_json(rows)
-        return exit_code((), plugin_failed=bool(failed))
+        return exit_code((), rows)
     table = [{**row, "brings": _shortened(row["brings"])} if load else row for row in rows]
     print_table(
         table,
@@ -39,7 +39,7 @@ def command(
         origin = f"{row['plugin']} ({row['distribution']} {row['version']})"
         typer.echo(f"{origin} failed to load: {row['message']}")
         typer.echo("  " + row["traceback"].rstrip().replace("\n", "\n  ") + "\n")
-    return exit_code((), plugin_failed=bool(failed))
+    return exit_code((), rows)
 
 
 def _metadata_rows() -> list[dict[str, Any]]:

@@ -129,9 +129,8 @@ def command(
         typer.echo(f"attnbench: {error}", err=True)
     if interrupted:
         return INTERRUPTED
-    failed = bool(losses) or any(row["status"] == "failed" for row in plugins)
     statuses = [outcome.status for outcome in outcomes] + record_tables.statuses_of(records)
-    return exit_code(statuses, plugin_failed=failed)
+    return exit_code([*statuses, *["crashed"] * len(losses)], plugins)
 
 
 def _check(

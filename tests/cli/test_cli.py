@@ -16,24 +16,24 @@ from tests.cli_runs import HERE, run
 
 
 @pytest.mark.parametrize(
-    ("statuses", "plugin_failed", "code"),
+    ("statuses", "plugin", "code"),
     [
-        ((), False, 0),
-        (("passed", "skipped", "same", "faster"), False, 0),
-        (("passed", "inconclusive"), False, 4),
-        (("ambiguous",), False, 4),
-        (("inconclusive", "failed"), False, 1),
-        (("slower", "ambiguous"), False, 1),
-        (("failed", "timeout"), False, 3),
-        (("failed", "crashed"), False, 3),
-        (("error",), False, 3),
-        (("failed",), True, 3),
+        ((), "ok", 0),
+        (("passed", "skipped", "same", "faster"), "ok", 0),
+        (("passed", "inconclusive"), "ok", 4),
+        (("ambiguous",), "ok", 4),
+        (("inconclusive", "failed"), "ok", 1),
+        (("slower", "ambiguous"), "ok", 1),
+        (("failed", "timeout"), "ok", 3),
+        (("failed", "crashed"), "ok", 3),
+        (("error",), "ok", 3),
+        (("failed",), "failed", 3),
     ],
 )
 def test_the_exit_code_is_the_first_that_applies(
-    statuses: tuple[str, ...], plugin_failed: bool, code: int
+    statuses: tuple[str, ...], plugin: str, code: int
 ) -> None:
-    assert exit_code(statuses, plugin_failed=plugin_failed) == code
+    assert exit_code(statuses, [{"status": "ok"}, {"status": plugin}]) == code
 
 
 def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
