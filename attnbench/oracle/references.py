@@ -58,14 +58,9 @@ def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
 
 def widened(module: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
     """Convert module and inputs to float64 on the CPU, with the values of the narrower dtype."""
-
-    def widen(tensor: Tensor | None) -> Tensor | None:
-        if tensor is None or not tensor.is_floating_point():
-            return None if tensor is None else tensor.detach().cpu()
-        return tensor.detach().cpu().double()
-
-    tensors: dict[str, Any] = {name: widen(tensor) for name, tensor in inputs.tensors()}
-    return copy.deepcopy(module).cpu().double(), inputs.replace(**tensors)
+    given = {name: tensor.detach().cpu() for name, tensor in inputs.tensors()}
+    wide = {name: t.double() if t.is_floating_point() else t for name, t in given.items()}
+    return copy.deepcopy(module).cpu().double(), inputs.replace(**wide)
 
 
 class NormEpsilon(TorchFunctionMode):
