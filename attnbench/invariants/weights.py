@@ -55,6 +55,22 @@ def weights_sum_to_one(subject: Subject, case: Case) -> None:
     if subject.conventions.extra_keys:  # what its own keys get is missing here
         most = torch.minimum(total, most).clamp_min(0.0)
     agree_within(total, most, tolerance, "weights.sum(-1)", None)
+    if subject.conventions.extra_keys and case.mask == "none" and case.regime == "normal":
+        _share_follows_scores(subject, module, inputs)
+
+
+def _share_follows_scores(subject: Subject, module: nn.Module, inputs: Inputs) -> None:
+    """Raise if the subject's own keys get the same share whatever score all others have."""
+    key = inputs.key[..., :1, :].expand_as(inputs.key)
+    calls = [inputs.replace(query=inputs.query * factor, key=key) for factor in (1.0, -2.0)]
+    one, other = (needs(subject.weights(module, call)).double().sum(-1) for call in calls)
+    if bool((one < 0.99).any()) and torch.allclose(one, other, rtol=1e-5):
+        raise InvariantViolation(
+            quantity="weights.sum(-1) where all keys are equal",
+            got=float(one.flatten()[0]),
+            expected="another number once the query is -2 times as large",
+            cause="extra_keys_share",
+        )
 
 
 @invariant(masks=HIDING_MASKS, applies=has_weights)

@@ -39,7 +39,7 @@ _FLOAT32 = "computed_in_float32"
 _EXTREME = "hidden_keys_stay_hidden_at_extreme_scores"
 """With it, rows without keys are wrong as well, since it is the same number that hides."""
 
-_NAN = "nan_result"
+_DECISIVE = ("nan_result", "extra_keys_share")
 _NARROW = "half_precision"
 _NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
 """With the general ones, these point at half precision if they fail with half types only."""
@@ -98,8 +98,8 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
             if cause == "empty_rows" and _EXTREME in failures:  # a number too near hides keys
                 return Clue("fails", _EXTREME, "hidden_keys_count")
             return Clue("makes", mistake, cause)
-    if cause_named is None and any(map(_is_nan_throughout, failures.values())):
-        cause_named = _NAN
+    if cause_named is None:
+        cause_named = next((f.named for f in failures.values() if _is_decisive(f)), None)
     if cause_named is not None:
         return Clue("says", cause_named, cause_named)
     if CONTRACT in failures:  # any other call fails as the contract's does
@@ -150,10 +150,10 @@ def fails_narrow(failure: Failure) -> bool:
     return bool(failure.case and failure.smallest) and Case.from_id(failure.case or "").is_narrow
 
 
-def _is_nan_throughout(failure: Failure) -> bool:
-    """Whether it shows NaN in both of two calls without a mask, whatever is asked of them."""
+def _is_decisive(failure: Failure) -> bool:
+    """Whether what it names is true whatever else fails: NaN in both of two calls needs no mask."""
     is_open = failure.case is not None and Case.from_id(failure.case).mask == "none"
-    return failure.named == _NAN and is_open and not fails_narrow(failure)
+    return is_open and failure.named in _DECISIVE and not fails_narrow(failure)
 
 
 def _named_cause(failures: Mapping[str, Failure]) -> str | None:

@@ -103,8 +103,8 @@ def _miscounted_lengths(subject: Subject) -> str | None:
         return None
     for own, at in ((0, slice(1, 2)), (1, slice(1))):
         other, lens = inputs.map(torch.clone), inputs.valid_lens.clone()
-        for tensor in (other.query, other.key, other.value):
-            tensor[at] *= -1
+        other.query[at] *= -2  # not its key as well, or their products are the same
+        other.value[at] *= -1
         lens[at] = 1 + lens[at] % inputs.key.shape[-2]
         calls = (inputs, other, inputs.replace(valid_lens=lens))
         expected, of_tensors, of_lengths = (subject.output(module, call)[own] for call in calls)

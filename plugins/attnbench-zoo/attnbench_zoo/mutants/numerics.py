@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbench_zoo.base import Group, Mutant
+from attnbench_zoo.base import Group, Mutant, Twin
 from attnbench_zoo.twins.attention import ATTENTION, Attention, wide
 
 __all__ = ["MUTANTS"]
@@ -297,3 +298,39 @@ class QueriesShareOneLargest(Attention):
         largest = query.abs().amax().clamp_min(torch.finfo(query.dtype).tiny)
         shown = (query / largest).to(torch.float16).to(query.dtype)
         return super().scores(shown, key, scale) * largest.to(wide(query).dtype)
+
+
+class _Quiet(Attention):
+    """A further key scores 0 and has no value."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        hidden = hidden.masked_fill(~allowed, -math.inf)
+        top = hidden.amax(-1, keepdim=True).clamp_min(0.0)
+        raw = (hidden - top).exp()
+        return raw / (raw.sum(-1, keepdim=True) + (-top).exp())
+
+
+_quiet = Group(
+    Twin(
+        "quiet",
+        replace(
+            ATTENTION.spec,
+            name="quiet",
+            make=_Quiet,
+            reference=None,
+            conventions={"extra_keys": 1},
+            accepts=("is_causal",),
+        ),
+    ),
+    MUTANTS,
+)
+
+
+@_quiet("own", killers=("weights_sum_to_one",))
+class FurtherKeyIsNotShifted(_Quiet):
+    """Scores are shifted by their largest, and the further key's weight stays 1."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        hidden = hidden.masked_fill(~allowed, -math.inf)
+        raw = (hidden - hidden.amax(-1, keepdim=True).nan_to_num(neginf=0.0)).exp()
+        return raw / (raw.sum(-1, keepdim=True) + 1)
