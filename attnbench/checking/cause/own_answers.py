@@ -17,7 +17,7 @@ _MARGIN = 1e-3
 
 def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a subject show; ``None`` without one."""
-    mechanism = (_wrong_axis, _misread_mask, _late_mask, _lost_part, _miscounted_lengths)
+    mechanism = (_wrong_axis, _misread_mask, _late_mask, _read_key, _lost_part, _miscounted_lengths)
     for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(subject)) is not None:
@@ -66,6 +66,24 @@ def _late_mask(subject: Subject) -> str | None:
     if got is None or open_ is None or _agrees(got, open_):
         return None
     return "mask_after_softmax" if _agrees(got, open_ * inputs.allowed) else None
+
+
+def _read_key(subject: Subject) -> str | None:
+    """The mistake of a hidden key that gets no weight, and changes that of the others."""
+    if "boolean" not in subject.conventions.masks:
+        return None
+    module, inputs = subject.build(subject.legal(_CASE))
+    shape = inputs.query.shape[-2], inputs.key.shape[-2]
+    inputs = inputs.replace(attn_mask=torch.arange(shape[1]).expand(shape) > 0)
+    expected = subject.output(module, inputs)
+
+    def moves(name: str, factor: float) -> bool:
+        tensor = getattr(inputs, name).clone()
+        tensor[..., 0, :] *= factor
+        return not _agrees(subject.output(module, inputs.replace(**{name: tensor})), expected)
+
+    read = any(moves("key", factor) for factor in (8.0, -8.0)) and not moves("value", 8.0)
+    return "hidden_key_read" if read else None
 
 
 def _lost_part(subject: Subject) -> str | None:

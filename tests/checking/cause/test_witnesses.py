@@ -406,9 +406,18 @@ def counted(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     return scaled_dot_product_attention(query, key, value, attn_mask)
 
 
+def chosen(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """The two largest scores are chosen before the mask hides some of them."""
+    scores = scores_of(query, key, None)
+    few = scores < scores.topk(min(2, scores.shape[-1]), -1).values[..., -1:]
+    hidden = few if attn_mask is None else few | ~attn_mask.bool()
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0.0) @ value
+
+
 @pytest.mark.parametrize(
     ("function", "mistake"),
     [
+        (chosen, "hidden_key_read"),
         (counted, "mask_read_as_length"),
         (sampled, "mask_read_by_block_4"),
         (divided_by_block, "block_sums_not_rescaled_32"),
