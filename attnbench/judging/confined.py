@@ -68,17 +68,19 @@ class Confined:
         chance: random.Random | None = None,
     ) -> None:
         self.limits, self.pid = limits, 0
-        self.shared = SharedBytes(limits.shared_mib << 20)
+        self._stack = contextlib.ExitStack()
         self._scratch = ScratchFolder()
+        self._stack.callback(self._scratch.remove)
+        self.shared = SharedBytes(limits.shared_mib << 20)
+        self._stack.callback(self.shared.close)
         self.callees: list[dict[str, Any]] = []
         self.refused: RefusedError | None = None
         self._took_s = 0.0
-        self._clock: ComputingClock | None = None
-        self._waiting: WaitingClock | None = None
         self._rested: float | None = None
         self._turn, self._last = 0, (torch.empty(0), torch.empty(0))
         self._old = OldOutputs(chance or random.SystemRandom())
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._stack.callback(self._channel.close)
         try:
             with theirs:
                 entered = nursery.enter(limits, self._scratch.path, self.shared, theirs.fileno())
@@ -87,6 +89,8 @@ class Confined:
             raise
         self.pid, self.held, self.missing = entered
         self._clock, self._waiting = ComputingClock(self.pid), WaitingClock(self.pid, os.getpid())
+        for clock in (self._clock, self._waiting):
+            self._stack.callback(clock.close)
         places = {"callees": list(callees), "paths": list(paths)}
         self._told = {"size": self.shared.size, "threads": THREADS, **places}
 
@@ -151,7 +155,6 @@ class Confined:
     def again(self, wait_s: float = 0.05) -> Tensor | None:
         """Let the process run for some seconds of its own, and read its last output again."""
         if self.refused is None:
-            assert self._clock is not None
             patience = Patience(self.pid, self._clock)
             self._rested = None
             os.kill(self.pid, signal.SIGCONT)
@@ -177,7 +180,6 @@ class Confined:
         self._check_silent()
         number = secrets.token_hex(8)
         self._send({**request, "id": number})
-        assert self._clock is not None
         before = self._spent()
         if self._rested is not None and before[0] > self._rested + _STILL_S:
             raise RefusedError("went_on", f"for {before[0] - self._rested:.1e} s")
@@ -219,29 +221,24 @@ class Confined:
 
     def _spent(self) -> tuple[float, float]:
         """Readings: what it computed, and time in which neither it nor the judge waited to run."""
-        assert self._clock is not None
-        assert self._waiting is not None
         return self._clock.seconds(), time.perf_counter() - self._waiting.seconds()
 
     def _received(self, limit_s: float) -> dict[str, Any]:
-        assert self._clock is not None
         patience = Patience(self.pid, self._clock)
         self._channel.settimeout(_LOOK_S)
-        while True:
+        message: bytes | None = None
+        while message is None:
             try:
                 message = self._channel.recvmsg(_MESSAGE)[0]
-                break
             except TimeoutError:
                 self._check_resources(patience, limit_s)
             except OSError:
                 message = b""
-                break
         if not message:
             raise RefusedError("ended", self._end())
-        try:
+        answer = None
+        with contextlib.suppress(ValueError, RecursionError):
             answer = json.loads(message)
-        except (ValueError, RecursionError):
-            answer = None
         if not isinstance(answer, dict):
             raise RefusedError("broke_protocol", f"{message[:80]!r} is not an answer")
         return answer
@@ -263,7 +260,6 @@ class Confined:
     def _freeze(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGSTOP)
-        assert self._clock is not None
         patience = Patience(self.pid, self._clock)
         pid = status = tries = 0
         while not pid and (not tries or tries % 100 or patience.spent() < _STOP_S):
@@ -301,9 +297,4 @@ class Confined:
                     os.kill(pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             self.pid = 0
-        for clock in (self._clock, self._waiting):
-            if clock is not None:
-                clock.close()
-        self._channel.close()
-        self.shared.close()
-        self._scratch.remove()
+        self._stack.close()
