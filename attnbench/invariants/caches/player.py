@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attnbench.checking.answer_faults import raised_text
-from attnbench.errors import AttnbenchError
+from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.invariants.caches.program import Step
 from attnbench.invariants.caches.program_script import ProgramLines
 from attnbench.invariants.caches.properties import PROPERTIES
@@ -286,20 +286,15 @@ class Player:
         if place is None:
             return
         one, two, tolerance = (float(each[place]) for each in (got, expected, limits))
-        error = abs(one - two) / tolerance if tolerance else None
-        off = f"; off by {error:.3g} times that" if error is not None else ""
+        wrong: dict[str, Any] = {"got": one, "expected": two, "other": other, "allowed": tolerance}
+        wrong["error"] = abs(one - two) / tolerance if tolerance else None
         back = place[1] - got.shape[1]
         at = (place[0] + row, slots[place[1]] if slots else back, place[2])
         raise FoundError(
             tuple(self.program),
-            f"{what}{list(place)} = {one:.6g}, but {other} has {two:.6g} "
-            f"(± {tolerance:.2g}{off}){self._after()}",
+            f"{InvariantViolation(quantity=what, place=place, **wrong)}{self._after()}",
             self.lines.compared(given, at, (place[0], back, place[2]), tolerance),
-            gap=abs(one - two),
             quantity="output",
             place=at,
-            got=one,
-            expected=two,
-            allowed=tolerance,
-            error=error,
+            **wrong,
         )

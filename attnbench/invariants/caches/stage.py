@@ -35,21 +35,16 @@ class FoundError(InvariantViolation):
         steps: the program up to the failing step.
         message: the error in a sentence.
         lines: lines of plain torch that reproduce it.
-        gap: by how much an output is wrong.
-        wrong: fields of the violation, if an output is; its place is row, slot from the end and
-            feature in the last one.
+        wrong: fields of the violation, if an output is wrong, by ``gap``; its place is row, slot
+            from the end and feature in the last one.
     """
 
     def __init__(
-        self,
-        steps: Program,
-        message: str,
-        lines: Sequence[str] = (),
-        gap: float = 0.0,
-        **wrong: Any,
+        self, steps: Program, message: str, lines: Sequence[str] = (), **wrong: Any
     ) -> None:
         super().__init__(message, **wrong)
-        self.steps, self.lines, self.gap = steps, lines, gap
+        self.steps, self.lines = steps, lines
+        self.gap: float = abs(wrong.get("got", 0.0) - wrong.get("expected", 0.0))
 
 
 class Stage:
