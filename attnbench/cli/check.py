@@ -166,7 +166,7 @@ def command(
     if update_baseline:
         known_failures = known_failures.updated(outcomes, invariant)
         known_failures.write()
-        notes.append(f"{baseline} holds {len(known_failures.entries)} known failures")
+        notes.append(f"known failures in {baseline}: {len(known_failures.entries)}")
     notes += known_failures.remarks(outcomes, invariant)
     outcomes = [known_failures.skip_known(outcome) for outcome in outcomes]
     gaps = coverage_of((Gap(**row) for row in plan["gaps"]), plan["laws"], outcomes)

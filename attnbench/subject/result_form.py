@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -35,6 +35,16 @@ def output_and_more(result: Any) -> tuple[Any, Any]:
     if isinstance(result, tuple | list) and result:
         return result[0], next((part for part in result[1:] if part is not None), None)
     return result, None
+
+
+def is_plain(found: object) -> TypeGuard[Tensor]:
+    """Whether it is a tensor of numbers on the CPU, which can be read and compared."""
+    return (
+        isinstance(found, Tensor)
+        and (found.device.type, found.layout) == ("cpu", torch.strided)
+        and found.is_floating_point()
+        and not found.is_nested
+    )
 
 
 def held(result: Any, name: str, inputs: Inputs, width: int, what: str = "output") -> Tensor:

@@ -107,6 +107,15 @@ def _narrow(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return InOrder(8, 8, 8)(query, key, value)
 
 
+def test_a_target_that_raises_is_left_out_with_the_head_of_its_message(
+    tmp_path: Any, capsys: Any
+) -> None:
+    path = tmp_path / "raising.py"
+    path.write_text("def f(query, key, value):\n    raise RuntimeError('first\\nsecond')\n")
+    assert main(["drift", f"{path}:f as sdpa"]) == 3
+    assert "is left out: RuntimeError: first\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("reference", "grade"), [(True, "rounding"), (False, "not tried")])
 def test_without_float64_the_budget_is_that_of_the_formula(reference: bool, grade: str) -> None:
     fields: dict[str, Any] = {} if reference else {"reference": None}

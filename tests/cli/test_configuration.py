@@ -130,7 +130,7 @@ def test_only_new_failures_fail_with_a_baseline(
     asked = ["check", "mine.py:SPEC", "--baseline", "known.txt"]
     asked += ["--invariant", "unit_variance", "--invariant", "weights_sum_to_one"]
     assert main([*asked, "--update-baseline"]) == 0
-    assert "known.txt holds 1 known failures" in capsys.readouterr().out
+    assert "known failures in known.txt: 1" in capsys.readouterr().out
     assert main(asked) == 0
     assert "known failure, in known.txt: " in capsys.readouterr().out
     (folder / "known.txt").write_text("mine: weights_sum_to_one\n")

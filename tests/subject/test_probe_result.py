@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import attnbench
+from attnbench import adapters
 from attnbench.adapters import multihead
 from attnbench.cases.case import Case
 from attnbench.errors import StyleError
@@ -428,3 +429,32 @@ def test_a_function_that_needs_a_mask_in_float64_is_probed() -> None:
         return scores.softmax(-1) @ value
 
     assert probe(attend).answers["empty_rows"].value == "mean"
+
+
+def ends(output: Tensor) -> Any:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *(lambda output: 3.0, lambda output: (), Tensor.tolist, Tensor.long, Tensor.to_sparse),
+        *(lambda output: output.to("meta"), lambda output: torch.complex(output, output), ends),
+        lambda output: torch.nested.nested_tensor(list(output)),
+    ],
+)
+def test_a_call_without_an_output_is_no_error_of_the_tool(form: Any) -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Any:
+        return form(sdpa(query, key, value, attn_mask))
+
+    assert probe(attend).answers["layout"].status == "ambiguous"
+    assert "hidden_slots" not in adapters.sdpa(attend).conventions
+
+
+def test_an_output_of_another_dtype_than_the_query_is_probed() -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+        return sdpa(query, key, value, attn_mask).half()
+
+    answers = probe(attend).answers
+    assert answers["floating"].value == "added to the scores"
+    assert answers["dtypes"].value == "float16"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.errors import headline
-from attnbench.subject.result_form import output_and_more
+from attnbench.subject.result_form import is_plain, output_and_more
 
 BATCH, HEADS = 2, 4
 _CLEAR = 1e-6
@@ -79,6 +79,8 @@ class Calls:
         self.make, self.named, self.names = make, named, names
         self.layout, self.training = "(B, H, L, E)", False
         self.raised, self.moved = "", False
+        self.dtype = torch.float32
+        """That of the last output."""
         self.answers: dict[str, Answer] = {}
         """What was found out so far."""
         self.hide: Callable[[Tensor], dict[str, Any]] | None = None
@@ -102,18 +104,18 @@ class Calls:
                     if self.moved:
                         _move_zeros(callee)
                 return callee(*(turn(tensor).clone() for tensor in tensors), **spelt)
-        except Exception as error:  # whatever it raises, it does not take this
+        except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
             self.raised = headline(error)[:120]
             return None
 
     def output(self, tensors: Sequence[Tensor], **given: Any) -> Tensor | None:
-        """The output ``(B, H, L, Ev)``; ``None`` where it raises or has another shape."""
+        """The output ``(B, H, L, Ev)`` in the query's dtype; ``None`` if it has another form."""
         found, _ = output_and_more(self.result(tensors, **given))
         wanted = (*tensors[0].shape[:-1], tensors[2].shape[-1])
         template = LAYOUTS[self.layout](torch.empty(wanted))
-        if not isinstance(found, Tensor) or found.shape != template.shape:
+        if not is_plain(found) or found.shape != template.shape:
             return None
-        found = found.detach()
+        self.dtype, found = found.dtype, found.detach().to(tensors[0].dtype)
         if self.layout == "(B, L, H, E)":
             return found.transpose(1, 2)
         return (found.transpose(0, 1) if self.layout == "(L, B, E)" else found).reshape(wanted)

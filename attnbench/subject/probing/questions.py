@@ -99,8 +99,8 @@ def _dtypes(calls: Calls) -> Answer:
     taken, tensors = [], calls.tensors()
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         given = [tensor.to(dtype) for tensor in tensors]
-        found = [calls.output(given, **mask) for mask in masks]
-        if all(t is not None and t.dtype == dtype and not bool(t.isnan().any()) for t in found):
+        found = [(calls.output(given, **mask), calls.dtype) for mask in masks]
+        if all(t is not None and own == dtype and not bool(t.isnan().any()) for t, own in found):
             taken.append(str(dtype).removeprefix("torch."))
     if not taken:
         return Answer.ambiguous("dtypes", "with a mask, no dtype gives finite numbers of its own")
@@ -112,7 +112,7 @@ def _internal_dtype(calls: Calls) -> Answer:
     name = "internal dtype"
     wide = [tensor.double() for tensor in calls.tensors(4, 4)]
     found = calls.weights(wide)
-    if found is None or found.dtype != torch.float64:
+    if found is None or calls.dtype != torch.float64:
         return Answer.ambiguous(name, f"float64 is not taken, or not returned ({calls.raised})")
     if len(set(found.flatten().tolist())) < _VARIED:
         return Answer.ambiguous(name, "its weights are a few numbers, which fit every dtype")

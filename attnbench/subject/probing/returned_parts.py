@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnbench.subject.probing.probed_calls import BATCH, HEADS, Answer, Calls
+from attnbench.subject.result_form import is_plain
 
 _ASKED = (
     *("return_lse", "return_softmax_lse", "return_weights", "need_weights"),
@@ -25,7 +26,7 @@ def _more(calls: Calls, tensors: list[Tensor], **given: Any) -> Iterator[Tensor]
 
 def _parts(result: Any) -> Iterator[Tensor]:
     if isinstance(result, tuple | list):
-        yield from (part.detach() for part in result[1:] if isinstance(part, Tensor))
+        yield from (part.detach() for part in result[1:] if is_plain(part))
 
 
 _SUMS = {

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.subject.result_form import is_plain, output_and_more
 from attnbench.subject.styles.callee import Maker
 from attnbench.subject.styles.signature import Keywords
 
@@ -15,14 +16,15 @@ from attnbench.subject.styles.signature import Keywords
 def sampled(
     make: Maker, heads: int = 2, query: Tensor | None = None, grad: bool = False, **given: Any
 ) -> Any:
-    """What it returns for a small call, with 5 keys and 3 queries; ``None`` if it raises."""
+    """What it returns for a small call, with 5 keys and 3 queries; ``None`` without an output."""
     query = torch.zeros(1, heads, 3, 4) if query is None else query
     key = given.pop("key", torch.zeros(1, 2, 5, 4))
     try:
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad):
-            return make(4, 4, 4).train()(query.requires_grad_(grad), key, key, **given)
-    except Exception:  # whatever it raises, it is the checks that tell it
+            found = make(4, 4, 4).train()(query.requires_grad_(grad), key, key, **given)
+    except (Exception, SystemExit):  # whatever it raises, it is the checks that tell it
         return None
+    return found if is_plain(output_and_more(found)[0]) else None
 
 
 def second_output(make: Maker) -> str | None:
@@ -35,7 +37,7 @@ def second_output(make: Maker) -> str | None:
     if found is None or found[1] is None:
         return None
     kinds = {(1, 2, 3, 5): "weights", (1, 2, 3): "lse", (1, 3, 2): "lse_turned"}
-    kind = kinds.get(tuple(getattr(found[1], "shape", ())), "more")
+    kind = kinds.get(tuple(found[1].shape), "more") if is_plain(found[1]) else "more"
     if not kind.startswith("lse"):
         return kind
     query = torch.linspace(-1.0, 1.0, 24).reshape(1, 2, 3, 4)
@@ -82,7 +84,7 @@ def takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:
     both = keywords.spelt({"attn_mask": mask, "is_causal": True})
     try:
         function(tensor, tensor, value, **both)
-    except Exception:  # whatever it raises, it does not take both
+    except (Exception, SystemExit):  # whatever it raises, it does not take both
         return True
     return False
 
