@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,17 +79,13 @@ def check_name(kind: str, name: object) -> None:
     )
 
 
-def check_callable(kind: str, name: str, **values: object) -> None:
-    """Check that fields are callable."""
-    for field, value in values.items():
-        require(callable(value), kind, name, f"{field} should be callable, not {value!r}")
-
-
-def check_names(kind: str, name: str, field: str, values: object, choices: Iterable[str]) -> None:
-    """Check that names are known."""
-    unknown = [item for item in values if item not in choices] if isinstance(values, tuple) else ()
-    for item in unknown:
-        require(False, kind, name, f"{field} names {item!r}. {nearest(str(item), choices)}")
+def check_callable(spec: Any, kind: str, *fields: str, optional: bool = False) -> None:
+    """Check that fields are callable, or ``None`` where they are optional."""
+    for field in fields:
+        value = getattr(spec, field)
+        is_right = callable(value) or (optional and value is None)
+        name = getattr(spec, "name", type(spec).__name__)
+        require(is_right, kind, name, f"{field} should be callable, not {value!r}")
 
 
 def check_type(spec: Any, kind: str, field: str, field_type: type, expected: str) -> None:
@@ -99,8 +95,8 @@ def check_type(spec: Any, kind: str, field: str, field_type: type, expected: str
     require(is_right, kind, spec.name, f"{field} should be {expected}, not {value!r}")
 
 
-def freeze_tuple(spec: Any, kind: str, field: str) -> None:
-    """Turn a field into a tuple of names."""
+def freeze_tuple(spec: Any, kind: str, field: str, choices: Collection[str] = ()) -> None:
+    """Turn a field into a tuple of names, of these choices if there are any."""
     value = getattr(spec, field)
     is_listing = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
     items = tuple(value) if is_listing else ()
@@ -110,6 +106,9 @@ def freeze_tuple(spec: Any, kind: str, field: str) -> None:
         spec.name,
         f"{field} should be a tuple of names, not {value!r}",
     )
+    for item in items:
+        if choices and item not in choices:
+            require(False, kind, spec.name, f"{field} names {item!r}. {nearest(item, choices)}")
     object.__setattr__(spec, field, items)
 
 
@@ -155,13 +154,10 @@ def check_same_as(spec: Any, kind: str) -> None:
 def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> None:
     """Check the types of the fields that scoring functions, mechanisms and layers share."""
     check_name(kind, spec.name)
-    check_callable(kind, spec.name, make=spec.make)
-    for field in ("sizes", "reference"):
-        if getattr(spec, field, None) is not None:
-            check_callable(kind, spec.name, **{field: getattr(spec, field)})
+    check_callable(spec, kind, "make")
+    check_callable(spec, kind, "sizes", "reference", optional=True)
     if spec.dtypes is not None:
-        freeze_tuple(spec, kind, "dtypes")
-        check_names(kind, spec.name, "dtypes", spec.dtypes, DTYPES)
+        freeze_tuple(spec, kind, "dtypes", DTYPES)
         require(bool(spec.dtypes), kind, spec.name, "dtypes is empty; leave it None for all")
     freeze_tuple(spec, kind, "laws")
     freeze_mapping(spec, kind, "exempt")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnbench.specs.common import check_callable, check_name, check_names, check_type, freeze_tuple
+from attnbench.specs.common import check_callable, check_name, check_type, freeze_tuple
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -50,9 +50,6 @@ class Invariant:
         check_name("invariant", self.name)
         check_type(self, "invariant", "statement", str, "a sentence")
         check_type(self, "invariant", "law", bool, "True or False")
-        freeze_tuple(self, "invariant", "kinds")
-        check_names("invariant", self.name, "kinds", self.kinds, KINDS)
-        check_callable("invariant", self.name, check=self.check)
-        for attribute in ("cases", "applies"):
-            if getattr(self, attribute) is not None:
-                check_callable("invariant", self.name, **{attribute: getattr(self, attribute)})
+        freeze_tuple(self, "invariant", "kinds", KINDS)
+        check_callable(self, "invariant", "check")
+        check_callable(self, "invariant", "cases", "applies", optional=True)

@@ -48,10 +48,7 @@ class KernelSpec:
     def __post_init__(self) -> None:
         check_name("kernel", self.name)
         check_name("kernel", self.scoring)
-        check_callable("kernel", self.name, attend=self.attend)
-        if self.supports is not None:
-            check_callable("kernel", self.name, supports=self.supports)
-        if self.runs_as is not None:
-            check_callable("kernel", self.name, runs_as=self.runs_as)
+        check_callable(self, "kernel", "attend")
+        check_callable(self, "kernel", "supports", "runs_as", optional=True)
         check_type(self, "kernel", "priority", int, "an integer")
         freeze_mapping(self, "kernel", "exempt")

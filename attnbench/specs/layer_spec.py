@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from attnbench.specs.common import (
     ReadOnly,
     check_callable,
-    check_names,
     check_same_as,
     freeze_common,
     freeze_tuple,
@@ -70,9 +69,8 @@ class CacheSpec:
     append_tree: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        for operation in ("new", "select", "crop", "length", "append_tree"):
-            if operation == "new" or getattr(self, operation) is not None:
-                check_callable("spec", "CacheSpec", **{operation: getattr(self, operation)})
+        check_callable(self, "spec", "new")
+        check_callable(self, "spec", "select", "crop", "length", "append_tree", optional=True)
         require(
             self.capacity is None or is_count(self.capacity),
             "spec",
@@ -147,9 +145,8 @@ class LayerSpec:
 
     def __post_init__(self) -> None:
         freeze_common(self, "layer")
-        freeze_tuple(self, "layer", "accepts")
+        freeze_tuple(self, "layer", "accepts", LAYER_ACCEPTS)
         freeze_tuple(self, "layer", "notes")
-        check_names("layer", self.name, "accepts", self.accepts, LAYER_ACCEPTS)
         freeze_conventions(self, "layer", LAYER_DEFAULTS)
         check_same_as(self, "layer")
         self._check("causal", isinstance(self.causal, bool), "True or False")
@@ -167,7 +164,6 @@ class LayerSpec:
         self._check(
             "extras", has_extras == callable(self.extras), "a function, if accepts names extras,"
         )
-        self._check("reference", self.reference is None or callable(self.reference), "a function")
         object.__setattr__(self, "paths", ReadOnly(self.paths))
         for law, names in self.paths.items():
             is_pair = isinstance(names, tuple) and [type(name) for name in names] == [str, str]

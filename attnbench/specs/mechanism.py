@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.specs.common import (
     Sizes,
-    check_names,
     check_same_as,
     freeze_common,
     freeze_tuple,
@@ -91,8 +90,7 @@ class MechanismSpec:
 
     def __post_init__(self) -> None:
         freeze_common(self, "mechanism")
-        freeze_tuple(self, "mechanism", "accepts")
-        check_names("mechanism", self.name, "accepts", self.accepts, ACCEPTS)
+        freeze_tuple(self, "mechanism", "accepts", ACCEPTS)
         freeze_tuple(self, "mechanism", "returns")
         require(
             self.returns in RETURNS,
