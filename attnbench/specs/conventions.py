@@ -137,18 +137,15 @@ def _dtype(key: str, value: object) -> object:
 
 
 def _number(_: str, value: object) -> object:
-    if value == "-inf":
-        return -math.inf
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return _INVALID
-    return float(value) if value < 0 else _INVALID
-
-
-def _any_number(_: str, value: object) -> object:
     if value in ("inf", "-inf", "nan"):
         return float(str(value))
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number else _INVALID  # type: ignore[arg-type]  # it is a number
+
+
+def _negative(key: str, value: object) -> object:
+    number = _number(key, value)
+    return number if isinstance(number, float) and number < 0 else _INVALID
 
 
 def _flag(_: str, value: object) -> object:
@@ -168,7 +165,7 @@ _VALUES: Mapping[str, tuple[Callable[[str, object], object], str]] = {
     "empty_rows": (_word, _one_of("empty_rows")),
     "hidden_slots": (_word, _one_of("hidden_slots")),
     "masks": (_words, "a tuple of 'boolean', 'floating', 'lengths' and 'keys', or ()"),
-    "mask_value": (_number, "'-inf' or a negative number"),
+    "mask_value": (_negative, "'-inf' or a negative number"),
     "internal_dtype": (_dtype, f"None, {_one_of('internal_dtype')}"),
     "gradients": (_flag, "True or False"),
     "causal": (_word, _one_of("causal")),
@@ -176,7 +173,7 @@ _VALUES: Mapping[str, tuple[Callable[[str, object], object], str]] = {
     "extra_keys": (_count, "0 or how many keys it adds"),
     "per_head": (_flag, "True or False"),
     "lse_base": (_base, _one_of("lse_base")),
-    "lse_empty": (_any_number, "a number, such as '-inf', 'inf' or 'nan'"),
+    "lse_empty": (_number, "a number, such as '-inf', 'inf' or 'nan'"),
 }
 
 
