@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from attnbench.attention.arguments import check_output
 from attnbench.checking.cause.witnesses import cause_of_output
 from attnbench.checking.known_causes import cause_in_words
-from attnbench.errors import DtypeError, InvariantViolation, ShapeError
+from attnbench.errors import InvariantViolation, UsageError
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.oracle.budget import SHORT_SUM, SMALLEST_STEP
 from attnbench.oracle.operations import change_by_moves
@@ -79,9 +80,9 @@ def assert_attention_close(
         InvariantViolation: an ``AssertionError`` that names the worst element, the value that it
             should have, the error as a multiple of the allowed one, and the likely cause where a
             known mistake reproduces the output.
-        ShapeError, DtypeError: the tensors do not fit each other.
+        ShapeError, DtypeError, DeviceError, MaskError: the tensors do not fit each other.
     """
-    _check_tensors(actual, query, key, value)
+    check_output(actual, query, key, value, attn_mask, grouped=enable_gqa)
     inputs = Inputs(
         query.detach(),
         key.detach(),
@@ -260,7 +261,13 @@ def assert_close(
         InvariantViolation: an ``AssertionError`` that names the worst element, the value that it
             should have, and the error as a multiple of the allowed one.
         ShapeError: ``expected`` gives another shape.
+        UsageError: ``expected`` is no function.
     """
+    if not callable(expected):
+        raise UsageError(
+            f"expected is a {type(expected).__name__}, but should be a function of the inputs, "
+            "which is run on them in float64."
+        )
     eps = max(torch.finfo(t.dtype).eps for t in (actual, *inputs) if t.is_floating_point())
     tiny = torch.finfo(actual.dtype).smallest_normal * eps
     step = max(eps, SMALLEST_STEP)
@@ -278,22 +285,3 @@ def assert_close(
     agree_within(
         actual, right, units * (change * (eps / step) + floor), "actual", "the float64 run"
     )
-
-
-def _check_tensors(actual: Tensor, query: Tensor, key: Tensor, value: Tensor) -> None:
-    for name, tensor in (("actual", actual), ("query", query), ("key", key), ("value", value)):
-        if not tensor.is_floating_point():
-            raise DtypeError(f"{name} is {tensor.dtype}, but should be floating point.")
-        if tensor.dim() < 2:
-            raise ShapeError(f"{name} has shape {tuple(tensor.shape)}, but should be (..., L, E).")
-    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise ShapeError(
-            f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} do "
-            "not fit; expected (..., L, E), (..., S, E) and (..., S, Ev)."
-        )
-    wanted = (*query.shape[:-1], value.shape[-1])
-    if actual.shape != wanted:
-        raise ShapeError(
-            f"actual has shape {tuple(actual.shape)}, but attention of these inputs has {wanted}; "
-            "a tensor of (B, L, H, E) is transposed by .transpose(1, 2) first."
-        )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from attnbench.attention.masks import broadcast_mask
 from attnbench.errors import DeviceError, DtypeError, ShapeError
 
 
@@ -92,4 +94,50 @@ def check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ShapeError(
             f"leading sizes differ: query {leads['q']}, key {leads['k']}, value {leads['v']}; "
             "expand them, or set enable_gqa=True if the key's heads divide the query's."
+        )
+
+
+def check_output(
+    actual: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    *,
+    grouped: bool,
+) -> None:
+    """Check that an output, which may be on another device, has the form of these inputs'.
+
+    Raises:
+        DtypeError, ShapeError, DeviceError, MaskError: one does not fit the others.
+    """
+    check_inputs(query, key, value)
+    if not isinstance(actual, Tensor):
+        raise DtypeError(f"actual is a {type(actual).__name__}, but should be a torch.Tensor.")
+    if not actual.is_floating_point() or actual.layout != torch.strided:
+        raise DtypeError(
+            f"actual is {actual.dtype}, {actual.layout}, but should be floating-point and dense."
+        )
+    if any(tensor is not None and tensor.is_meta for tensor in (actual, query, attn_mask)):
+        raise DeviceError("a tensor on the device meta has no values to compare.")
+    if query.shape[-1] != key.shape[-1]:
+        raise ShapeError(f"query has {query.shape[-1]} features, and key {key.shape[-1]}.")
+    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        none = (
+            query[..., :0, :],
+            key[..., :0, :],
+            value[..., :0, :],
+        )  # repeating these costs nothing
+        heads = (none[0], *expand_heads(*none)) if grouped else none
+        try:
+            torch.broadcast_shapes(*(t.shape[:-2] for t in heads))  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            check_lead(query, key, value)
+    if attn_mask is not None:
+        broadcast_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
+    wanted = (*query.shape[:-1], value.shape[-1])
+    if actual.shape != wanted:
+        raise ShapeError(
+            f"actual has shape {tuple(actual.shape)}, but attention of these inputs has {wanted}; "
+            "a tensor of (B, L, H, E) is transposed by .transpose(1, 2) first."
         )

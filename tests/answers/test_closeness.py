@@ -14,7 +14,14 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import attnbench
 from attnbench.answers.closeness import Expected, assert_attention_close, assert_close
-from attnbench.errors import DtypeError, InvariantViolation, ShapeError
+from attnbench.errors import (
+    DeviceError,
+    DtypeError,
+    InvariantViolation,
+    MaskError,
+    ShapeError,
+    UsageError,
+)
 from attnbench.subject.tensors import Inputs
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -191,14 +198,43 @@ def test_any_function_has_a_budget_from_its_inputs() -> None:
         assert_close((x.half() @ y.half()).float(), torch.matmul, (x, y))
 
 
-def test_arguments_that_do_not_fit_are_one_error() -> None:
-    query, key, value = _tensors(torch.float32)
-    with pytest.raises(ShapeError, match=r"transpose\(1, 2\)"):
-        assert_attention_close(sdpa(query, key, value).transpose(1, 2), query, key, value)
-    with pytest.raises(ShapeError, match="do not fit"):
-        assert_attention_close(query, query, key[..., :4], value)
-    with pytest.raises(DtypeError, match="floating point"):
-        assert_attention_close(query.long(), query, key, value)
+SQUARE = _tensors(torch.float32, q_len=7)
+OUTPUT = sdpa(*SQUARE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "complaint"),
+    [
+        ({"actual": OUTPUT.transpose(1, 2)}, ShapeError, r"transpose\(1, 2\)"),
+        ({"actual": OUTPUT.int()}, DtypeError, "actual is torch.int32"),
+        ({"actual": OUTPUT.to_sparse()}, DtypeError, "should be floating-point and dense"),
+        ({"actual": OUTPUT.numpy()}, DtypeError, "actual is a ndarray"),
+        ({"actual": None}, DtypeError, "actual is a NoneType"),
+        ({"actual": OUTPUT.to("meta")}, DeviceError, "has no values"),
+        ({"query": SQUARE[0].to("meta")}, DeviceError, "mixed devices"),
+        ({"key": SQUARE[1][..., :4]}, ShapeError, "query has 8 features, and key 4"),
+        ({"key": SQUARE[1][:, :2]}, ShapeError, "leading sizes differ"),
+        ({"key": SQUARE[1][:, :2], "enable_gqa": True}, ShapeError, "do not divide"),
+        ({"key": SQUARE[1].half()}, DtypeError, "mixed dtypes"),
+        ({"attn_mask": torch.ones(5, 5)}, MaskError, r"attn_mask has shape \(5, 5\)"),
+        ({"attn_mask": torch.ones(7, 7, dtype=torch.int)}, MaskError, "should be boolean"),
+        ({"attn_mask": torch.ones(7, 7, device="meta")}, DeviceError, "has no values"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_error(
+    changes: dict[str, Any], error: type[Exception], complaint: str
+) -> None:
+    query, key, value = SQUARE
+    right: dict[str, Any] = {"actual": OUTPUT, "query": query, "key": key, "value": value}
+    assert_attention_close(**right)
+    with pytest.raises(error, match=complaint):
+        assert_attention_close(**{**right, **changes})
+
+
+def test_an_expected_tensor_is_refused() -> None:
+    expected: Any = OUTPUT.double()
+    with pytest.raises(UsageError, match="expected is a Tensor, but should be a function"):
+        assert_close(OUTPUT, expected, SQUARE)
 
 
 def test_both_are_public() -> None:
