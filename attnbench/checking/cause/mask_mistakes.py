@@ -33,6 +33,8 @@ def _masks(call: Call) -> Named:
         yield "bias_subtracted", call.mask_by(attn_mask=(-mask).masked_fill(hidden, -math.inf))
         scale = call.inputs.query.shape[-1] ** -0.5
         yield "bias_scaled", call.mask_by(attn_mask=mask * scale)
+        for left in (mask >= 0, mask == 0, mask != 0):
+            yield "bias_read_as_boolean", call.mask_by(attn_mask=left)
         yield "bias_clipped", call.mask_by(attn_mask=mask.clamp_min(-5.0))
         if hidden.any():
             yield "bias_hides_nothing", call.mask_by(attn_mask=mask.masked_fill(hidden, 0.0))

@@ -82,8 +82,8 @@ def _shared(bias: Tensor, case: Case) -> Iterator[Tensor]:
     first = bias[(0,) * len(case.lead)]
     yield first  # one for all items, as a learned bias is
     yield first[:1]
-    if len(case.lead) > 1:  # one for each item, for all its heads and queries
-        yield bias[:, :1, :1]
+    if len(case.lead) > 1:  # one for each item, for all its heads and queries, or for each head
+        yield from (bias[:, :1, :1], bias[:1])
 
 
 _TRIES = 4

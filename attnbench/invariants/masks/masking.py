@@ -90,8 +90,10 @@ def hidden_keys_stay_hidden_at_extreme_scores(subject: Subject, case: Case) -> N
         query=base.inputs.query * factors[0], key=base.inputs.key * factors[1]
     )
     for sign in (1.0, -1.0) if case.dtype == "float16" and floating else ():
-        # a score of -inf is an empty row at most, but the one of the opposite query gives NaN
-        if not bool(base.run(inputs.replace(query=sign * inputs.query)).isfinite().all()):
+        # a score of -inf is an empty row at most, but the one of the opposite query gives NaN, or
+        # what NaN is replaced with
+        found = base.run(inputs.replace(query=sign * inputs.query))
+        if not bool((found.isfinite() & (found != 0).any(-1, keepdim=True)).all()):
             reject("the scores overflow")
     added = torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)
     base = base.on(with_mask(inputs, added if floating else allowed))

@@ -25,7 +25,12 @@ _MEANINGS = {
 
 
 def constructor_arguments(
-    make: Callable[..., Any], query_size: int, key_size: int, value_size: int, slots: int
+    make: Callable[..., Any],
+    query_size: int,
+    key_size: int,
+    value_size: int,
+    slots: int,
+    dropout: float = 0.0,
 ) -> dict[str, Any] | str:
     """The arguments for a constructor that asks for sizes, or the name of one that is unknown.
 
@@ -33,6 +38,7 @@ def constructor_arguments(
         make: a class, or a function that makes a module.
         query_size, key_size, value_size: Eq, Ek and Ev.
         slots: S, for a module that is made for one number of keys.
+        dropout: the share of weights that training drops.
     """
     values = {
         "query": query_size,
@@ -40,7 +46,7 @@ def constructor_arguments(
         "value": value_size,
         "width": value_size,
         "heads": HEADS,
-        "dropout": 0.0,
+        "dropout": dropout,
         "slots": slots,
         "root": query_size**0.5,
     }
@@ -54,7 +60,7 @@ def constructor_arguments(
                 return name
             given[name] = values[meaning]
         elif meaning == "dropout" and isinstance(parameter.default, float):
-            given[name] = 0.0
+            given[name] = dropout
     return given
 
 

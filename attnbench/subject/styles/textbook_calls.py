@@ -66,7 +66,7 @@ class TextbookMaker:
     """The spec's ``make``."""
 
     def __init__(self, make: Any) -> None:
-        self.make, self.form = make, Form(Keywords((), {}))
+        self.make, self.form, self.dropout = make, Form(Keywords((), {})), 0.0
         self.__qualname__ = name_of(make)
 
     def callee(self, query_size: int, key_size: int, value_size: int) -> Any:
@@ -75,7 +75,8 @@ class TextbookMaker:
             return copy.deepcopy(self.make)
         if not (inspect.isclass(self.make) or not _takes_tensors(self.make)):
             return self.make
-        given = constructor_arguments(self.make, query_size, key_size, value_size, SLOTS)
+        sizes = query_size, key_size, value_size, SLOTS
+        given = constructor_arguments(self.make, *sizes, dropout=self.dropout)
         if isinstance(given, str):
             raise StyleError(
                 f"{name_of(self.make)} cannot be called as textbook: what its argument {given!r} "

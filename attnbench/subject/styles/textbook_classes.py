@@ -64,6 +64,7 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     formula = probe.formula(pools, "reference" in {**known, **fields})
     if probe.form.single:
         known["exempt"] = dict.fromkeys(_ONE_KEY, "all slots share one key vector, the first")
+    probe.maker.dropout = probe.dropout()
     return spec_of("textbook", make, known, fields, (*probe.notes(), *formula))
 
 
@@ -229,6 +230,13 @@ class _Probe:
 
         found = least_size(hidden)  # None if no number stands for it: then it hides nothing
         return None if found is None else -float(f"{found:.2g}")
+
+    def dropout(self) -> float:
+        """0, or a share where evaluation drops weights too, which the checks then tell."""
+        self.maker.dropout = 0.5
+        with torch.random.fork_rng(devices=[]):
+            one, two = (self.call() for _ in range(2))
+        return 0.0 if one is None or two is None or _close(_first(one), _first(two)) else 0.5
 
     def weights(self) -> tuple[bool, bool]:
         """Whether it gives weights, and whether the output is weights times value."""

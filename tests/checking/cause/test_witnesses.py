@@ -398,6 +398,15 @@ def sampled(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     return scaled_dot_product_attention(query, key, value, attn_mask)
 
 
+def as_boolean(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """A floating mask hides the keys at which it is below 0, however little."""
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
+        attn_mask = attn_mask >= 0
+    return scaled_dot_product_attention(query, key, value, attn_mask)
+
+
 def counted(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
     """A mask gives the number of keys, which are taken for the first ones."""
     if attn_mask is not None:
@@ -418,6 +427,7 @@ def chosen(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None =
     ("function", "mistake"),
     [
         (chosen, "hidden_key_read"),
+        (as_boolean, "bias_read_as_boolean"),
         (counted, "mask_read_as_length"),
         (sampled, "mask_read_by_block_4"),
         (divided_by_block, "block_sums_not_rescaled_32"),

@@ -253,8 +253,21 @@ def scored_in_the_querys_dtype(
     return scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0) @ value
 
 
-def test_hidden_keys_whose_scores_overflow_are_no_matter_of_the_mask() -> None:
-    spec = sdpa(scored_in_the_querys_dtype, name="narrow")
+def zeroed_where_nan(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """The same, where rows with an infinite score are zeros as well."""
+    scores = query * query.shape[-1] ** -0.5 @ key.mT
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return scores.softmax(-1).nan_to_num(0.0) @ value
+
+
+@pytest.mark.parametrize("function", [scored_in_the_querys_dtype, zeroed_where_nan])
+def test_hidden_keys_whose_scores_overflow_are_no_matter_of_the_mask(function: Any) -> None:
+    spec = sdpa(function, name="narrow")
     outcome = run(spec, INVARIANTS["hidden_keys_stay_hidden_at_extreme_scores"])
     assert outcome.status == "passed", outcome.reason
 

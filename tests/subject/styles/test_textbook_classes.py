@@ -142,6 +142,19 @@ def test_a_right_class_is_not_accused(make: Any) -> None:
     assert len(report.of("passed")) >= 6
 
 
+class AlwaysDropping(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        weights = weights_of(self.scores(queries, keys), valid_lens)
+        return nn.functional.dropout(weights, self.dropout.p) @ values  # in evaluation as well
+
+
+def test_dropout_in_evaluation_is_not_left_out() -> None:
+    report = attnbench.check(AlwaysDropping, profile="quick", invariants=["keeps_the_contract"])
+    assert "it draws random numbers" in str(report)
+
+
 def test_lengths_one_too_short_are() -> None:
     report = attnbench.check(TooShort, profile="quick", invariants=["valid_lengths_count_the_keys"])
     assert [outcome.status for outcome in report.outcomes] == ["failed"]

@@ -179,3 +179,15 @@ class MaskGradientOfAllItems(Attention):
             attn_mask = attn_mask.clone()
             attn_mask.register_hook(lambda grad: grad.sum(0, keepdim=True).expand_as(grad))
         return super().mask(query, key, attn_mask, *rest)
+
+
+@_attention("flash-sparse-attention#190", killers=("bias_gets_its_gradient",))
+class MaskGradientIsAMeanOfItems(Attention):
+    """The gradient of a mask (1, H, L, S) is the mean over the items, and not their sum."""
+
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, *rest: Any) -> Any:
+        if attn_mask is not None and attn_mask.requires_grad and attn_mask.dim() == query.dim():
+            count = query.shape[0] if attn_mask.shape[0] == 1 else 1
+            attn_mask = attn_mask.clone()
+            attn_mask.register_hook(lambda grad: grad / count)
+        return super().mask(query, key, attn_mask, *rest)
