@@ -49,7 +49,8 @@ def error_of_all(inputs: Inputs, output: Tensor, chance: random.Random) -> float
     those furthest off, those furthest off for their size, and some that are drawn.
 
     Features of half types that are rounded to eight bits stay within that where many keys are
-    averaged, so in half types the middle one of many rows counts, too, in units of rounding.
+    averaged, so in half types the middle one of many rows counts, too, in units of rounding; rows
+    whose scores are so large that rounding decides which key wins are left out there.
     """
     open_: list[tuple[float, float, int, int]] = []
     worst = 0.0

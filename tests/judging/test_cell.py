@@ -39,6 +39,8 @@ def probe():
     found = {
     "other folder": refused(lambda: open("/tmp/attnbench-was-here", "w")),
     "network": refused(lambda: socket.socket(socket.AF_INET)),
+    "servers that have a file": refused(lambda: socket.socket(socket.AF_UNIX)),
+    "datagrams to a file": refused(lambda: socket.socketpair(type=socket.SOCK_DGRAM)),
     "cores": refused(lambda: os.sched_setaffinity(0, range(os.cpu_count()))),
     "parent": refused(lambda: os.kill(os.getppid() or 1 << 20, 0)),
     "scratch": refused(lambda: open("mine", "w").write("x")),
@@ -95,6 +97,8 @@ def test_cell_refuses_what_it_says(folder: Path, user: int | None) -> None:
     os.waitpid(report["pid"], 0)
     if "no network, no tracing, no other core (seccomp)" in report["held"]:
         assert found["network"]
+        assert found["servers that have a file"]
+        assert found["datagrams to a file"]
         assert found["cores"]
         assert found["programs in memory"]
     if "no writing, connecting or signalling outside (Landlock)" in report["held"]:
