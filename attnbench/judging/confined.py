@@ -186,6 +186,7 @@ class Confined:
         os.kill(self.pid, signal.SIGCONT)
         answer = self._received(self.limits.call_s)
         self._freeze()
+        self._check_alone()  # before the clock is read: what it has started computes on
         after = self._spent()
         self._rested = after[0] if self._clock.counts else None
         seconds, passed = (b - a for a, b in zip(before, after, strict=True))
@@ -199,7 +200,6 @@ class Confined:
             fault = str(answer["fault"])
             known = fault in ("not_plain", "alias_of_input", "alias_of_output")
             raise RefusedError(fault if known else "broke_protocol", str(answer.get("text")))
-        self._check_alone()
         if answer.get("raised") == "MemoryError":
             raise RefusedError("too_much_memory", f"more than {self.limits.memory_gib:g} GiB")
         if "raised" in answer:

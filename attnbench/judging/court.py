@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -169,5 +170,11 @@ def _place(target: str) -> tuple[tuple[str, str], str | None, Mapping[str, Any]]
         path = Path(source).resolve()
         if not path.is_file():
             raise UsageError(f"there is no file {source}.")
+        shadowed = sys.modules.get(path.stem) if path.stem in sys.stdlib_module_names else None
+        if getattr(shadowed, "__file__", None) == str(path):
+            raise UsageError(
+                f"{source} was imported in place of Python's own {path.stem}, so that it runs "
+                "in the judge: call from another folder, or with python -P."
+            )
         source = str(path)
     return (source, name), style, conventions

@@ -138,7 +138,7 @@ class SharedBytes:
         if named is None or not isinstance(shape, list) or not sized or len(shape) > 16:
             raise ValueError("an answer without shape and dtype of a tensor")
         count = math.prod(shape)
-        if count * named.itemsize > self.room:
+        if math.prod(n or 1 for n in shape) * named.itemsize > self.room:  # also if it is empty
             raise ValueError(f"an answer that claims the shape {shape}")
         flat = self.bytes[place : place + count * named.itemsize]
         return flat.view(named).view(*shape) if count else torch.empty(shape, dtype=named)

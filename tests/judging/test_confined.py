@@ -142,3 +142,27 @@ def test_all_answers_together_are_limited(nursery: Nursery, tmp_path: Path) -> N
         assert refused.value.name == "took_too_long"
     finally:
         cell.close()
+
+
+def test_what_processes_beside_it_compute_after_it_stands_still_counts(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        counts, now = True, 0.0
+
+        def seconds(self) -> float:
+            return self.now
+
+        def close(self) -> None:
+            pass
+
+    (tmp_path / "code.py").write_text(CODE)
+    cell = Confined(nursery, [(str(tmp_path / "code.py"), "sleeps")], Limits())
+    try:
+        cell.load()
+        clock = Clock()
+        monkeypatch.setattr(cell, "_clock", clock)
+        monkeypatch.setattr(cell, "_check_alone", lambda: setattr(clock, "now", 0.25))
+        assert cell.call(INPUTS, {}).seconds == 0.25
+    finally:
+        cell.close()

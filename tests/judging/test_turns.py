@@ -3,6 +3,9 @@
 import itertools
 import random
 import statistics
+import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -72,6 +75,18 @@ def test_score_means_only_what_is_ranked() -> None:
 def test_wrong_address_is_told(target: str, told: str) -> None:
     with Court(Limits()) as court, pytest.raises(UsageError, match=told):
         court.judge(target)
+
+
+def test_a_file_in_place_of_a_module_of_python_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "statistics.py"
+    path.write_text("def statistics(query, key, value):\n    return value\n")
+    module = ModuleType("statistics")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "statistics", module)
+    with Court(Limits()) as court, pytest.raises(UsageError, match="or with python -P"):
+        court.judge(f"{path}:statistics")
 
 
 def test_unknown_invariant_is_told() -> None:
