@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnbench.checking.outcomes import CONTRACT, Outcome
-from attnbench.specs import LayerSpec
+from attnbench.specs import DTYPES, LayerSpec
 
 if TYPE_CHECKING:
     from attnbench.subject.subject import Subject
@@ -84,6 +84,9 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     same = 'reference=, or same_as="..." (a layer with the same outputs)'
     transposes = "transposes_with_the_grid"
     moved = "tokens in another order were not tried"
+    empty = "items without a real token give NaN, and were not tried"
+    narrower = [name for name in DTYPES if name not in subject.dtypes]
+    drops = subject.conventions.empty_rows == "nan"
     free = spec.causal or subject.conventions.positions != "absolute"
     return [
         (alone, 2, _NO_REFERENCE, same),
@@ -91,6 +94,8 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
         (not free, 2, moved, 'the convention positions="none" if positions do not count'),
         (decodes and left not in subject.laws, HEAVY, _PADDED, f'laws=("{left}",)'),
         (decodes and right not in subject.laws, 3, prompts, f'laws=("{right}",)'),
+        (bool(narrower), 2, f"not tried in {' and '.join(narrower)}", "dtypes"),
+        (drops and padding, 3, empty, "the convention empty_rows=zeros"),
         (not padding and not spec.grid, 1, unpadded, '"padding_mask" in accepts'),
         (not cache and not spec.grid, 2, uncached, "cache=CacheSpec(new=...)"),
         (not spec.causal and not spec.grid, 2, future, "causal=True"),

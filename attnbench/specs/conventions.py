@@ -35,6 +35,7 @@ LAYER_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "hidden_slots": "finite",
         "internal_dtype": None,
         "gradients": True,
+        "empty_rows": "zeros",
     }
 )
 """The conventions that a layer may declare, with their defaults."""
@@ -46,7 +47,8 @@ class Conventions:
 
     Args:
         empty_rows: what a query without keys gets: ``"zeros"``, the ``"mean"`` of all values,
-            ``"nan"`` (nothing is promised of that row), or it is ``"refused"``.
+            ``"nan"`` (nothing is promised of that row), or it is ``"refused"``. In a layer, an item
+            without a real token; its outputs are finite by default.
         hidden_slots: what a slot hidden from every query may hold: ``"any"`` number, including NaN
             and Inf, or only ``"finite"`` ones.
         masks: the forms it takes, of ``"boolean"``, ``"floating"`` and ``"lengths"``; ``"keys"``

@@ -164,6 +164,7 @@ class LayerSubject(Subject):
             return None
         batch, length = case.lead[0], case.q_len
         lengths = torch.randint(0, length + 1, (batch,), generator=generator)
+        lengths.clamp_min_(min(self.conventions.empty_rows in ("nan", "refused"), length))
         # with several items, one is full and the last may have one token or none
         first = int(torch.randint(batch, (), generator=generator))
         lengths[first] = length if batch > 1 else max(1, int(lengths[0]))
@@ -205,7 +206,7 @@ class LayerSubject(Subject):
         """
         if 0 < self.limits[0] < hidden.shape[0]:
             raise RefusalError(f"{self.name} raises for more than {self.limits[0]} rows")
-        keywords: dict[str, Any] = {**self._beside(hidden), **beside}
+        keywords: dict[str, Any] = {**self.beside(hidden), **beside}
         if padding_mask is not None:
             keywords["padding_mask"] = padding_mask
         if cache is not None:
@@ -236,7 +237,7 @@ class LayerSubject(Subject):
         rows = next((n for n in range(int(length**0.5), 1, -1) if length % n == 0), 1)
         return hidden.reshape(hidden.shape[0], rows, length // rows, hidden.shape[-1])
 
-    def _beside(self, hidden: Tensor) -> dict[str, Any]:
+    def beside(self, hidden: Tensor) -> dict[str, Any]:
         """The constant source, one for all items, and extras, one for all tokens."""
         found: dict[str, Any] = {}
         batch, size = hidden.shape[0], hidden.shape[-1]

@@ -47,7 +47,7 @@ def _takes(subject: LayerSubject, rows: int, tokens: int) -> bool:
             module = subject.make(size).to(getattr(torch, dtype)).eval()
             case = Case((rows,), tokens, tokens, size, size, size, dtype)
             hidden = subject.inputs(case).hidden
-            module(subject._on_grid(hidden), **subject._beside(hidden))
+            module(subject._on_grid(hidden), **subject.beside(hidden))
     except Exception:
         return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -363,7 +364,7 @@ def test_whether_a_layer_is_causal_is_found_by_trying() -> None:
     assert subject.about == ("Causal: causal (found by trying)",)
     other = settled(layer(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)))
     assert not other.spec.causal
-    assert "not causal (found by trying)" in other.about[0]
+    assert "not causal (found by trying)" in other.about[-1]
     assert not settled(layer(Causal, causal=False)).spec.causal
 
     class Dropping(Causal):
@@ -480,3 +481,90 @@ def test_a_layer_that_raises_for_few_rows_or_tokens_has_no_limits() -> None:
         assert not subject.limited
     (subject,) = resolve(layer(lambda size: SquareMask(size, 4), **EVEN))
     assert "more than 4 tokens, which raise" in subject.limited
+
+
+class Hidden(nn.Module):
+    """Self-attention of two heads that hides padded keys with minus infinity."""
+
+    merges = True
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        heads = (
+            part.unflatten(-1, (2, -1)).transpose(1, 2) for part in self.qkv(hidden).chunk(3, -1)
+        )
+        query, key, value = heads
+        scores = query @ key.mT
+        if padding_mask is not None:
+            scores = scores.masked_fill(~padding_mask[:, None, None], -torch.inf)
+        output = scores.softmax(-1) @ value
+        if self.merges:
+            output = output.transpose(1, 2)
+        return self.out(output.reshape(hidden.shape))
+
+
+class NotTransposed(Hidden):
+    merges = False
+
+
+def evened(size: int) -> int:
+    return max(2, size // 2 * 2)
+
+
+PADDING = ["padded_outputs_are_finite", "padded_tokens_are_inert", "padded_tokens_take_no_gradient"]
+
+
+def test_items_without_a_real_token_are_nan_by_convention_where_calls_show_it() -> None:
+    report = attnbench.check(layer(Hidden, sizes=evened), profile="quick", invariants=PADDING)
+    assert report.ok, str(report)
+    assert "conventions: empty_rows=nan" in str(report)
+    assert any("items without a real token" in gap.what for gap in report.coverage)
+    strict = layer(Hidden, sizes=evened, conventions={"empty_rows": "zeros"})
+    found = attnbench.check(strict, profile="quick", invariants=PADDING[:1]).outcomes[0]
+    assert found.status == "failed"
+
+
+class MaskOfAnother(Hidden):
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        other = None if padding_mask is None else padding_mask.roll(1, 0)
+        return super().forward(hidden, other)
+
+
+@pytest.mark.parametrize(
+    ("make", "cause", "line"),
+    [
+        (NotTransposed, "layer_tokens_mixed", "padded queries reach other rows"),
+        (MaskOfAnother, "mask_misplaced", "it gets the mask of another one"),
+    ],
+)
+def test_padding_that_reaches_real_tokens_says_by_which_way(
+    make: type[nn.Module], cause: str, line: str
+) -> None:
+    names = [*PADDING, "other_modules_change_nothing"]
+    spec = layer(make, sizes=evened, conventions={"empty_rows": "nan"})
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    (lead,) = [o for o in report.outcomes if o.failure is not None and o.failure.cause]
+    assert (lead.invariant, lead.failure and lead.failure.cause) == (PADDING[1], cause)
+    assert line in lead.reason
+
+
+class LowestOfFloat32(Hidden):
+    """It hides keys with a number that float16 does not have."""
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        if padding_mask is not None:
+            hidden = hidden.masked_fill(~padding_mask.any(1)[:, None, None], -1e9) * 1.0
+        return super().forward(hidden, padding_mask)
+
+
+def test_a_layer_is_not_tried_in_dtypes_in_which_its_calls_raise() -> None:
+    spec = layer(LowestOfFloat32, sizes=evened)
+    report = attnbench.check(spec, profile="quick", invariants=["half_types_agree", *PADDING])
+    assert report.ok, str(report)
+    assert "not tried in float16, where it raises RuntimeError: value cannot be" in str(report)
+    assert any(gap.what == "not tried in float16" for gap in report.coverage)
+    asked = attnbench.check(replace(spec, dtypes=("float16",)), invariants=PADDING[:1])
+    assert asked.outcomes[0].failure is not None

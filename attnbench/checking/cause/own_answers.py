@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +14,16 @@ from attnbench.subject.subject import Subject
 _CASE = Case((3,), 4, 6, 8, 8, 8)
 _PADDED = Case((2,), 5, 5, 8, 8, 8, mask="padding", seed=1)
 _MARGIN = 1e-3
+_ALONE = "query_alone_equals_query_among_others"
+"""Exempt where queries reach each other by design."""
+_EVERY_KEY = "every_attendable_key_matters"
+"""Exempt where some keys are never seen by design."""
 
 
 def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a subject show; ``None`` without one."""
-    mechanism = (_wrong_axis, _misread_mask, _late_mask, _read_key, _lost_part, _miscounted_lengths)
+    masks = (_misread_mask, _late_mask, _read_key, _lost_part, _miscounted_lengths)
+    mechanism = (_wrong_axis, _mixed_rows, *masks)
     for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(subject)) is not None:
@@ -38,6 +44,32 @@ def _wrong_axis(subject: Subject) -> str | None:
         return None
     axis = len(others) - 1 - others[::-1].index(True)
     return "softmax_over_the_queries" if others[-1] else f"softmax_over_dimension_{axis}"
+
+
+def _mixed_rows(subject: Subject) -> str | None:
+    """The mistake of rows that reach others, or not all that they should, without any mask."""
+    module, inputs = subject.build(subject.legal(_CASE))
+    expected = subject.output(module, inputs)
+
+    def moved(rows: tuple[Any, ...], *names: str) -> Tensor:
+        """The items and queries whose outputs change with some rows of the inputs."""
+        other = inputs.map(torch.clone)
+        for name in names:
+            tensor = getattr(other, name)
+            tensor[rows] = 1 - 3 * tensor[rows]
+        change = (subject.output(module, other) - expected).abs().amax(-1)
+        if not bool(change.isfinite().all()):
+            raise ValueError("nothing is told by what is not finite")
+        return change > _MARGIN * expected.abs().amax()
+
+    if _ALONE not in subject.spec.exempt:
+        if bool(moved((..., slice(-1, None), slice(None)), "query")[..., :-1].any()):
+            return "queries_read_together"
+        if bool(moved((-1,), "query", "key", "value")[:-1].any()):
+            return "items_read_together"
+    always = subject.conventions.causal == "always" or _EVERY_KEY in subject.spec.exempt
+    unread = ~moved((..., slice(1), slice(None)), "key", "value")
+    return None if always or not bool(unread.any()) or bool(unread.all()) else "key_not_read_by_all"
 
 
 def _misread_mask(subject: Subject) -> str | None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import Program
 from attnbench.invariants.caches.stage import FoundError, Stage, Track
 from attnbench.invariants.toolkit.layer_rounding import floor_of
+from attnbench.subject.layer import SOURCE, LayerSubject
 
 _MOST = 96
 """Most tokens of a program of which each is changed once."""
@@ -89,15 +91,20 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
                 in_one.slots += slots
     if not in_one.slots:
         return ""
-    if in_calls == in_one:
-        return f"\n  token {place} depends on {in_one} in both, {_unseen(stage, judged, found)}"
-    padded = [slot for slot in in_calls.slots if slot < pad]
-    padding = f" (padding: {_listed(padded)})" if padded else ""
+    sight = _of_source(stage, judged, found, first)
+    if not sight and in_calls == in_one:
+        sight = f"{in_one} in both, {_unseen(stage, judged, found)}"
     where = "alone" if judged == "alone" else "in one call"
-    return (
-        f"\n  token {place} depends on {in_calls}{padding}; {where} it depends on {in_one}: "
-        "what it sees is wrong"
+    return f"\n  token {place} depends on " + (
+        sight
+        or f"{in_calls}{_padding(in_calls, pad)}; {where} it depends on {in_one}: what it sees is "
+        f"wrong{_not_beside(stage, judged, found)}"
     )
+
+
+def _padding(sight: _Sight, pad: int) -> str:
+    padded = [slot for slot in sight.slots if slot < pad]
+    return f" (padding: {_listed(padded)})" if padded else ""
 
 
 def _most_rows(program: Program) -> int:
@@ -156,8 +163,55 @@ def _elsewhere(found: FoundError, another_row: bool) -> str:
     return "a token that is not of its sequence"
 
 
+def _of_source(stage: Stage, judged: str, found: FoundError, first: _Replay) -> str:
+    """What an output depends on of the source, where that differs; empty without a source."""
+    if "source" not in stage.subject.accepts or found.place is None:
+        return ""
+    row, back, _ = found.place
+    in_calls, in_one = _Sight([]), _Sight([])
+    for token in range(SOURCE):
+        other = copy.copy(stage)
+        other.subject = _with_source_token(stage.subject, token)
+        again = _replayed(other, judged, found)
+        if again is None or again.output is None or first.output is None or first.track is None:
+            return ""
+        if _moves(stage, again.output[row, back], first.output[row, back]):
+            in_calls.slots.append(token)
+        before, after = (_one(s, first.track, row, 0)[back] for s in (stage, other))
+        if _moves(stage, after, before):
+            in_one.slots.append(token)
+    told = f"{in_calls} of the source; in one call on {in_one} of it: what it sees of it is wrong"
+    return "" if in_calls == in_one else told
+
+
+def _with_source_token(subject: LayerSubject, token: int) -> LayerSubject:
+    """The same layer, called with another number at one token of the source."""
+    other = copy.copy(subject)
+
+    def call(module: nn.Module, hidden: Tensor, *more: Any) -> tuple[Tensor, Any]:
+        source = subject.beside(hidden)["source"]
+        source[:, token] *= -2
+        return subject.call(module, hidden, *more, source=source)
+
+    object.__setattr__(other, "call", call)
+    return other
+
+
+def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
+    """What to say where a wrong call of one token with a cache is right with one more in it."""
+    *before, last = found.program
+    calls = sum(step.kind == "append" for step in found.program)
+    if judged != "split" or last.count != 1 or calls == 1:
+        return ""
+    longer = (*before, replace(last, count=2))
+    told = ", though not in calls of two tokens: a call of one is computed in another way"
+    return told if played(stage, judged, longer) is None else ""
+
+
 def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     """What may be wrong where an output depends on the tokens that it should depend on."""
+    if alone := _not_beside(stage, judged, found):
+        return f"and is wrong{alone}"
     alike = copy.copy(stage)
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
     if played(alike, judged, found.steps) is None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import torch
+from torch import Tensor
 
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
-from attnbench.invariants.toolkit.comparisons import holds
+from attnbench.invariants.toolkit.comparisons import holds, reject
 from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, takes_padding
 from attnbench.invariants.toolkit.layer_faults import (
@@ -17,6 +19,7 @@ from attnbench.invariants.toolkit.layer_faults import (
     leak,
     leaks_padding,
     mixes_items,
+    mixes_rows,
     sees_the_future,
 )
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
@@ -43,13 +46,33 @@ def padded_tokens_are_inert(layer: LayerCase) -> None:
             "for padding, but padding_mask is True for a real token.",
             cause="mask_inverted",
         )
+    if len(mask) > 1 and not any(_leaks_alone(layer, mask, item) for item in range(len(mask))):
+        raise violation.reworded(
+            f"{violation}\n  In a batch of its own nothing of this happens to any item: it gets "
+            "the mask of another one.",
+            cause="mask_misplaced",
+        )
+    if mixes_rows(layer.subject):
+        raise violation.reworded(
+            f"{violation}\n  With one real token nothing of this happens: padded keys are hidden, "
+            "and padded queries reach other rows.",
+            cause="layer_tokens_mixed",
+        )
     raise violation
+
+
+def _leaks_alone(layer: LayerCase, mask: Tensor, item: int) -> bool:
+    """Whether padding reaches the real tokens of an item in a batch of its own."""
+    alone, own = copy.copy(layer), slice(item, item + 1)
+    alone.hidden, alone.mask = layer.hidden[own], mask[own]
+    vars(alone).pop("rounding", None)  # remembered of the batch
+    return leak(alone, mask[own]) is not None
 
 
 @layer_invariant(masks=_SIDES, applies=takes_padding)
 def padded_outputs_are_finite(layer: LayerCase) -> None:
     """Outputs at padded slots are finite, also of an item without a real token."""
-    mask = layer.padded()
+    mask = _seen(layer)
     output = layer.run(layer.hidden, mask)
     bad = ~output.isfinite()
     if bool(bad.any()):
@@ -58,8 +81,16 @@ def padded_outputs_are_finite(layer: LayerCase) -> None:
         item = "" if bool(mask[place[0]].any()) else ", of an item without a real token"
         raise InvariantViolation(
             f"output{place} = {output[tuple(place)].item()} at {kind}{item}, but should be finite: "
-            "a gradient, a sum or a norm over the batch would be lost"
+            "a gradient, a sum or a norm over the batch would be lost",
+            cause="layer_padding" if kind == "a real token" else None,
         )
+
+
+def _seen(layer: LayerCase) -> Tensor:
+    """The mask; rejects padding at the left where rows that see no token may be NaN."""
+    if layer.case.mask == "left_padding" and layer.subject.conventions.empty_rows == "nan":
+        reject("rows that see no token may be NaN (convention empty_rows)")
+    return layer.padded()
 
 
 @layer_invariant(
@@ -69,7 +100,7 @@ def padded_outputs_are_finite(layer: LayerCase) -> None:
 )
 def padded_tokens_take_no_gradient(layer: LayerCase) -> None:
     """Outputs of real tokens have finite gradients, and none with respect to padded tokens."""
-    mask = layer.padded()
+    mask = _seen(layer)
     gradients = layer.gradients(mask.unsqueeze(-1))
     for name, one in gradients.items():
         if one is not None and not bool(one.isfinite().all()):

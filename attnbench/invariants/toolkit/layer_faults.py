@@ -49,6 +49,21 @@ def leaks_padding(subject: LayerSubject, mask: str) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
+def mixes_rows(subject: LayerSubject) -> bool:
+    """Whether padding reaches real tokens as queries only.
+
+    Where one token is real, it has all weight, whatever the queries are.
+    """
+
+    def leaks(layer: LayerCase, real: int) -> bool:
+        mask = torch.arange(layer.hidden.shape[1], device=layer.hidden.device) < real
+        return leak(layer, mask.expand(layer.hidden.shape[:2])) is not None
+
+    layers = list(_plain(subject, "none"))
+    return any(leaks(layer, 4) for layer in layers) and not any(leaks(layer, 1) for layer in layers)
+
+
+@functools.lru_cache(maxsize=256)
 def holds_left_padding(subject: LayerSubject) -> bool:
     """Whether an item padded at the left gives, in one call, what it gives alone.
 

@@ -28,6 +28,8 @@ from attnbench.subject.styles.trials import (
     refuse_unknown,
     returned_cache,
     tried,
+    with_dtypes,
+    with_empty_rows,
     without_crop,
 )
 from attnbench.subject.styles.turned_masks import padding_as
@@ -225,6 +227,8 @@ def layer(
         if None not in (positions, cache_name):
             refuse_positions(spec, module.names, known | {positions})
         refuse_unknown(spec, module, known | {positions})
+        spec = with_dtypes(spec, module, hidden, **beside)
+        spec = with_empty_rows(spec, partial(module, **beside), hidden)
         if spec.cache is None and "causal" not in fields:
             with contextlib.suppress(Exception):  # which a check reports
                 spec = replace(spec, causal=is_causal(partial(module, **beside), hidden))

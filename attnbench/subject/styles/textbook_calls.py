@@ -35,6 +35,7 @@ class Form:
         flat: whether it takes one number a query, key and value: ``(n,)``, ``(n, S)``, ``(n, S)``.
         edits: whether it changes its inputs, so that it gets copies.
         one_length: whether it takes lengths ``(B,)`` only, and none for each query.
+        needs: whether it needs its mask or lengths, so that it gets those that hide nothing.
     """
 
     def __init__(self, keywords: Keywords) -> None:
@@ -43,7 +44,7 @@ class Form:
         self.mask = keywords.named.get("attn_mask")
         self.order = order_of(names) or [0, 1, 2]
         self.by_head = self.single = self.alone = self.flat = False
-        self.edits = self.one_length = False
+        self.edits = self.one_length = self.needs = False
 
 
 def is_textbook(target: Any) -> bool:
@@ -148,18 +149,23 @@ class _Textbook(nn.Module):
         return calls
 
     def _call(self, tensors: list[Tensor], more: dict[str, Any]) -> tuple[Any, Any]:
-        count = tensors[0].shape[1]
+        (rows, count), slots = tensors[0].shape[:2], tensors[2].shape[1]
         if self.form.flat:
-            rows = [tensor[..., 0].repeat_interleave(count, 0) for tensor in tensors[1:]]
-            tensors = [tensors[0].reshape(-1), *rows]
+            each = [tensor[..., 0].repeat_interleave(count, 0) for tensor in tensors[1:]]
+            tensors = [tensors[0].reshape(-1), *each]
         if self.form.edits:
             tensors = [tensor.clone() for tensor in tensors]
+        axes = (rows, 1, count, slots) if self.form.by_head else (rows, count, slots)
         names = {"lengths": self.form.lengths, "mask": self.form.mask}
-        given = {str(names[what]): tensor for what, tensor in more.items()}
-        if self.form.lengths and self.form.lengths not in given:
-            given[self.form.lengths] = None
-        if self.form.mask and self.form.mask not in given:
-            given[self.form.mask] = None
+        whole = {
+            "lengths": torch.full((rows,), slots, device=tensors[0].device),
+            "mask": torch.ones(axes, dtype=torch.bool, device=tensors[0].device),
+        }
+        given = {
+            name: more.get(what, whole[what] if self.form.needs else None)
+            for what, name in names.items()
+            if name
+        }
         with refusals(name_of(self.callee), masked=bool(more)):
             tensors = [tensors[place] for place in self.form.order]
             output, weights = output_and_more(self.callee(*tensors, **given))

@@ -136,9 +136,15 @@ class _Probe:
             if self.call() is not None:
                 return True
         raised, form.single, form.alone, form.flat = self.raised, no, no, yes
-        found = self.call() is not None
-        self.raised, form.flat = raised, found
-        return found
+        if self.call() is not None:
+            return True
+        form.flat, form.needs = no, bool(form.mask or form.lengths)
+        if form.needs and self.call() is None:
+            form.by_head = True
+        if form.needs and self.call() is not None:
+            return True
+        self.raised = raised
+        return False
 
     def _complaint(self) -> str:
         if self.raised is None:
@@ -286,6 +292,8 @@ class _Probe:
             found.append("its mask has an axis for heads: (B, 1, L, S)")
         if form.one_length:
             found.append("one length an item: (B,)")
+        if form.needs:
+            found.append("a call without a mask gets one that hides nothing")
         if form.edits:
             found.append("it changes its inputs, so it gets copies")
         return (*found, "in float32 and float64")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.errors import UsageError
-from attnbench.specs import CacheSpec, LayerSpec
+from attnbench.specs import DTYPES, CacheSpec, LayerSpec
 from attnbench.subject.styles.argument_names import FORMS, LENGTHS, OFFSETS, SLOTS
 from attnbench.subject.styles.held import TUPLES, Held
 from attnbench.subject.styles.signature import keywords_of
@@ -97,6 +98,41 @@ def is_causal(module: Callable[..., Tensor], hidden: Tensor) -> bool:
         if not float(gap) <= 64 * torch.finfo(hidden.dtype).eps * float(expected.abs().amax()):
             return False
     return True
+
+
+@torch.no_grad()
+def with_dtypes(spec: LayerSpec, module: nn.Module, hidden: Tensor, **beside: Tensor) -> LayerSpec:
+    """A layer without the dtypes that lack a number of it, as float16 lacks -1e9."""
+    real = torch.ones(hidden.shape[:2], dtype=torch.bool)
+    real[-1, 1:] = False
+    masked, raised = {"padding_mask": real} if "padding_mask" in spec.accepts else {}, {}
+    for name in DTYPES if spec.dtypes is None else ():
+        dtype = getattr(torch, name)
+        try:
+            made = copy.deepcopy(module).to(dtype)
+            made(
+                hidden.to(dtype), **masked, **{n: tensor.to(dtype) for n, tensor in beside.items()}
+            )
+        except Exception as error:  # any other a check reports
+            if "without overflow" in str(error):
+                raised[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
+    if not raised:
+        return spec
+    note = f"not tried in {' and '.join(raised)}, where it raises {next(iter(raised.values()))}"
+    left = tuple(name for name in DTYPES if name not in raised)
+    return replace(spec, dtypes=left, notes=(*spec.notes, note))
+
+
+@torch.no_grad()
+def with_empty_rows(spec: LayerSpec, module: Callable[..., Tensor], hidden: Tensor) -> LayerSpec:
+    """A layer whose outputs are NaN for an item without a real token, and only for that item."""
+    real = torch.ones(hidden.shape[:2], dtype=torch.bool)
+    real[-1] = False
+    with contextlib.suppress(Exception):  # which a check reports
+        output = module(hidden, real) if "padding_mask" in spec.accepts else hidden
+        if bool(output[-1].isnan().any() and output[:-1].isfinite().all()):
+            return replace(spec, conventions={"empty_rows": "nan", **spec.conventions})
+    return spec
 
 
 @torch.no_grad()

@@ -68,13 +68,15 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
 @attnbench.hookimpl
 def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
     """Encoder layers, which have a fast path of their own in evaluation."""
+    called: dict[str, Any] = {
+        "sizes": _even,
+        "mask": "src_key_padding_mask",
+        "form": "padding",
+        "conventions": {"empty_rows": "zeros"},  # as without the fast path
+    }
     for name, options in ENCODER_LAYERS.items():
         make = partial(EncoderLayer, **options)
-        yield layer(make, name=name, sizes=_even, mask="src_key_padding_mask", form="padding")
+        yield layer(make, name=name, **called)
     yield layer(
-        lambda size: nn.TransformerEncoder(EncoderLayer(size), 2),
-        name="torch_encoder",
-        sizes=_even,
-        mask="src_key_padding_mask",
-        form="padding",
+        lambda size: nn.TransformerEncoder(EncoderLayer(size), 2), name="torch_encoder", **called
     )

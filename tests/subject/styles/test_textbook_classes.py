@@ -309,3 +309,36 @@ def test_a_class_of_one_length_an_item_is_given_no_others() -> None:
     assert "valid_lengths_count_the_keys" in {o.invariant for o in report.of("passed")}
     other = attnbench.check(DotProduct, profile="quick", invariants=["weights_sum_to_one"])
     assert "one length an item" not in other.about[0]
+
+
+class Masked(nn.Module):
+    """It needs its mask."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Any:
+        weights = (
+            (query @ key.mT / math.sqrt(query.shape[-1]))
+            .masked_fill(mask == 0, -torch.inf)
+            .softmax(-1)
+        )
+        return torch.bmm(weights, value), weights
+
+
+class MaskedByHead(Masked):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Any:
+        assert mask.dim() == 4
+        return super().forward(query, key, value, mask[:, 0])
+
+
+class NeedsLengths(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        assert valid_lens is not None
+        return super().forward(queries, keys, values, valid_lens)
+
+
+@pytest.mark.parametrize("make", [Masked, MaskedByHead, NeedsLengths])
+def test_what_needs_a_mask_gets_one_that_hides_nothing(make: Any) -> None:
+    report = attnbench.check(adapters.textbook(make), profile="quick", invariants=LOOKED_AT)
+    assert report.ok, str(report)
+    assert "a call without a mask gets one that hides nothing" in str(report)
