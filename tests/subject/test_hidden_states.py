@@ -533,9 +533,26 @@ class MaskOfAnother(Hidden):
         return super().forward(hidden, other)
 
 
+class OverQueries(Hidden):
+    """The mask lies over the queries: where one is padded, all keys are alike."""
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        output = super().forward(hidden)
+        if padding_mask is None:
+            return output
+        return torch.where(padding_mask[..., None], output, output.mean(1, keepdim=True))
+
+
+class WithoutMask(Hidden):
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        return super().forward(hidden)
+
+
 @pytest.mark.parametrize(
     ("make", "cause", "line"),
     [
+        (OverQueries, "mask_misplaced", "it hides no key from them"),
+        (WithoutMask, "mask_ignored", "it hides no key from them"),
         (NotTransposed, "layer_tokens_mixed", "padded queries reach other rows"),
         (MaskOfAnother, "mask_misplaced", "it gets the mask of another one"),
     ],

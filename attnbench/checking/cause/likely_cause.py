@@ -82,7 +82,7 @@ def mistake_of(explained: str) -> str:
 def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     """The first clue in the failures of one subject; ``None`` without any."""
     failures = {o.invariant: o.failure for o in outcomes if o.failure is not None}
-    failures = {n: f for n, f in failures.items() if not _tells_nan_only(n, f)} or failures
+    failures = {n: failure for n, failure in failures.items() if n not in _NAN_ONLY} or failures
     if any(_FLOAT32 in failure.mistakes for failure in failures.values()):
         cases = {n: Case.from_id(f.case) for n, f in failures.items() if f.case is not None}
         double = {name for name, case in cases.items() if case.dtype == "float64"}
@@ -106,11 +106,6 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         return None
     wide = {n: failure for n, failure in failures.items() if not fails_narrow(failure)}
     return _clue_in_table(wide, failures) or _clue_in_table(failures, failures)
-
-
-def _tells_nan_only(name: str, failure: Failure) -> bool:
-    """Whether NaN alone made it fail: in padding, or in both of two outputs."""
-    return name in _NAN_ONLY or str(failure.got) == str(failure.expected) == "nan"
 
 
 def _clue_in_table(
@@ -202,8 +197,7 @@ def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
             return outcome
     order = {name: place for place, (name, _) in enumerate(_table())}
     failures = [o for o in outcomes if o.failure is not None] or list(outcomes[:1])
-    telling = [o for o in failures if o.failure and not _tells_nan_only(o.invariant, o.failure)]
-    failures = telling or failures
+    failures = [o for o in failures if o.invariant not in _NAN_ONLY] or failures
     raising = [o for o in failures if o.failure is not None and o.failure.raised]
     comparing = [o for o in failures if o not in raising]
     leads = raising if len(raising) > len(comparing) else comparing

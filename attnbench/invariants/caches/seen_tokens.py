@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.player import Player
-from attnbench.invariants.caches.program import Program
+from attnbench.invariants.caches.program import Program, steps
 from attnbench.invariants.caches.stage import FoundError, Stage, Track
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.subject.layer import SOURCE, LayerSubject
@@ -60,25 +60,55 @@ class _Sight:
         return " and ".join([*found, *filter(None, [self.elsewhere])]) or "no token"
 
 
+@dataclass
+class _Sights:
+    """What a wrong output depends on: in the calls of a program, and in one call."""
+
+    first: _Replay
+    place: int
+    pad: int
+    in_calls: _Sight
+    in_one: _Sight
+
+
 def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
     """A sentence on what the wrong output depends on; empty if that cannot be told."""
-    if not found.place or found.steps[-1].kind != "append" or judged == "ragged":
+    sights, cut = _sights(stage, judged, found), ""
+    if sights is None:
         return ""
+    if of_source := _of_source(stage, judged, found, sights.first):
+        return f"\n  token {sights.place} depends on {of_source}"
+    if sights.in_calls == sights.in_one and (longer := _behind_more(stage, judged, found)):
+        more = _sights(stage, judged, longer)
+        if more is not None and more.in_calls != more.in_one:
+            sights, cut = more, f"cut as {longer.steps[1].count} + {longer.steps[2].count}, "
+    where = "alone" if judged == "alone" else "in one call"
+    return f"\n  {cut}token {sights.place} depends on " + (
+        f"{sights.in_one} in both, {_unseen(stage, judged, found)}"
+        if sights.in_calls == sights.in_one
+        else f"{sights.in_calls}{_padding(sights.in_calls, sights.pad)}; {where} it depends on "
+        f"{sights.in_one}: what it sees is wrong{_not_beside(stage, judged, found)}"
+    )
+
+
+def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
+    """What the wrong output depends on; ``None`` if that cannot be told."""
+    if not found.place or found.steps[-1].kind != "append" or judged == "ragged":
+        return None
     first = _replayed(stage, judged, found)
     if first is None or first.output is None or first.track is None:
-        return ""
+        return None
     track, (row, back, _) = first.track, found.place
     length, rows = track.seen.shape[1], _most_rows(found.steps)
     if rows * first.columns > _MOST or row >= track.seen.shape[0] or -back > length:
-        return ""
+        return None
     pad = track.pads[row] if track.pads else 0
     begin = pad if judged == "alone" else 0
-    place = length + back
     in_calls, in_one = _Sight([]), _Sight([])
     for changed in _changed(stage, rows, first.columns):
         other = _replayed(changed, judged, found)
         if other is None or other.output is None or other.track is None:
-            return ""
+            return None
         slots, own = _places(other.track.seen, track.seen, row)
         if _moves(stage, other.output[row, back], first.output[row, back]):
             if own:
@@ -89,17 +119,19 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
             before, after = (_one(stage, t, row, begin)[back] for t in (track, other.track))
             if _moves(stage, after, before):
                 in_one.slots += slots
-    if not in_one.slots:
-        return ""
-    sight = _of_source(stage, judged, found, first)
-    if not sight and in_calls == in_one:
-        sight = f"{in_one} in both, {_unseen(stage, judged, found)}"
-    where = "alone" if judged == "alone" else "in one call"
-    return f"\n  token {place} depends on " + (
-        sight
-        or f"{in_calls}{_padding(in_calls, pad)}; {where} it depends on {in_one}: what it sees is "
-        f"wrong{_not_beside(stage, judged, found)}"
-    )
+    return _Sights(first, length + back, pad, in_calls, in_one) if in_one.slots else None
+
+
+def _behind_more(stage: Stage, judged: str, found: FoundError) -> FoundError | None:
+    """The error of a last call behind three tokens, where the program has fewer before it.
+
+    An output depends on its own token also where that is hidden from it as a key.
+    """
+    begin, *rest = found.steps
+    plain = all(step.kind == "append" and not step.track and not step.rows for step in rest)
+    if judged != "split" or begin.rows or not plain or sum(step.count for step in rest[:-1]) > 2:
+        return None
+    return played(stage, judged, steps(begin.count, 3, rest[-1].count))
 
 
 def _padding(sight: _Sight, pad: int) -> str:
@@ -165,7 +197,7 @@ def _elsewhere(found: FoundError, another_row: bool) -> str:
 
 def _of_source(stage: Stage, judged: str, found: FoundError, first: _Replay) -> str:
     """What an output depends on of the source, where that differs; empty without a source."""
-    if "source" not in stage.subject.accepts or found.place is None:
+    if "source" not in stage.subject.accepts or not found.place:
         return ""
     row, back, _ = found.place
     in_calls, in_one = _Sight([]), _Sight([])
@@ -199,8 +231,8 @@ def _with_source_token(subject: LayerSubject, token: int) -> LayerSubject:
 
 def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
     """What to say where a wrong call of one token with a cache is right with one more in it."""
-    *before, last = found.program
-    calls = sum(step.kind == "append" for step in found.program)
+    *before, last = found.steps
+    calls = sum(step.kind == "append" for step in found.steps)
     if judged != "split" or last.count != 1 or calls == 1:
         return ""
     longer = (*before, replace(last, count=2))

@@ -35,30 +35,38 @@ def padded_tokens_are_inert(layer: LayerCase) -> None:
     violation = leak(layer, mask)
     if violation is None or mixes_items(layer.subject):
         return
+    told, cause = _way(layer, mask)
+    raise violation.reworded(f"{violation}{told}", cause=cause)
+
+
+def _way(layer: LayerCase, mask: Tensor) -> tuple[str, str | None]:
+    """A line on the way by which padding reaches real tokens, and the cause; empty if unknown."""
     if (
         bool((~mask).any(1).all())
         # a layer that zeroes what the mask hides shows nothing at all with the mask inverted
         and bool(layer.run(layer.hidden, ~mask)[mask].any())
         and leak(layer, mask, ~mask) is None
     ):
-        raise violation.reworded(
-            f"{violation}\n  With the mask inverted nothing of this happens: the layer takes True "
-            "for padding, but padding_mask is True for a real token.",
-            cause="mask_inverted",
-        )
+        return (
+            "\n  With the mask inverted nothing of this happens: the layer takes True for padding, "
+            "but padding_mask is True for a real token."
+        ), "mask_inverted"
+    masked, whole = (layer.run(layer.hidden, m) for m in (mask, torch.ones_like(mask)))
+    if torch.equal(masked[mask], whole[mask]):
+        applied = bool(masked[~mask].any()) and not torch.equal(masked, whole)
+        told = "\n  The mask changes no output of a real token: it hides no key from them."
+        return told, "mask_misplaced" if applied else "mask_ignored"
     if len(mask) > 1 and not any(_leaks_alone(layer, mask, item) for item in range(len(mask))):
-        raise violation.reworded(
-            f"{violation}\n  In a batch of its own nothing of this happens to any item: it gets "
-            "the mask of another one.",
-            cause="mask_misplaced",
-        )
+        return (
+            "\n  In a batch of its own nothing of this happens to any item: it gets the mask of "
+            "another one."
+        ), "mask_misplaced"
     if mixes_rows(layer.subject):
-        raise violation.reworded(
-            f"{violation}\n  With one real token nothing of this happens: padded keys are hidden, "
-            "and padded queries reach other rows.",
-            cause="layer_tokens_mixed",
-        )
-    raise violation
+        return (
+            "\n  With one real token nothing of this happens: padded keys are hidden, and padded "
+            "queries reach other rows."
+        ), "layer_tokens_mixed"
+    return "", None
 
 
 def _leaks_alone(layer: LayerCase, mask: Tensor, item: int) -> bool:

@@ -182,6 +182,36 @@ class Crossing(nn.Module):
         return self.out(scores.softmax(-1) @ source)
 
 
+class TopLeft(nn.Module):
+    """Each call's rows see the first keys, and their own token on the way past the attention."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(size, 3 * size)
+
+    def forward(self, hidden: Tensor, cache: Any = None) -> Tensor:
+        query, key, value = self.qkv(hidden).chunk(3, -1)
+        if cache is not None:
+            cache["key"] = key = torch.cat([cache["key"], key], 1)
+            cache["value"] = value = torch.cat([cache["value"], value], 1)
+        seen = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool).tril()
+        return hidden + (query @ key.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ value
+
+
+def test_the_message_tells_what_an_output_sees_behind_more_tokens() -> None:
+    layer = LayerSpec(
+        name="top_left",
+        make=TopLeft,
+        causal=True,
+        accepts=("cache",),
+        cache=CacheSpec(new=new),
+    )
+    line = (
+        "cut as 3 + 1, token 3 depends on tokens 0 and 3; in one call it depends on tokens 0 to 3"
+    )
+    assert line in told(layer, CUT)
+
+
 def test_the_message_tells_what_a_wrong_output_depends_on_of_the_source() -> None:
     layer = LayerSpec(
         name="crossing",
