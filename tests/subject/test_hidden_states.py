@@ -543,6 +543,16 @@ class OverQueries(Hidden):
         return torch.where(padding_mask[..., None], output, output.mean(1, keepdim=True))
 
 
+class OneTooMany(Hidden):
+    """The first padded key is seen; where it is the only one, the mask hides nothing."""
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        if padding_mask is not None:
+            first = padding_mask.cumprod(1).sum(1, keepdim=True)
+            padding_mask = padding_mask | (torch.arange(hidden.shape[1]) == first)
+        return super().forward(hidden, padding_mask)
+
+
 class WithoutMask(Hidden):
     def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         return super().forward(hidden)
@@ -552,6 +562,7 @@ class WithoutMask(Hidden):
     ("make", "cause", "line"),
     [
         (OverQueries, "mask_misplaced", "it hides no key from them"),
+        (OneTooMany, "layer_padding", ""),
         (WithoutMask, "mask_ignored", "it hides no key from them"),
         (NotTransposed, "layer_tokens_mixed", "padded queries reach other rows"),
         (MaskOfAnother, "mask_misplaced", "it gets the mask of another one"),

@@ -49,6 +49,20 @@ def leaks_padding(subject: LayerSubject, mask: str) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
+def masks_no_key(subject: LayerSubject) -> str | None:
+    """The cause where four padded slots behind two tokens change no output of these two."""
+    applied = False
+    for layer in _plain(subject, "none"):
+        mask = torch.arange(layer.hidden.shape[1], device=layer.hidden.device) < 2
+        mask = mask.expand(layer.hidden.shape[:2])
+        masked, whole = (layer.run(layer.hidden, m) for m in (mask, torch.ones_like(mask)))
+        if not torch.equal(masked[mask], whole[mask]):
+            return None
+        applied |= bool(masked[~mask].any()) and not torch.equal(masked, whole)
+    return "mask_misplaced" if applied else "mask_ignored"
+
+
+@functools.lru_cache(maxsize=256)
 def mixes_rows(subject: LayerSubject) -> bool:
     """Whether padding reaches real tokens as queries only.
 

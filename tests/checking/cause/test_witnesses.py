@@ -10,7 +10,7 @@ import torch
 from attnbench_zoo.mutants import MUTANTS
 from attnbench_zoo.twins.attention import ATTENTION
 from attnbench_zoo.twins.options import OPTIONS
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
@@ -440,46 +440,3 @@ def test_parts_and_heads_that_are_put_together_wrongly_are_named(
 ) -> None:
     (subject,) = resolve(sdpa(function, name="joined"))
     assert explanations(subject)[:1] == (mistake,)
-
-
-class Heads(nn.Module):
-    """Two heads of a multi-head attention, split and merged by a view alone where asked."""
-
-    def __init__(self, num_hiddens: int, split: bool = True, merge: bool = True) -> None:
-        super().__init__()
-        self.out = nn.Linear(num_hiddens, num_hiddens)
-        self.split, self.merge = split, merge
-
-    def heads(self, tensor: Tensor) -> Tensor:
-        if self.split:
-            return tensor.unflatten(-1, (2, -1)).transpose(1, 2)
-        return tensor.reshape(tensor.shape[0], 2, -1, tensor.shape[-1] // 2)
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Any:
-        scores = self.heads(query) @ self.heads(key).mT
-        if mask is not None:
-            scores = scores.masked_fill(~mask[:, None], -torch.inf)
-        output = scores.softmax(-1) @ self.heads(value)
-        if self.split and self.merge:
-            output = output.transpose(1, 2)
-        return self.out(output.reshape(query.shape))
-
-
-@pytest.mark.parametrize(
-    ("options", "mistake"),
-    [
-        ({}, ()),
-        ({"merge": False}, ("queries_read_together",)),
-        ({"split": False}, ("key_not_read_by_all",)),
-    ],
-)
-def test_rows_that_are_mixed_without_a_mask_come_before_masks(
-    options: dict[str, bool], mistake: tuple[str, ...]
-) -> None:
-    class Made(Heads):
-        def __init__(self, num_hiddens: int) -> None:
-            super().__init__(2 * -(-num_hiddens // 2), **options)
-
-    spec = textbook(Made, sizes=lambda sizes: sizes.replace(query_size=8, key_size=8, value_size=8))
-    (subject,) = resolve(spec)
-    assert explanations(subject) == mistake

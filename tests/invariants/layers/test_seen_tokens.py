@@ -1,0 +1,93 @@
+"""What the message of a failing program tells of the tokens that an output depends on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import CacheSpec, LayerSpec
+
+CUT = "calls_may_be_cut_anywhere"
+
+
+class TopLeft(nn.Module):
+    """Each call's rows see the first keys, and their own token on the way past the attention."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(size, 3 * size)
+
+    def forward(self, hidden: Tensor, cache: Any = None) -> Tensor:
+        query, key, value = self.qkv(hidden).chunk(3, -1)
+        if cache is not None:
+            cache["key"] = key = torch.cat([cache["key"], key], 1)
+            cache["value"] = value = torch.cat([cache["value"], value], 1)
+        return hidden + self.pooled(query, key, value)
+
+    def pooled(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        seen = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool).tril()
+        return (query @ key.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ value
+
+
+class ScaledInSteps(TopLeft):
+    """A call of one token with a cache has other weights."""
+
+    def pooled(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        length, total = query.shape[1], key.shape[1]
+        seen = torch.ones(length, total, dtype=torch.bool).tril(total - length)
+        scores = query @ key.mT * (2.0 if length == 1 < total else 1.0)
+        return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value
+
+
+class Crossing(nn.Module):
+    """Its row i sees the first i + 1 tokens of the source, counted from each call's first row."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, source: Tensor, cache: Any = None) -> Tensor:
+        seen = torch.ones(hidden.shape[1], source.shape[1], dtype=torch.bool).tril()
+        scores = (hidden @ source.mT).masked_fill(~seen, -torch.inf)
+        return self.out(scores.softmax(-1) @ source)
+
+
+def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
+    weight: Any = next(module.parameters())
+    return {name: weight.new_zeros(batch_size, 0, weight.shape[1]) for name in ("key", "value")}
+
+
+@pytest.mark.parametrize(
+    ("make", "beside", "line"),
+    [
+        (
+            TopLeft,
+            (),
+            "+ 1, token 3 depends on tokens 0 and 3; in one call it depends on tokens 0 to 3",
+        ),
+        (ScaledInSteps, (), "a call of one is computed in another way"),
+        (
+            Crossing,
+            ("source",),
+            "token 1 depends on token 0 of the source; in one call on tokens 0 and 1 of it",
+        ),
+    ],
+)
+def test_the_message_tells_what_a_wrong_output_depends_on(
+    make: type[nn.Module], beside: tuple[str, ...], line: str
+) -> None:
+    spec = LayerSpec(
+        name="decoder",
+        make=make,
+        causal=True,
+        accepts=(*beside, "cache"),
+        dtypes=("float32",),
+        cache=CacheSpec(new=new),
+    )
+    (found,) = attnbench.check(spec, profile="quick", invariants=[CUT]).outcomes
+    assert found.status == "failed"
+    assert line in found.reason
