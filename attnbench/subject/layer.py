@@ -266,13 +266,14 @@ class LayerSubject(Subject):
             ShapeError: they have another shape.
         """
         assert self.spec.extras is not None
-        found, wanted = dict(self.spec.extras(case, generator)), (case.lead[0], case.q_len)
+        drawn, wanted = self.spec.extras(case, generator), (case.lead[0], case.q_len)
+        found = dict(drawn) if isinstance(drawn, Mapping) else {type(drawn).__name__: drawn}
         for name, tensor in found.items():
             shape = tuple(getattr(tensor, "shape", ()))
             if shape != wanted:
                 raise ShapeError(
                     f"extras of {self.name} gave {name!r} of shape {shape} for B = {wanted[0]} and "
-                    f"L = {wanted[1]}, but should give {wanted}, one entry a token."
+                    f"L = {wanted[1]}, but should give a dict of {wanted}, one entry a token."
                 )
         return {name: tensor.to(case.device) for name, tensor in found.items()}
 

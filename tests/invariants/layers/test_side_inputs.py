@@ -58,11 +58,20 @@ def test_extras_are_keywords_of_a_module() -> None:
     assert report.ok, str(report)
 
 
-def test_extras_of_another_length_are_named() -> None:
+@pytest.mark.parametrize(
+    ("drawn", "told"),
+    [
+        ({"kind": torch.zeros(1, 1)}, "gave 'kind' of shape (1, 1)"),
+        ([torch.zeros(1, 1)], "gave 'list' of shape () for B"),
+        (None, "gave 'NoneType' of shape () for B"),
+    ],
+)
+def test_extras_of_another_form_are_named(drawn: Any, told: str) -> None:
     assert isinstance(CROSSED.spec, LayerSpec)
-    spec = replace(CROSSED.spec, extras=lambda case, generator: {"kind": torch.zeros(1, 1)})
+    spec = replace(CROSSED.spec, extras=lambda case, generator: drawn)
     report = attnbench.check(spec, profile="quick", invariants=EXTRAS)
-    assert "gave 'kind' of shape (1, 1)" in str(report)
+    assert told in str(report)
+    assert "raised on a legal input" not in str(report)
 
 
 def test_extras_need_a_function_that_draws_them() -> None:
