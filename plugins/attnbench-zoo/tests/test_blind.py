@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from attnbench_zoo import Entry, blind_entries
 from attnbench_zoo.blind import packing
 from attnbench_zoo.needs import shown_by
 from attnbench_zoo.right.packing import gathered_pages, one_by_one
+from attnbench_zoo.twins.linear import Linear
 from torch import Tensor
 
 from attnbench import Case
@@ -111,6 +113,33 @@ def low_scores(entry: Entry) -> bool:
     return not torch.allclose(own, right)
 
 
+def with_sinks(count: int, **given: Any) -> Call:
+    """The query's gradient and the output, with a sink for each of two heads."""
+
+    def call(module: Any) -> Tensor:
+        query, key, value = queries_and_keys(count, 6)
+        output = module(
+            query.requires_grad_(), key, value, sinks=torch.tensor([1.0, -1.0]), **given
+        )
+        output.square().sum().backward()
+        assert query.grad is not None
+        return torch.cat([output, query.grad])
+
+    return call
+
+
+def dropped(module: Any, *, evaluated: bool) -> Tensor:
+    """Output and gradient in training, perhaps after a call in evaluation."""
+    query, key, value = queries_and_keys(3, 6)
+    if evaluated:
+        module(query, key, value, dropout_p=0.5)
+    torch.manual_seed(0)
+    output = module.train()(query.requires_grad_(), key, value, dropout_p=0.5)
+    output.square().sum().backward()
+    assert query.grad is not None
+    return torch.cat([output, query.grad])
+
+
 def packed(function: Any, queries: list[int], keys: list[int], causal: bool) -> Tensor:
     """Output and gradients, with the ends of documents given."""
     tensors = [drawn(ends[-1], 1, 4).requires_grad_() for ends in (queries, keys, keys)]
@@ -120,10 +149,10 @@ def packed(function: Any, queries: list[int], keys: list[int], causal: bool) -> 
     return torch.cat([output, *(tensor.grad for tensor in tensors if tensor.grad is not None)])
 
 
-def paged(function: Any, queries: int) -> Tensor:
+def paged(function: Any, queries: int, length: int) -> Tensor:
     """Three of five pages of two slots, the first two of them in use."""
     caches, table = [drawn(5, 2, 1, 4), drawn(2, 5, 1, 4).reshape(5, 2, 1, 4)], [[3, 1, 4]]
-    given = {"cache_seqlens": torch.tensor([4]), "block_table": torch.tensor(table)}
+    given = {"cache_seqlens": torch.tensor([length]), "block_table": torch.tensor(table)}
     output: Tensor = function(drawn(1, queries, 1, 4), *caches, **given)
     return output
 
@@ -154,6 +183,19 @@ KNOWN: dict[str, Callable[[Entry], bool]] = {
     ),
     "gradient_of_the_first_value_features": lambda entry: differ(entry, query_gradient),
     "bias_gradient_of_the_last_query": lambda entry: differ(entry, bias_gradient),
+    "sink_twice_where_the_first_half_is_empty": lambda entry: differ(
+        entry, with_sinks(1, window_size=(2, 0))
+    ),
+    "sink_misses_in_the_gradient": lambda entry: differ(entry, with_sinks(3)),
+    "dropped_weights_get_a_gradient": lambda entry: differ(
+        entry, partial(dropped, evaluated=False)
+    ),
+    "dropout_gone_after_an_evaluation": lambda entry: differ(
+        entry, partial(dropped, evaluated=True)
+    ),
+    "absorbed_scale_of_the_latents": lambda entry: differ(
+        entry, lambda module: module.absorbed(drawn(1, 4, module.size))
+    ),
 }
 """Calls that the tables of ``attnbench_zoo.needs`` do not have."""
 
@@ -163,9 +205,10 @@ PACKED: dict[str, tuple[Any, ...]] = {
     "single_queries_beside_empty_documents": ([0, 0, 1, 1, 2], [0, 3, 4, 4, 6], False),
 }
 PAGED = {
-    "pages_read_in_pairs": 1,
-    "pages_ignored_by_several_queries": 2,
-    "one_page_more_after_a_full_one": 1,
+    "pages_read_in_pairs": (1, 4),
+    "pages_ignored_by_several_queries": (2, 4),
+    "one_page_more_after_a_full_one": (1, 4),
+    "last_page_seen_whole": (1, 3),
 }
 
 
@@ -199,5 +242,19 @@ def test_packed_documents_show_the_mistake(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAGED)
 def test_pages_show_the_mistake(name: str) -> None:
-    own, right = (paged(f, PAGED[name]) for f in (getattr(packing, name), gathered_pages))
+    own, right = (paged(f, *PAGED[name]) for f in (getattr(packing, name), gathered_pages))
     assert not torch.allclose(own, right)
+
+
+def test_the_twin_of_linear_attention_equals_its_recurrent_form() -> None:
+    layer = Linear(16).double()
+    query, key, value = (drawn(2, heads, 5, 4).double() for heads in (4, 2, 2))
+    causal = torch.ones(1, 5, 5, dtype=torch.bool).tril()
+    found, state, total = layer.attend(query, key, value, causal, None), 0.0, 0.0
+    key, value = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+    for step in range(5):
+        own, asked = (torch.nn.functional.elu(t[:, :, step]) + 1 for t in (key, query))
+        state = state + own[..., None] * value[:, :, step, None]
+        total = total + own
+        expected = (asked[..., None] * state).sum(-2) / (asked * total).sum(-1, keepdim=True)
+        torch.testing.assert_close(found[:, :, step], expected)

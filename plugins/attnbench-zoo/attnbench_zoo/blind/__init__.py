@@ -9,6 +9,7 @@ from __future__ import annotations
 from attnbench_zoo.base import Mutant
 from attnbench_zoo.blind import (
     caches,
+    forms,
     gradients,
     heads,
     masks,
@@ -20,5 +21,5 @@ from attnbench_zoo.blind import (
 
 __all__ = ["BLIND"]
 
-_TOPICS = (masks, heads, windows, positions, caches, packing, numerics, gradients)
+_TOPICS = (masks, heads, windows, positions, caches, packing, numerics, gradients, forms)
 BLIND: list[Mutant] = [mutant for topic in _TOPICS for mutant in topic.MUTANTS]

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from attnbench import LayerSpec
 from attnbench_zoo.base import Group, Mutant
 from attnbench_zoo.mutants.beside import CROSSED, Crossed
-from attnbench_zoo.twins.layers import STATIC, StaticLayer
-from attnbench_zoo.twins.stores import CAPACITY, Static
+from attnbench_zoo.twins.layers import GROWING, PARTED, STATIC, Layer, PartedLayer, StaticLayer
+from attnbench_zoo.twins.stores import CAPACITY, Cache, Growing, Parted, Static
 
 __all__ = ["MUTANTS"]
 
 MUTANTS: list[Mutant] = []
+_growing = Group(GROWING, MUTANTS)
+_parted = Group(PARTED, MUTANTS)
 _static = Group(STATIC, MUTANTS)
 _crossed = Group(CROSSED, MUTANTS)
 
@@ -41,6 +43,65 @@ class MaskWrittenAtTheStrideOfTheCall(StaticLayer):
         rows, width = len(real), max(CAPACITY, real.shape[1])
         copied = nn.functional.pad(real.flatten(), (0, rows * width - real.numel()))
         return copied.reshape(rows, 1, width)[..., slots]
+
+
+def _is_step(past: int, count: int) -> bool:
+    return past > 0 and count == 1
+
+
+@_static("microsoft/onnxruntime-genai#2354")
+class StepsLeaveASlotOut(StaticLayer):
+    """A step counts its token as past: it is written one slot too far, and the slot before seen."""
+
+    class _Store(Static):
+        def __init__(self, empty: Tensor) -> None:
+            super().__init__(empty)
+            self.keys, self.values = (
+                nn.functional.pad(buffer, (0, 0, 0, 1)) for buffer in (self.keys, self.values)
+            )
+
+        def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            ahead = int(_is_step(self.length, keys.shape[2]))
+            self.length += ahead
+            all_keys, all_values, _ = super().append(keys, values)
+            self.length -= ahead
+            return all_keys, all_values, torch.arange(CAPACITY + 1)
+
+    stores = (_Store, _Store)
+
+    def where(self, past: int, count: int, real: Tensor | None) -> Tensor:
+        return super().where(past, count, real) + int(_is_step(past, count))
+
+    def allowed(
+        self, block: int, own: Tensor, slots: Tensor, real: Tensor | None, cache: Cache | None
+    ) -> Tensor:
+        if cache is not None and _is_step(cache.length, len(own)):
+            own, real = (
+                own + 1,
+                None if real is None else nn.functional.pad(real, (0, 1), value=True),
+            )
+        return super().allowed(block, own, slots, real, cache)
+
+
+@_growing("ml-explore/mlx-lm#1906")
+class PaddingSeenBesideACache(Layer):
+    """With a cache the mask of padding does not reach the attention, only the positions."""
+
+    def allowed(
+        self, block: int, own: Tensor, slots: Tensor, real: Tensor | None, cache: Cache | None
+    ) -> Tensor:
+        return super().allowed(block, own, slots, real if cache is None else None, cache)
+
+
+@_parted("huggingface/transformers#45510")
+class QuantisedPartKeepsItsRows(PartedLayer):
+    """A selection of rows reorders the latest tokens, and not the part that is quantised."""
+
+    class _Store(Parted):
+        def select(self, index: Tensor) -> None:
+            Growing.select(self, index)
+
+    stores = (_Store, _Store)
 
 
 def _select(cache: Any, index: Tensor) -> None:

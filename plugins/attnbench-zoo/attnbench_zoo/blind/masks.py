@@ -111,3 +111,14 @@ class WeightsAveragedOverHeads(Attention):
             return found
         output, weights = found
         return output, weights.mean(-3, keepdim=True).expand_as(weights)
+
+
+@_attention("hyunwoongko/transformer#40")
+class LengthsHideTheQueries(Attention):
+    """The mask of lengths is spread along the keys: it hides the queries beyond, and no key."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        if valid_lens.dim() > 1:
+            return super().lengths(valid_lens, query, kv_len)
+        lens = valid_lens.reshape(-1, *[1] * (query.dim() - 2))
+        return (torch.arange(query.shape[-2], device=query.device) < lens).unsqueeze(-1)

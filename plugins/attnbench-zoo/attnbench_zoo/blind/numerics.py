@@ -1,11 +1,12 @@
-"""Overflow, rounding, soft caps, scales and storage."""
+"""Overflow, rounding, blocks of keys, soft caps, dropout, scales and storage."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench_zoo.base import Group, Mutant
 from attnbench_zoo.mutants.storage import STORED, Stored
@@ -55,6 +56,57 @@ class RestOfTheLastBlockCounts(Streaming):
         )
 
 
+@_streaming("jax-ml/jax#24491")
+class AsManyKeysAsQueries(Streaming):
+    """Of the keys as many are read as there are queries."""
+
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
+        beyond = torch.arange(key.shape[-2], device=key.device) >= query.shape[-2]
+        return super().mask(query, key, attn_mask, is_causal).masked_fill(beyond, -math.inf)
+
+
+@_streaming("openai/gpt-oss#196")
+class FirstKeysSkippedBehindAPrefix(Streaming):
+    """With causality the keys are read from the position of the first query on."""
+
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
+        mask, first = (
+            super().mask(query, key, attn_mask, is_causal),
+            key.shape[-2] - query.shape[-2],
+        )
+        skipped = torch.arange(key.shape[-2], device=key.device) < first
+        return mask.masked_fill(skipped, -math.inf) if is_causal else mask
+
+
+@_streaming("sgl-project/sglang#40903")
+class PrefixMergedInTheWrongBase(Streaming):
+    """A prefix and the rest are merged by log-sums of base 2 as if they were natural."""
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        prefix = key.shape[-2] - query.shape[-2]
+        if prefix <= 0:
+            return super().__call__(module, query, key, value, attn_mask, is_causal)
+        mask = self.mask(query, key, attn_mask, is_causal)
+        outputs, sums = [], []
+        for part in (slice(prefix), slice(prefix, None)):
+            scores = self.scores(query, key[..., part, :]) + mask[..., part]
+            empty = scores.isneginf().all(-1, keepdim=True)
+            safe = scores.masked_fill(empty, 0.0)
+            outputs.append(safe.softmax(-1) @ value[..., part, :].to(safe.dtype))
+            natural = safe.logsumexp(-1, keepdim=True).masked_fill(empty, -math.inf)
+            sums.append(natural / math.log(2))
+        merged = (torch.stack(sums).softmax(0) * torch.stack(outputs)).sum(0)
+        return merged.to(query.dtype)
+
+
 @_options("kekzl/imp#688")
 class CapLeftOutInFloat32(Options):
     """The path that keeps scores in float32 has no soft cap."""
@@ -91,6 +143,17 @@ class InnermostStrideTakenForOne(Attention):
     def read(self, tensor: Tensor) -> Tensor:
         """The tensor, with a last stride of 1."""
         return tensor.as_strided(tensor.shape, (*tensor.stride()[:-1], 1))
+
+
+@_attention("NVIDIA/Megatron-LM#411")
+class DropoutGoneAfterAnEvaluation(Attention):
+    """A call in evaluation sets the dropout of all later calls to 0."""
+
+    kept = True
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        self.kept = self.kept and self.training
+        return super().drop(weights, dropout_p if self.kept else 0.0)
 
 
 @_stored("flashinfer-ai/flashinfer#4979")

@@ -146,3 +146,19 @@ def one_page_more_after_a_full_one(
     if q.shape[1] == 1:
         lengths = lengths + size * ((lengths % size == 0) & (lengths > 0))
     return _over(q, k_cache, v_cache, lengths, block_table, causal)
+
+
+@_mutant("hw-native-sys/simpler#72", pages=True)
+def last_page_seen_whole(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cache_seqlens: Tensor,
+    block_table: Tensor,
+    causal: bool = False,
+) -> Tensor:
+    """A step attends to the whole of its last page, also to the slots beyond the length."""
+    size, lengths = k_cache.shape[1], cache_seqlens
+    if q.shape[1] == 1:
+        lengths = (lengths + size - 1) // size * size
+    return _over(q, k_cache, v_cache, lengths, block_table, causal)

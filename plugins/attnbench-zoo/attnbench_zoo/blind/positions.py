@@ -112,6 +112,14 @@ class SlopesBeginAtOne(Sloped):
         return 2 * super().bias(own, slots)
 
 
+@_sloped("huggingface/candle#899")
+class BiasWithoutTheCache(Sloped):
+    """The bias of tokens behind a cache is that of the first positions."""
+
+    def bias(self, own: Tensor, slots: Tensor) -> Tensor:
+        return super().bias(own - own[:1], slots)
+
+
 @_learned("Comfy-Org/ComfyUI#15698")
 class StepAtTheWidthOfTheBatch(Learned):
     """A step takes the padded width as position, where the tokens before it were counted by row."""

@@ -1,11 +1,13 @@
-"""Sliding windows, as a mask and as a ring."""
+"""Sliding windows, as a mask and as a ring, and sinks beside them."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
-from attnbench_zoo.base import Group, Mutant
+from attnbench_zoo.base import BLOCK, Group, Mutant
 from attnbench_zoo.twins.layers import BANDED, MIXED, RINGED, Banded, Mixed, Ringed
 from attnbench_zoo.twins.options import OPTIONS, Options
 from attnbench_zoo.twins.stores import WINDOW, Cache, Ring
@@ -33,6 +35,38 @@ class RightEdgeIsExcluded(Options):
 
     def window(self, steps: Tensor, before: int, after: int) -> Tensor:
         return super().window(steps, before, after - 1 if after > 0 else after)
+
+
+@_options("jax-ml/jax#32300")
+class WindowForgottenWithoutAMask(Options):
+    """Where no mask, length or causality is given nothing is hidden, whatever the window."""
+
+    def mask(
+        self,
+        query: Tensor,
+        key: Tensor,
+        attn_mask: Tensor | None,
+        valid_lens: Tensor | None,
+        is_causal: bool,
+    ) -> tuple[Tensor, Tensor]:
+        if attn_mask is None and valid_lens is None and not is_causal:
+            self.given = (None, *self.given[1:])
+        return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_options("ROCm/rocm-libraries#12227")
+class SinkTwiceWhereTheFirstHalfIsEmpty(Options):
+    """Keys are read in halves: where the window hides the first from a block, sinks count twice."""
+
+    def sink(self, sinks: Tensor, hidden: Tensor) -> Tensor:
+        column, window = super().sink(sinks, hidden), self.given[0]
+        if window is None:
+            return column
+        q_len, kv_len = hidden.shape[-2:]
+        seen = self.window(self.steps(q_len, kv_len, hidden.device), *window)
+        blocks = seen[:, : (kv_len + 1) // 2].split(BLOCK)
+        twice = torch.cat([(~block.any()).expand(len(block)) for block in blocks])
+        return column + math.log(2) * twice.unsqueeze(-1).to(column.dtype)
 
 
 @_banded("microsoft/onnxruntime#25927")
