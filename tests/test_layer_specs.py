@@ -38,7 +38,7 @@ def test_every_field_but_name_and_make_has_a_default() -> None:
         ({"window": 0}, "window should be a number of positions, (before, after) or None, not 0"),
         ({"cache": object}, "cache should be a CacheSpec or None"),
         ({"cache": CacheSpec(new=Same)}, "write accepts=('cache',)"),
-        ({"conventions": {"empty_rows": "nan"}}, "'empty_rows'"),
+        ({"conventions": {"causal": "square"}}, "'causal' is no convention of a layer"),
         ({"sizes": 3}, "sizes should be callable, not 3"),
         ({"dtypes": ("float8",)}, "dtypes names 'float8'"),
         ({"laws": "left_padding_is_inert"}, "laws should be a tuple of names"),
