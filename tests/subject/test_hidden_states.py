@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import CacheSpec, UsageError
+from attnbench import CacheSpec, LayerSpec, UsageError
 from attnbench.adapters import layer
 from attnbench.subject.lookup import resolve
 
@@ -525,6 +525,10 @@ def test_items_without_a_real_token_are_nan_by_convention_where_calls_show_it() 
     strict = layer(Hidden, sizes=evened, conventions={"empty_rows": "zeros"})
     found = attnbench.check(strict, profile="quick", invariants=PADDING[:1]).outcomes[0]
     assert found.status == "failed"
+    by_hand = LayerSpec(name="hidden", make=Hidden, sizes=evened, accepts=("padding_mask",))
+    (found,) = attnbench.check(by_hand, profile="quick", invariants=PADDING[:1]).outcomes
+    assert found.failure is not None
+    assert found.failure.by_design.startswith("the convention empty_rows says so")
 
 
 class MaskOfAnother(Hidden):
