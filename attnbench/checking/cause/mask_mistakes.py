@@ -42,11 +42,13 @@ def _masks(call: Call) -> Named:
 
 def _all_masks(call: Call) -> Named:
     """Mistakes about masks, lengths and causality together."""
-    allowed = call.stages.allowed
-    if not bool(allowed.all()):
-        unmasked = call.stages.replace(allowed=torch.ones_like(allowed))
+    allowed, inputs = call.stages.allowed, call.inputs
+    if bool(allowed.all()):
+        return
+    unmasked = call.stages.replace(allowed=torch.ones_like(allowed))
+    if inputs.attn_mask is not None or inputs.valid_lens is not None:  # not causality alone
         yield "all_masks_ignored", unmasked.output
-        yield "mask_after_softmax", call.pool(unmasked.weights * allowed)
+    yield "mask_after_softmax", call.pool(unmasked.weights * allowed)
 
 
 def _zeroed(call: Call, mask: Tensor) -> Tensor:

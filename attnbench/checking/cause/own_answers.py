@@ -97,6 +97,8 @@ def _late_mask(subject: Subject) -> str | None:
     got, open_ = (subject.weights(module, call) for call in calls)
     if got is None or open_ is None or _agrees(got, open_):
         return None
+    if not _agrees(open_.sum(-1), torch.ones_like(open_[..., 0])):  # it has no softmax
+        return None
     return "mask_after_softmax" if _agrees(got, open_ * inputs.allowed) else None
 
 

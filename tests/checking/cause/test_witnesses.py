@@ -398,6 +398,55 @@ def sampled(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     return scaled_dot_product_attention(query, key, value, attn_mask)
 
 
+class ViewedHeads(torch.nn.Module):
+    """Two heads of its own, which a view merges where they lie before the queries."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+        heads = [t.unflatten(-1, (2, -1)).transpose(-2, -3) for t in (query, key, value)]
+        output = scaled_dot_product_attention(*heads)
+        return output.contiguous().view(*value.shape[:-2], query.shape[-2], value.shape[-1])
+
+
+def test_heads_of_a_mechanism_that_are_merged_by_a_view_mix_queries() -> None:
+    def even(sizes: Any) -> Any:
+        return sizes.replace(query_size=8, key_size=8, value_size=8)
+
+    spec = attnbench.MechanismSpec(
+        name="viewed", make=lambda *sizes: ViewedHeads(), sizes=even, conventions={"masks": ()}
+    )
+    (subject,) = resolve(spec)
+    assert explanations(subject) == ("queries_read_together",)
+
+
+def unnormalised(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """Linear attention: the weights are the dot products, and 0 where a mask hides a key."""
+    weights = (query * query.shape[-1] ** -0.5) @ key.mT
+    return (weights if attn_mask is None else weights * attn_mask) @ value
+
+
+def test_a_mask_is_not_after_a_softmax_that_is_not_there() -> None:
+    forms = {"masks": ("boolean", "lengths")}
+    (subject,) = resolve(sdpa(unnormalised, laws=("pools_values",), conventions=forms))
+    assert explanations(subject) == ()
+
+
+def square_alone(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None
+) -> Tensor:
+    """Causality counts only where there are as many queries as keys."""
+    query, key, value = (t.transpose(1, 2) for t in (q, k, v))
+    square = causal and q.shape[1] == k.shape[1]
+    output = scaled_dot_product_attention(query, key, value, is_causal=square, scale=softmax_scale)
+    return output.transpose(1, 2)
+
+
+def test_causality_that_is_lost_where_the_lengths_differ_is_no_mask_that_is() -> None:
+    (subject,) = resolve(flash(square_alone))
+    assert explanations(subject)[:1] == ("causality_ignored",)
+
+
 def as_boolean(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
 ) -> Tensor:
@@ -438,5 +487,6 @@ def chosen(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None =
 def test_parts_and_heads_that_are_put_together_wrongly_are_named(
     function: Any, mistake: str
 ) -> None:
-    (subject,) = resolve(sdpa(function, name="joined"))
+    exempt = {"every_attendable_key_matters": "one of them chooses its keys"}
+    (subject,) = resolve(sdpa(function, name="joined", exempt=exempt))
     assert explanations(subject)[:1] == (mistake,)
