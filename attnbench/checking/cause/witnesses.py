@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.checking.cause import mask_mistakes, score_mistakes
 from attnbench.checking.cause.likely_cause import fails_narrow, mistake_of, shown_by
-from attnbench.checking.cause.own_answers import own_mistake
+from attnbench.checking.cause.own_answers import MIXED, own_mistake
 from attnbench.checking.cause.textbook_call import Call, Named
 from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import Failure
@@ -104,6 +104,8 @@ def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Fail
     It does if the invariant is about that mistake, or if the mistake reproduces a wrong output that
     the invariant got. A mistake that is not found by its output explains what fails in wide dtypes.
     """
+    if mistake in MIXED:
+        return invariant.name == MIXED[mistake]
     if invariant.name in shown_by(known_causes()["mistakes"][mistake_of(mistake)]):
         return True
     if mistake in _own(subject):

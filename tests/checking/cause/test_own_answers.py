@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.adapters import textbook
-from attnbench.checking.cause.own_answers import own_mistake
+from attnbench.checking.cause.own_answers import MIXED, own_mistake
 from attnbench.subject.lookup import resolve
 
 
@@ -53,3 +53,17 @@ def test_rows_that_are_mixed_without_a_mask_come_before_masks(
     spec = textbook(Made, sizes=lambda sizes: sizes.replace(query_size=8, key_size=8, value_size=8))
     (subject,) = resolve(spec)
     assert own_mistake(subject) == mistake
+
+
+def test_a_subject_that_draws_random_numbers_mixes_no_rows() -> None:
+    class Random(Heads):
+        def __init__(self, num_hiddens: int) -> None:
+            super().__init__(2 * -(-num_hiddens // 2), split=True, merge=True)
+
+        def forward(self, *given: Any) -> Any:
+            output = super().forward(*given)
+            return output + torch.rand(output.shape)
+
+    spec = textbook(Random, sizes=lambda s: s.replace(query_size=8, key_size=8, value_size=8))
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) not in MIXED
