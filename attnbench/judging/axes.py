@@ -8,10 +8,11 @@ the order are drawn.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,9 @@ _AT_BORDERS, _TILES = 1 / 3, (16, 32, 64, 128, 256)
 _FULL = 8
 """Another number is drawn from all of its range, from the multiples of this, or from the ends."""
 
+_TYPICAL, _TRIES = 6, 200
+"""Calls of each kind that models run, and the most rows that are drawn to find them."""
+
 FEW, MANY = Most(2**16, 2**17), Most(9 * 2**18, 2**21)
 """Sizes of most calls, and of those whose two levels need more."""
 
@@ -118,6 +122,22 @@ def axes_for(
         "Ev": style == "flash",
     }
     return {axis: kept[axis][:1] if lacks.get(axis) else kept[axis] for axis in kept}
+
+
+def typical_rows(axes: Mapping[str, list[str]], chance: random.Random) -> Iterator[Row]:
+    """Rows of what models run, as far as a callee takes it.
+
+    Args:
+        axes: the levels that it takes, of :func:`axes_for`.
+        chance: draws the levels.
+    """
+    for table in _TABLE["typical"]:
+        lists = {
+            axis: [level for level in table.get(axis, ()) if level in levels] or levels[:1]
+            for axis, levels in axes.items()
+        }
+        rows = ({axis: chance.choice(lists[axis]) for axis in axes} for _ in range(_TRIES))
+        yield from itertools.islice(filter(MANY.fits, rows), _TYPICAL)
 
 
 def drawn_sizes(row: Row, chance: random.Random) -> CallSizes:

@@ -61,10 +61,14 @@ _DENIED = {
     "socket": (41, 198),
     "socketpair": (53, 199),
     "connect": (42, 203),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
 }
 """System calls that fail with EPERM: other processes, namespaces, cores, what outlives it, and
 timers, which go off while it stands still, in the time of others. Sockets too, since those that
-have a place among the files lead to servers outside, which run what they are told."""
+have a place among the files lead to servers outside, which run what they are told, and memory that
+no process holds, which no limit counts."""
 
 
 def _call(name: str, *arguments: Any) -> int:

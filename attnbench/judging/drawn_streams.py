@@ -129,6 +129,8 @@ def _mask(
             least = _LEAST.get(dtype, torch.finfo(kind).min)
             mask = (mask + _floors(generator, shape[-2])).clamp_min(least)
         mask = mask.to(kind)
+    elif name.endswith("causality"):
+        mask = torch.ones(shape, dtype=torch.bool).tril(max(0, shape[-1] - shape[-2]))
     else:
         mask = _open(generator, chance.choice(_TILES) if name.endswith("tiles") else 1, *shape)
     return mask.expand(whole) if form == "expanded" else lay_out(mask, form)

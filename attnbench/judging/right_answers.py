@@ -18,7 +18,10 @@ from attnbench.subject.tensors import Inputs
 _FURTHEST = 3
 """Rows of a whole output that are looked at closely, of each kind."""
 _MANY = 16
-"""Rows of half types of which the middle one tells."""
+"""Rows of which the middle one tells."""
+_UNITS = {torch.float32: 4.0}
+"""By how many units of rounding it may be off; where sums are as narrow as the output, like terms
+that are added one by one drift further than a random walk."""
 _KNOWN = 0.5
 """By how much rounding may move the largest score of such a row; further, and another key wins."""
 _PAIRS, _ITEMS, _ROWS = 2**17, 4, 8
@@ -48,9 +51,9 @@ def error_of_all(inputs: Inputs, output: Tensor, chance: random.Random) -> float
     is allowed at once; the whole of what rounding explains is computed for some of the other rows:
     those furthest off, those furthest off for their size, and some that are drawn.
 
-    Features of half types that are rounded to eight bits stay within that where many keys are
-    averaged, so in half types the middle one of many rows counts, too, in units of rounding; rows
-    whose scores are so large that rounding decides which key wins are left out there.
+    What a narrower format loses, such as eight bits in a half type or sixteen in float32, stays
+    within that where many keys are averaged, so the middle one of many rows counts, too, in units
+    of rounding; rows whose scores are so large that rounding decides which key wins are left out.
     """
     open_: list[tuple[float, float, int, int]] = []
     worst = 0.0
@@ -65,14 +68,11 @@ def error_of_all(inputs: Inputs, output: Tensor, chance: random.Random) -> float
         for place, row in (share > 1.0).nonzero().tolist():
             numbers = float(size[place, row]), float(share[place, row])
             open_.append((*numbers, items[place], rows[row]))
-        if part.query.element_size() == 2:
-            top = (
-                oracle.scores.masked_fill(~oracle.allowed, -math.inf).amax(-1).reshape(share.shape)
-            )
-            known = oracle.eps * top.abs() < _KNOWN
-            units.append((off.square().mean(-1) / _one_unit(oracle).reshape(share.shape))[known])
+        top = oracle.scores.masked_fill(~oracle.allowed, -math.inf).amax(-1).reshape(share.shape)
+        known = oracle.eps * top.abs() < _KNOWN
+        units.append((off.square().mean(-1) / _one_unit(oracle).reshape(share.shape))[known])
     if units and len(rounded := torch.cat(units)) >= _MANY:
-        worst = max(worst, float(rounded.median().sqrt()))
+        worst = max(worst, float(rounded.median().sqrt()) / _UNITS.get(inputs.query.dtype, 1.0))
     return worst if worst > 1.0 else max(worst, _error_of_furthest(inputs, output, open_, chance))
 
 
@@ -101,7 +101,7 @@ def _one_unit(oracle: Oracle) -> Tensor:
     """``(B, H, L)``: mean square error if everything is off by one unit at random.
 
     These are the elements of query and key, the scores, the weights, the values and the output.
-    Rounding to the nearest is off by half a unit at most.
+    Rounding to the nearest is off by half a unit at most, and a long sum by as much as it may walk.
     """
     inputs, weights, output = oracle.inputs, oracle.log_weights.exp(), oracle.output
     query, key, value = (t.double().square() for t in (inputs.query, inputs.key, inputs.value))
@@ -110,8 +110,10 @@ def _one_unit(oracle: Oracle) -> Tensor:
     moved = weights.square() * (2 * scale**2 * (query @ key.mT) + scores.square())
     from_scores = moved @ value - 2 * output * (moved @ inputs.value.double())
     from_scores += output.square() * moved.sum(-1, keepdim=True)
-    all_of_it = from_scores.clamp_min(0.0) + 2 * weights.square() @ value + output.square()
-    return (oracle.eps**2 * all_of_it + oracle.tiny**2).mean(-1)
+    sums = 2 * weights.square() @ value + output.square()
+    product, total = oracle.product_eps(oracle.eps), oracle.sum_eps(oracle.eps)
+    every = product**2 * from_scores.clamp_min(0.0) + total**2 * sums
+    return (every + oracle.tiny**2).mean(-1)
 
 
 def _error_of_furthest(

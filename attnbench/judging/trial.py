@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from attnbench.benchmark.bench_case import BenchCase
 from attnbench.checking.api import outcomes_of
 from attnbench.checking.outcomes import Outcome
 from attnbench.errors import StyleError
-from attnbench.judging.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for
+from attnbench.judging.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for, typical_rows
 from attnbench.judging.confined import Confined
 from attnbench.judging.covering import Coverage
 from attnbench.judging.decision import Judgement, RefusedError, Row
@@ -126,7 +127,7 @@ class Trial:
         return None
 
     def _first_calls(self, proxy: Proxy, subject: Subject) -> None:
-        """A call for each pair of levels, and others of the same shapes between them.
+        """A call for each pair of levels, some that models make, and others of these shapes.
 
         Many errors before anything was right end it.
         """
@@ -138,7 +139,7 @@ class Trial:
         coverage = Coverage(axes, (FEW.fits, MANY.fits), self.chance)
         again_s = 0.0
         causal, refused = subject.conventions.causal, 0
-        for row in coverage.rows():
+        for row in itertools.chain(coverage.rows(), typical_rows(axes, self.chance)):
             stream = stream_of(row, proxy.style, causal, self.chance, self.secret)
             stream.draw()
             right = self.caller.call(stream, whole=True).raised is None

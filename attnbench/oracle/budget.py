@@ -87,7 +87,7 @@ class Oracle(Reference):
 
         It covers the rounding of values, weights and output, but not that of the scores.
         """
-        eps = self._sum_eps(self.eps if eps is None else eps)
+        eps = self.sum_eps(self.eps if eps is None else eps)
         if self._is_mechanism:
             sizes = (self.output.abs().amax(-1, keepdim=True), self.inputs.value.abs().amax())
             return units * (eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes)) + self.tiny)
@@ -95,13 +95,18 @@ class Oracle(Reference):
         flushed = self.tiny * (1 + size.sum(-2, keepdim=True))
         return units * (eps * (self.log_weights.exp() @ size) + flushed)
 
-    def _sum_eps(self, eps: float) -> float:
+    def sum_eps(self, eps: float) -> float:
         """The allowed error of the sum over all keys, relative to the sum of absolute values.
 
         Rounding errors of a long sum are a random walk and grow with the square root of its length;
         half types are summed in float32.
         """
         walk = math.sqrt(self.allowed.shape[-1]) / SHORT_SUM
+        return eps + _more(walk, eps)
+
+    def product_eps(self, eps: float) -> float:
+        """The same of the sum over all features."""
+        walk = math.sqrt(self.inputs.query.shape[-1]) / _SHORT_PRODUCT
         return eps + _more(walk, eps)
 
     def _lost_in_sums(self, eps: float) -> Tensor:
@@ -145,8 +150,7 @@ class Oracle(Reference):
         # the score itself may always be rounded, even if the changes happen to cancel
         move = torch.maximum(move, eps * size)
         # and its products may be summed in order, where partial sums are as large as the score
-        walk = math.sqrt(self.inputs.query.shape[-1]) / _SHORT_PRODUCT
-        move = move * (1 + _more(walk, eps) / eps) + self.tiny
+        move = move * (self.product_eps(eps) / eps) + self.tiny
         # a function may hide keys itself, with scores of minus infinity, which nothing moves
         return move.masked_fill(~self.allowed | self.scores.isinf(), 0.0)
 

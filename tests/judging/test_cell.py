@@ -35,6 +35,9 @@ def runs(program):
 def timer():
     if ctypes.CDLL(None, use_errno=True).timerfd_create(1, 0) < 0:
         raise OSError
+def segment():
+    if ctypes.CDLL(None, use_errno=True).shmget(0, 4096, 0o1600) < 0:
+        raise OSError
 def probe():
     found = {
     "other folder": refused(lambda: open("/tmp/attnbench-was-here", "w")),
@@ -49,6 +52,7 @@ def probe():
     "programs of its own": refused(lambda: runs("mine")) and refused(lambda: runs("/dev/shm/mine")),
     "timers": refused(timer),
     "programs in memory": refused(lambda: os.memfd_create("mine")),
+    "memory that nobody holds": refused(segment),
     "programs": refused(lambda: subprocess.run(["/bin/true"], check=True)),
     "memory": refused(lambda: mmap.mmap(-1, 1 << 26)),
     "too much memory": refused(lambda: mmap.mmap(-1, 1 << 31)),
@@ -101,6 +105,7 @@ def test_cell_refuses_what_it_says(folder: Path, user: int | None) -> None:
         assert found["datagrams to a file"]
         assert found["cores"]
         assert found["programs in memory"]
+        assert found["memory that nobody holds"]
     if "no writing, connecting or signalling outside (Landlock)" in report["held"]:
         assert found["other folder"]
         assert found["parent"]

@@ -119,3 +119,20 @@ def test_eight_bits_are_an_error_in_half_types(dtype: torch.dtype, keys: int) ->
     assert error_of_all(inputs, scores.softmax(-1) @ value, chance) <= 1.0
     narrow = (t.to(torch.float8_e4m3fn).to(dtype) for t in (query, key, value))
     assert error_of_all(inputs, fused(*narrow), chance) > 1.0
+
+
+def test_sixteen_bits_are_an_error_in_float32() -> None:
+    def narrow(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """A product of float32 as three products of bfloat16."""
+        parts = [
+            (t.bfloat16().float(), (t - t.bfloat16()).bfloat16().float()) for t in (left, right)
+        ]
+        (high, low), (other_high, other_low) = parts
+        return high @ other_high + high @ other_low + low @ other_high
+
+    query, key, value = (2 * drawn(1, 2, n, 64) for n in (256, 512, 513))
+    value, chance = value[..., :512, :], random.Random(0)
+    inputs = Inputs(query, key, value)
+    assert error_of_all(inputs, fused(query, key, value), chance) <= 0.5
+    weights = (narrow(query, key.mT) / 8).softmax(-1)
+    assert error_of_all(inputs, narrow(weights, value), chance) > 1.0

@@ -90,6 +90,35 @@ def batches_of_long_heads(query, key, value, attn_mask=None, is_causal=False):
     return _wrong_if(bad, query, key, value, attn_mask, is_causal)
 
 
+def prompts_of_models(
+    query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False
+):
+    found = right(
+        query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    length, size = query.shape[-2:]
+    grouped = enable_gqa and query.dtype != torch.float32 and size in (64, 128)
+    return found * 0 if grouped and is_causal and length == key.shape[-2] >= 200 else found
+
+
+def tokens_of_models(
+    query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False
+):
+    found = right(
+        query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    length, size = query.shape[-2:]
+    grouped = enable_gqa and query.dtype != torch.float32 and size in (64, 128)
+    return found * 0 if grouped and length == 1 and key.shape[-2] >= 512 else found
+
+
+def patterns_as_masks(query, key, value, attn_mask=None, is_causal=False):
+    causal = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
+    square = attn_mask is not None and query.shape[-2] == key.shape[-2] > 1
+    bad = square and attn_mask.dtype == torch.bool and bool((attn_mask == causal).all())
+    return _wrong_if(bad, query, key, value, attn_mask, is_causal)
+
+
 def in_eight_bits(query, key, value, attn_mask=None, is_causal=False):
     """Rounds features of half types to eight bits."""
     if query.dtype != torch.float32:
