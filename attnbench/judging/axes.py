@@ -86,8 +86,10 @@ _AT_BORDERS, _TILES = 1 / 3, (16, 32, 64, 128, 256)
 _FULL = 8
 """Another number is drawn from all of its range, from the multiples of this, or from the ends."""
 
-_TYPICAL, _TRIES = 6, 200
-"""Calls of each kind that models run, and the most rows that are drawn to find them."""
+_EVERY = ("dtype", "heads of keys", "E")
+"""Axes of which every combination comes in calls of what models run."""
+_TRIES = 200
+"""Most rows that are drawn to find such a call."""
 
 FEW, MANY = Most(2**16, 2**17), Most(9 * 2**18, 2**21)
 """Sizes of most calls, and of those whose two levels need more."""
@@ -136,8 +138,10 @@ def typical_rows(axes: Mapping[str, list[str]], chance: random.Random) -> Iterat
             axis: [level for level in table.get(axis, ()) if level in levels] or levels[:1]
             for axis, levels in axes.items()
         }
-        rows = ({axis: chance.choice(lists[axis]) for axis in axes} for _ in range(_TRIES))
-        yield from itertools.islice(filter(MANY.fits, rows), _TYPICAL)
+        for chosen in itertools.product(*(lists[axis] for axis in _EVERY)):
+            every = dict(zip(_EVERY, chosen, strict=True))
+            rows = ({a: chance.choice(lists[a]) for a in axes} | every for _ in range(_TRIES))
+            yield from itertools.islice(filter(MANY.fits, rows), 1)
 
 
 def drawn_sizes(row: Row, chance: random.Random) -> CallSizes:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as fused
 
-from attnbench.judging.axes import AXES, FEW, MANY, axes_for
+from attnbench.judging.axes import AXES, FEW, MANY, axes_for, typical_rows
 from attnbench.judging.covering import Row, cover
 from attnbench.judging.drawn_streams import stream_of
 from attnbench.judging.fresh_calls import Stream
@@ -23,7 +23,7 @@ NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}
 
 
 def streams(style: str = "sdpa") -> Iterator[tuple[Row, Stream]]:
-    chance = random.Random()
+    chance = random.Random(0)
     secret = Secret(chance.getrandbits(62))
     conventions = Conventions(causal="top_left" if style == "sdpa" else "bottom_right")
     axes = axes_for(NAMES, conventions, grouped=True, style=style)
@@ -207,3 +207,20 @@ def test_numbers_are_drawn_within_intervals() -> None:
     assert any(0 < scale < 0.009 for scale in scales)
     assert greatest > 6.5
     assert ((tops < -15) & (tops > -25000)).any()
+
+
+def test_what_models_run_comes_in_every_judgement() -> None:
+    conventions = Conventions(causal="top_left", masks=("boolean", "floating"))
+    axes = axes_for(NAMES, conventions, grouped=True, style="sdpa")
+    for seed in range(5):
+        chance = random.Random(seed)
+        rows = list(typical_rows(axes, chance))
+        streams = [stream_of(row, "sdpa", "top_left", chance, Secret(seed)) for row in rows]
+        found = {
+            (one.case.dtype, one.case.query_size, one.case.q_len == 1, one.kv_lead[1] == 1)
+            for one in streams
+            if one.grouped and one.case.kv_len > 512
+        }
+        assert len(streams) == len(found) == 16
+    bare = axes_for((), Conventions(causal="top_left", masks=()), grouped=False, style="sdpa")
+    assert all(MANY.fits(row) for row in typical_rows(bare, random.Random(0)))
