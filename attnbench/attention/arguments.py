@@ -123,11 +123,7 @@ def check_output(
     if query.shape[-1] != key.shape[-1]:
         raise ShapeError(f"query has {query.shape[-1]} features, and key {key.shape[-1]}.")
     if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        none = (
-            query[..., :0, :],
-            key[..., :0, :],
-            value[..., :0, :],
-        )  # repeating these costs nothing
+        none = query[..., :0, :], key[..., :0, :], value[..., :0, :]  # to repeat costs nothing
         heads = (none[0], *expand_heads(*none)) if grouped else none
         try:
             torch.broadcast_shapes(*(t.shape[:-2] for t in heads))  # type: ignore[no-untyped-call]
