@@ -85,27 +85,32 @@ class Baseline:
         others = self.entries - {*self.stale(outcomes, names)}
         return replace(self, entries=others | {_entry(o) for o in outcomes if not o.ok})
 
-    def write(self) -> None:
-        """Write the file.
+    @property
+    def text(self) -> str:
+        """The content of the file."""
+        return _HEAD + "".join(f"{entry}\n" for entry in sorted(self.entries))
 
-        Raises:
-            UsageError: it cannot be written.
-        """
-        assert self.path is not None
-        try:
-            self.path.write_text(
-                _HEAD + "".join(f"{entry}\n" for entry in sorted(self.entries)), "utf-8"
+    def remarks(
+        self,
+        outcomes: Collection[Outcome],
+        names: Collection[str] | None,
+        subjects: Collection[str] | None,
+    ) -> list[str]:
+        """Lines about entries that no longer fail, and those of none of the subjects, if given."""
+        held = self.stale(outcomes, names)
+        gone = [
+            entry
+            for entry in sorted(self.entries)
+            if subjects is not None and entry.rpartition(": ")[0] not in subjects
+        ]
+        return [
+            f"{self.path}: {what}: {', '.join(entries)} ({advice})"
+            for what, entries, advice in (
+                ("no longer failing", held, "--update-baseline removes it"),
+                ("no target has the subject of", gone, "delete the line if it is gone"),
             )
-        except OSError as error:
-            raise UsageError(f"cannot write the baseline {self.path}: {error.strerror}.") from None
-
-    def remarks(self, outcomes: Collection[Outcome], names: Collection[str] | None) -> list[str]:
-        """A line about the entries that no longer fail."""
-        entries = self.stale(outcomes, names)
-        message = (
-            f"{self.path}: no longer failing: {', '.join(entries)} (--update-baseline removes it)"
-        )
-        return [message] if entries else []
+            if entries
+        ]
 
 
 def _entry(outcome: Outcome) -> str:

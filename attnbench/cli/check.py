@@ -13,6 +13,7 @@ import typer
 
 from attnbench.checking.profiles import PROFILES
 from attnbench.cli import options as option
+from attnbench.cli.configuration import check_defaults
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.formats import formats_of
 from attnbench.cli.watching import watch as watched
@@ -115,6 +116,7 @@ def command(
     from attnbench.cli.formats.places import findings_of
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
     from attnbench.cli.printing.outcome_tables import Screen
+    from attnbench.cli.printing.outputs import check_writable, write_file
     from attnbench.cli.printing.tables import print_line
 
     started = time.monotonic()
@@ -123,6 +125,9 @@ def command(
     output = formats_of(formats or (), as_json=as_json)
     if update_baseline and baseline is None:
         raise UsageError("--update-baseline needs a file: --baseline FILE.")
+    updated = baseline if update_baseline else None
+    if updated:
+        check_writable(updated, "--update-baseline")
     known_failures = Baseline.read(baseline, update=update_baseline)
     count = len(targets) if targets else None
     plugins = load_plugins(strict=strict, preload=parallel.preload(count, invariant))
@@ -163,11 +168,12 @@ def command(
         for outcome in outcomes:
             screen.add(outcome)
     notes = run.notes(len(outcomes))
-    if update_baseline:
+    if updated:
         known_failures = known_failures.updated(outcomes, invariant)
-        known_failures.write()
+        write_file(updated, known_failures.text.encode(), "--update-baseline")
         notes.append(f"known failures in {baseline}: {len(known_failures.entries)}")
-    notes += known_failures.remarks(outcomes, invariant)
+    is_part = plan["left_out"] or targets != check_defaults().get("targets", targets)
+    notes += known_failures.remarks(outcomes, invariant, None if is_part else expected)
     outcomes = [known_failures.skip_known(outcome) for outcome in outcomes]
     gaps = coverage_of((Gap(**row) for row in plan["gaps"]), plan["laws"], outcomes)
     causes = with_cause(outcomes)

@@ -105,6 +105,11 @@ def test_check_follows_the_table_and_its_options_override_it(
         (["--exempt", "unit_variance="], "--exempt unit_variance=: write NAME=REASON"),
         (["--baseline", "none.txt"], "there is no baseline none.txt"),
         (["--update-baseline"], "--update-baseline needs a file: --baseline FILE"),
+        (
+            ["--update-baseline", "--baseline", "no/a.txt"],
+            "--update-baseline no/a.txt: there is no",
+        ),
+        (["--update-baseline", "--baseline", "."], "--update-baseline .: this is a folder"),
     ],
 )
 def test_a_wrong_exemption_or_baseline_is_one_line(
@@ -133,9 +138,14 @@ def test_only_new_failures_fail_with_a_baseline(
     assert "known failures in known.txt: 1" in capsys.readouterr().out
     assert main(asked) == 0
     assert "known failure, in known.txt: " in capsys.readouterr().out
-    (folder / "known.txt").write_text("mine: weights_sum_to_one\n")
+    (folder / "known.txt").write_text("mine: weights_sum_to_one\nold: unit_variance\n")
     assert main(asked) == 1
+    said = capsys.readouterr().out
     assert (
         "known.txt: no longer failing: mine: weights_sum_to_one (--update-baseline removes it)"
-        in capsys.readouterr().out
+        in said
     )
+    assert "known.txt: no target has the subject of: old: unit_variance (delete" in said
+    write(folder, 'targets = ["mine.py:SPEC", "old.py:SPEC"]')
+    assert main(asked) == 1  # a part of the targets, so that `old` may be there
+    assert "no target has" not in capsys.readouterr().out
