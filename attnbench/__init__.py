@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.outcomes import Outcome
     from attnbench.checking.parametrization import parametrize_with_checks
-    from attnbench.cli.compare import Comparison, compare
+    from attnbench.cli.compare import compare
     from attnbench.judging.court import judge
     from attnbench.judging.decision import Judgement
+    from attnbench.report.notebook_tables import Comparison, Records
     from attnbench.subject.lookup import get, subjects
     from attnbench.subject.recording import record
     from attnbench.subject.subject import Subject
@@ -53,10 +54,11 @@ if TYPE_CHECKING:
 _LAZY = {
     "Case": "cases.case",
     "CheckReport": "checking.check_report",
-    "Comparison": "cli.compare",
+    "Comparison": "report.notebook_tables",
     "Inputs": "subject.tensors",
     "Judgement": "judging.decision",
     "Outcome": "checking.outcomes",
+    "Records": "report.notebook_tables",
     "Subject": "subject.subject",
     "assert_attention_close": "answers.closeness",
     "assert_close": "answers.closeness",
@@ -90,6 +92,7 @@ __all__ = [
     "MechanismSpec",
     "OptionError",
     "Outcome",
+    "Records",
     "RefusalError",
     "ScoringSpec",
     "ShapeError",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnbench.checking.outcomes import STATUSES
+from attnbench.checking.plain_tables import html_lines, html_table
 from attnbench.checking.report_text import counts_text, finding_text
 
 if TYPE_CHECKING:
@@ -32,16 +32,3 @@ def report_html(report: CheckReport) -> str:
             head = f"<summary>{html.escape(name)}</summary>"
             parts.append(f'<details open="">{head}{text}</details>')
     return "".join(parts) + html_lines(report.notes)
-
-
-def html_table(rows: Sequence[Mapping[str, object]]) -> str:
-    """A table whose columns are the keys of the first row; nothing without rows."""
-    lines = [[f"<th>{html.escape(name)}</th>" for name in row] for row in rows[:1]]
-    lines += [[f"<td>{html.escape(str(cell))}</td>" for cell in row.values()] for row in rows]
-    body = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
-    return f'<div style="overflow-x: auto"><table>{body}</table></div>'
-
-
-def html_lines(lines: Iterable[str]) -> str:
-    """A paragraph of these lines."""
-    return f"<p>{'<br/>'.join(map(html.escape, lines))}</p>"

@@ -95,8 +95,8 @@ def command(
     from attnbench.benchmark.workloads import Selection
     from attnbench.cli import machine_runs
     from attnbench.cli.plugin_loading import check_options, load_plugins
-    from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_json
+    from attnbench.report import record_tables
 
     addresses = option.parse_targets(targets, style, convention, call)
     contract = Contract(cache=cache, timing=timing, threads=threads)
@@ -141,18 +141,10 @@ def command(
 
 
 def _show(records: list[Record], paths: list[Path], *, interrupted: bool) -> None:
-    from attnbench.cli.printing import record_tables
-    from attnbench.cli.printing.tables import print_table
+    from attnbench.cli.printing.tables import print_parts
+    from attnbench.report import record_tables
 
-    titles = {(r.case, r.machine_name): record_tables.title(r) for r in records}
-    tables = record_tables.ranking(records)
-    for key, rows in tables.items():
-        print_table(rows, hide=("reason", "processes"), title=titles[key])
-        for line in record_tables.reasons(rows):
-            typer.echo(f"  {line}")
-        typer.echo("")
-    typer.echo(record_tables.legend(tables.values()))
-    typer.echo(record_tables.busy_line(records))
+    print_parts(record_tables.parts(records))
     verb = "interrupted after" if interrupted else "recorded"
     count = "1 measurement" if len(records) == 1 else f"{len(records)} measurements"
     typer.echo(f"\n{verb} {count} in {', '.join(map(str, paths))}")

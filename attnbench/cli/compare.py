@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,50 +11,22 @@ import typer
 
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, exit_code
-from attnbench.cli.printing.tables import print_json, print_table
-from attnbench.cli.printing.verdict_tables import (
+from attnbench.cli.printing.tables import print_json, print_parts
+from attnbench.errors import UsageError
+from attnbench.report.verdict_tables import (
     LEGEND,
-    RIGHT,
     counts_line,
     duel_json,
     recorded_json,
     shown,
 )
-from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Duel
     from attnbench.cli.duel_plan import Plan
+    from attnbench.report.notebook_tables import Comparison
 
 _MEASURED = ("margin", "looks", "pairs", "seconds", "row_s", "load")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Whether B is faster or slower than A; a notebook shows it as a table.
-
-    Args:
-        data: what ``attnbench compare --json`` prints: ``a``, ``b``, ``margin``, ``notes``, and
-            ``rows`` with ``subject``, ``case``, ``verdict``, ``effect``, ``low`` and ``high``.
-        lines: what is shown below the rows.
-    """
-
-    data: dict[str, Any]
-    lines: list[str]
-
-    def show(self) -> None:
-        """Print what ``attnbench compare`` prints."""
-        typer.echo(f"A: {self.data['a']}\nB: {self.data['b']}")
-        if self.data["rows"]:
-            print_table(shown(self.data["rows"]), right=RIGHT)
-        typer.echo("\n".join(self.lines))
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from attnbench.checking.report_html import html_lines, html_table
-
-        sides = [f"A: {self.data['a']}", f"B: {self.data['b']}"]
-        return html_lines(sides) + html_table(shown(self.data["rows"])) + html_lines(self.lines)
 
 
 def compare(
@@ -169,7 +140,7 @@ def command(
     if as_json:
         print_json(found.data)
     else:
-        found.show()
+        print_parts(found.parts)
     rows = found.data["rows"]
     if found.data.get("interrupted"):
         return INTERRUPTED
@@ -196,7 +167,7 @@ def _compared_here(plan: Plan, *, interrupted: bool) -> Comparison:
     lines += [f"Note: {note}" for note in plan.notes]
     if interrupted:
         lines.append(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
-    return Comparison(data, lines)
+    return _shown(data, lines)
 
 
 def _duel_lines(duel: Duel) -> list[str]:
@@ -242,4 +213,11 @@ def _compared_runs(runs: Sequence[str], results: Path, margin: float) -> Compari
         *(f"Note: {note}" for note in found.notes),
     ]
     data = {"a": a, "b": b, "margin": margin, "rows": rows, "notes": found.notes}
-    return Comparison(data, lines)
+    return _shown(data, lines)
+
+
+def _shown(data: dict[str, Any], lines: Sequence[str]) -> Comparison:
+    from attnbench.report.notebook_tables import Comparison
+
+    table = [shown(data["rows"])] if data["rows"] else []
+    return Comparison(data, [f"A: {data['a']}\nB: {data['b']}", *table, "\n".join(lines)])

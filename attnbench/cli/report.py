@@ -33,7 +33,7 @@ def command(
     from attnbench.benchmark.records import store
     from attnbench.report.page import load_outcomes, render
 
-    paths = _files(sources or [Path("results/attnbench")])
+    paths = store.run_files(sources or [Path("results/attnbench")])
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,13 +91,3 @@ def _weights(subjects: list[str]) -> Any:
     except AttnbenchError as error:
         print(f"warning: the page is without heat maps: {error}", file=sys.stderr)
         return {}
-
-
-def _files(sources: list[Path]) -> list[Path]:
-    paths: list[Path] = []
-    for source in sources:
-        files = sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
-        if not source.exists() or not files:
-            raise RecordError(f"there are no records at {source}; 'attnbench run' writes some.")
-        paths += files
-    return paths

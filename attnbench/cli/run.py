@@ -66,10 +66,10 @@ def command(
     from attnbench.checking.check_report import CheckReport
     from attnbench.cli import machine_runs
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
-    from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.first_screen import show
     from attnbench.cli.printing.first_screen_content import content
     from attnbench.cli.printing.tables import print_json
+    from attnbench.report import record_tables
 
     addresses = option.parse_targets(targets, style, convention, call)
     selection = Selection("run" if inputs is None else None, inputs=inputs)

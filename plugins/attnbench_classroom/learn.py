@@ -160,7 +160,7 @@ def _print(
         }
         for point in points
     ]
-    print_table(rows, right=("accuracy", "over the curve"))
+    print_table(rows)
     said = [
         {
             "claim": f"{claim['claim']} ({claim['source']})",
@@ -172,7 +172,7 @@ def _print(
         for claim in claims
     ]
     if said:
-        print_table(said, right=("difference",), title="Mean accuracy over the curve, in points")
+        print_table(said, title="Mean accuracy over the curve, in points")
     for name, reason in left_out.items():
         typer.echo(f"{name} is left out: {reason}", err=True)
 

@@ -94,7 +94,7 @@ def test_machines_of_a_cluster_stand_side_by_side_and_are_never_pooled() -> None
 
 
 def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
-    from attnbench.cli.printing.record_tables import ranking
+    from attnbench.report.record_tables import ranking
 
     unpaired = [
         record("dot", time=t, run=f"{t}", peak_bytes=2**20 * p, error_ratio=e)
@@ -379,7 +379,7 @@ def layer_record(subject: Any, direction: Any, length: Any = 64, **changes: Any)
 
 
 def test_a_row_that_failed_stands_under_the_baseline_of_the_others() -> None:
-    from attnbench.cli.printing.record_tables import ranking
+    from attnbench.report.record_tables import ranking
 
     failed = record("wrong", status="failed", reason="off", baseline="")
     (table,) = ranking([failed, record("mine", ratio=2.0, baseline="other")]).values()

@@ -10,7 +10,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -177,6 +177,21 @@ def _lines(path: Path, content: bytes) -> Iterator[Record]:
             yield Record.from_json(text, f"{path}, line {number},")
     if remainder.strip() and not _is_torn(remainder):
         yield Record.from_json(remainder.decode("utf-8", errors="replace"), f"{path}, last line,")
+
+
+def run_files(sources: Iterable[Path]) -> list[Path]:
+    """The files of runs among files and folders.
+
+    Raises:
+        RecordError: a source does not exist, or is a folder without records.
+    """
+    paths: list[Path] = []
+    for source in sources:
+        files = sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
+        if not source.exists() or not files:
+            raise RecordError(f"there are no records at {source}; 'attnbench run' writes some.")
+        paths += files
+    return paths
 
 
 def read_folder(folder: Path) -> list[Record]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grids, half_width, overhead_share
 from attnbench.benchmark.records.record import Record, baseline_of
-from attnbench.cli.printing import record_tables
 from attnbench.cli.printing.tables import console
+from attnbench.report import record_tables
 
 _OVERHEAD_SIGN = "°"
 _LEGEND = """\

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnbench.benchmark.records.record import Record
-from attnbench.cli.printing import record_tables
+from attnbench.report import record_tables
 
 if TYPE_CHECKING:
     from attnbench.checking.outcomes import Outcome

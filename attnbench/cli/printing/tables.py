@@ -7,12 +7,15 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+from attnbench.checking.plain_tables import cell_text
 
 _WIDTH = 120
 """Width of output in a pipe or a file, in columns."""
@@ -22,6 +25,9 @@ _MIN_WIDTH = 12
 
 _FIRST_WIDTH = 30
 """The same for the first column, which names the row."""
+
+_NUMBER = re.compile(r"-|[-+]?(\d[\d.,e+-]*( ± [\d.]+)?|inf|nan) ?%?|yes|no")
+"""Cells of columns that are aligned to the right."""
 
 _STYLES = {
     "ok": "green",
@@ -117,11 +123,19 @@ def _with_null(content: Any) -> Any:
     )
 
 
+def print_parts(parts: Iterable[str | Sequence[Mapping[str, Any]]]) -> None:
+    """Print lines and tables; see :func:`print_table`."""
+    for part in parts:
+        if isinstance(part, str):
+            print(part)
+        else:
+            print_table(part)
+
+
 def print_table(
     rows: Sequence[Mapping[str, Any]],
     *,
     hide: Sequence[str] = (),
-    right: Sequence[str] = (),
     title: str | None = None,
     empty: str = "Nothing to show.",
 ) -> None:
@@ -132,7 +146,6 @@ def print_table(
     Args:
         rows: rows to print; floats are shown with three significant digits.
         hide: columns to leave out.
-        right: columns of text to align to the right; numbers always are.
         title: title above the table.
         empty: text to print if there are no rows.
     """
@@ -151,12 +164,12 @@ def print_table(
         return
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, width in zip(columns, widths, strict=True):
-        numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
-        justify: Any = "right" if numeric or name in right else "left"
+        numeric = all(_NUMBER.fullmatch(cell_text(row.get(name))) for row in rows)
+        justify: Any = "right" if numeric else "left"
         is_short = _cell_width(rows, name) <= width
         table.add_column(name, justify=justify, overflow="fold", no_wrap=is_short)
     for row in rows:
-        cells = [_cell(row.get(name)) for name in columns]
+        cells = [cell_text(row.get(name)) for name in columns]
         table.add_row(*[Text(cell, style=_STYLES.get(cell, "")) for cell in cells])
     screen.print(table)
 
@@ -168,7 +181,7 @@ def _min_width(rows: Sequence[Mapping[str, Any]], name: str, first: str) -> int:
 
 
 def _cell_width(rows: Sequence[Mapping[str, Any]], name: str) -> int:
-    return max(len(_cell(row.get(name))) for row in rows)
+    return max(len(cell_text(row.get(name))) for row in rows)
 
 
 def _print_blocks(
@@ -179,9 +192,9 @@ def _print_blocks(
     for text in [title] if title else []:
         print(textwrap.fill(text, max(width, 20)))
     for row in rows:
-        print(f"{head} {_cell(row.get(head))}".strip())
+        print(f"{head} {cell_text(row.get(head))}".strip())
         for name in rest:
-            cell = _cell(row.get(name))
+            cell = cell_text(row.get(name))
             if cell and cell != "-":
                 indents = f"  {name:{names}}  ", " " * (names + 4)
                 lines = textwrap.wrap(
@@ -193,14 +206,6 @@ def _print_blocks(
                 )
                 print("\n".join(lines))
     print()
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 @contextlib.contextmanager

@@ -199,6 +199,7 @@ def test_a_comparison_from_python_is_a_table_in_a_notebook(tmp_path: Path) -> No
     cells = dict(zip(heads, row, strict=True))
     assert (cells["change"], cells["verdict"]) == ("+50.0%", "slower")
     assert "".join(next(iter(tree)).itertext()).endswith("b<i>.jsonl")
+    assert "  +50.0%  " in str(found)
     assert found.data["rows"][0]["effect"] == pytest.approx(0.5)
     with pytest.raises(UsageError, match="recorded runs are compared in twos"):
         attnbench.compare(runs[0])

@@ -14,7 +14,7 @@ from attnbench.benchmark.comparing.duel import Duel, Row
 from attnbench.benchmark.comparing.sides import Unmeasured
 from attnbench.benchmark.timing.blocks import Block, Slot
 from attnbench.benchmark.workloads import named_set
-from attnbench.cli.printing import verdict_tables
+from attnbench.report import verdict_tables
 
 CASE = named_set("compare")[0]
 

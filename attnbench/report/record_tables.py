@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -33,8 +33,8 @@ def legend(tables: Iterable[Iterable[Mapping[str, Any]]]) -> str:
     """Explain the columns of some tables, each once."""
     columns = dict.fromkeys(name for table in tables for row in table for name in row)
     ratios = [(name, name.removeprefix("× ")) for name in columns if name.startswith("× ")]
-    lines = [f"{name + '  ':14}{_RATIO.format(baseline)}" for name, baseline in ratios]
-    lines += [f"{name:14}{text}" for name, text in _MEANINGS.items() if name in columns]
+    lines = [f"{name + ': ':14}{_RATIO.format(baseline)}" for name, baseline in ratios]
+    lines += [f"{name + ':':14}{text}" for name, text in _MEANINGS.items() if name in columns]
     return "\n".join(
         [*lines, "Rows with status ok are ranked, fastest first; the others say why not."]
     )
@@ -63,6 +63,17 @@ _CALLS = {
     "decode": "decode with layers: the last of {length} tokens with a cache of the others, "
     "a batch of {batch}",
 }
+
+
+def parts(records: Sequence[Record]) -> Iterator[str | list[dict[str, Any]]]:
+    """Lines and the rows of tables, in the order in which they are shown."""
+    titles = {(record.case, record.machine_name): title(record) for record in records}
+    tables = ranking(records)
+    for key, table in tables.items():
+        yield titles[key]
+        yield [{k: v for k, v in row.items() if k not in ("reason", "processes")} for row in table]
+        yield "".join(f"  {line}\n" for line in reasons(table))
+    yield f"{legend(tables.values())}\n{busy_line(records)}"
 
 
 def ranking(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, Any]]]:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Row
     from attnbench.benchmark.comparing.verdict import Verdict
 
-RIGHT = ("A ms", "B ms", "change", "from", "to", "would see", "spread", "pairs")
 _CONSTANTS = ("dtype", "device", "mask", "direction", "cache")
 
 LEGEND = """\
