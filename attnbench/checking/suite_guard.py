@@ -7,8 +7,7 @@ function that compares, would pass everything; what was found in such a process 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from operator import is_not
+from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -27,53 +26,60 @@ class SuiteGuard:
     """The parts of the suite before the code under test is imported."""
 
     def __init__(self) -> None:
-        self._places = [*_suite()]
+        self._owners = [*_suite()]
+        values = (value for _, parts in self._owners for value in parts.values())
         self._codes = [
-            (value, *_parts(value)) for *_, value in self._places if isinstance(value, FunctionType)
+            (one, one.__code__, one.__defaults__, one.__kwdefaults__)
+            for one in values
+            if isinstance(one, FunctionType)
         ]
 
     def change(self) -> str | None:
         """The first part of the suite that was replaced since, in words; ``None`` if none was."""
-        for owner, name, value in self._places:
-            if _current_part(owner, name) is not value:
-                return f"{_title(owner)}.{name} was replaced"
-        for function, *parts in self._codes:
-            if any(map(is_not, _parts(function), parts)):
+        for owner, parts in self._owners:
+            now = _current_parts(owner, parts)
+            for name, value in parts.items():
+                if now.get(name) is not value:
+                    return f"{_title(owner)}.{name} was replaced"
+        for function, code, defaults, keywords in self._codes:
+            if (
+                function.__code__ is not code
+                or function.__defaults__ is not defaults
+                or function.__kwdefaults__ is not keywords
+            ):
                 return f"the code of {function.__module__}.{function.__qualname__} was replaced"
         return None
 
 
-def _suite() -> Iterator[tuple[Any, str, Any]]:
-    """Each function, class and method of the suite, and the fields of each invariant."""
+def _suite() -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """The functions, classes and methods of the suite, and the fields of invariants, by owner."""
     for package, module in list(sys.modules.items()):
         if package.partition(".")[0] in _PACKAGES:
             yield from _module_parts(module)
     for invariant in registry().invariants():
-        for field in _FIELDS:
-            yield invariant, field, vars(invariant)[field]
+        yield invariant, {field: vars(invariant)[field] for field in _FIELDS}
     for owner in (torch, torch.Tensor):
-        for name in _COMPARISONS:
-            if hasattr(owner, name):
-                yield owner, name, getattr(owner, name)
+        names = [name for name in _COMPARISONS if hasattr(owner, name)]
+        yield owner, _current_parts(owner, names)
 
 
-def _module_parts(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
-    for name, value in list(vars(module).items()):
-        if isinstance(value, FunctionType | BuiltinFunctionType | type):  # clocks are built in
-            yield module, name, value
+def _module_parts(module: ModuleType) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    own = dict(vars(module))
+    kinds = FunctionType | BuiltinFunctionType | type  # clocks are built in
+    yield module, {name: value for name, value in own.items() if isinstance(value, kinds)}
+    for value in own.values():
         if isinstance(value, type) and value.__module__ == module.__name__:
-            for attribute, member in list(vars(value).items()):
-                if isinstance(member, FunctionType | staticmethod | classmethod | property):
-                    yield value, attribute, member
+            yield value, {n: one for n, one in vars(value).items() if _is_method(one)}
 
 
-def _current_part(owner: Any, name: str) -> Any:
-    is_ours = owner not in (torch, torch.Tensor)
-    return vars(owner).get(name) if is_ours else getattr(owner, name, None)
+def _is_method(member: object) -> bool:
+    return isinstance(member, FunctionType | staticmethod | classmethod | property)
 
 
-def _parts(function: FunctionType) -> tuple[Any, ...]:
-    return function.__code__, function.__defaults__, function.__kwdefaults__
+def _current_parts(owner: Any, names: Iterable[str]) -> Mapping[str, Any]:
+    """What an owner holds now, at least of these names."""
+    inherits = owner is torch or owner is torch.Tensor
+    return {name: getattr(owner, name, None) for name in names} if inherits else vars(owner)
 
 
 def _title(owner: Any) -> str:

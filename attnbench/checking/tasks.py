@@ -61,11 +61,11 @@ def loaded_plugins() -> list[dict[str, Any]]:
     ]
 
 
-def shadowed_names() -> list[str]:
-    """A sentence for each name of a built-in spec that a plugin registers, too."""
+def plugins_and_shadows() -> tuple[list[dict[str, Any]], list[str]]:
+    """Those rows, and a sentence for each name of a built-in spec that a plugin registers, too."""
     from attnbench.registry.catalog import registry
 
-    return registry().shadowed
+    return loaded_plugins(), registry().shadowed
 
 
 def subject_rows(

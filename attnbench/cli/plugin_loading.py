@@ -66,30 +66,36 @@ def warm_up_children(*modules: str) -> None:
 
 
 def load_plugins(
-    *, strict: bool = False, warn: bool = True, preload: Sequence[str] = ()
+    *, strict: bool = False, warn: bool = True, preload: Sequence[str] = (), fork: bool = False
 ) -> list[dict[str, Any]]:
     """Load every plugin in a child, and warn on standard error about those that failed.
 
     A plugin that kills the process that imports it is found by loading each alone; it is blocked
     for the rest of this command.
 
+    Args:
+        strict: raise if one failed.
+        warn: whether to warn.
+        preload: modules that the children of this command need.
+        fork: fork the child from this process, which has imported torch.
+
     Raises:
         StrictError: a plugin failed and ``strict`` is set.
     """
-    warm_up_children(*preload)
-    task = Task("plugins", f"{_TASKS}:loaded_plugins", timeout_s=_LOAD_S)
+    if not fork:
+        warm_up_children(*preload)
+    task = Task("plugins", f"{_TASKS}:plugins_and_shadows", timeout_s=_LOAD_S, fork=fork)
     try:
-        plugins = call(task)
+        plugins, shadows = call(task)
     except PluginError:
         failures = _block_deadly()
         if not failures:
             raise
-        plugins = call(task)
+        plugins, shadows = call(task)
         plugins = [failures.get(row["plugin"], row) for row in plugins]
     failed_rows = [row for row in plugins if row["status"] == "failed"]
     if warn:
-        names = Task("names", f"{_TASKS}:shadowed_names", timeout_s=_LOAD_S)
-        _warn_of(failed_rows, call(names))
+        _warn_of(failed_rows, shadows)
     if strict and failed_rows:
         count = "a plugin" if len(failed_rows) == 1 else f"{len(failed_rows)} plugins"
         raise StrictError(f"{count} failed to load, and --strict-plugins is set.")
@@ -97,10 +103,10 @@ def load_plugins(
 
 
 def load_foreign_plugins() -> None:
-    """Load every plugin in a child, which costs seconds, unless all are built in."""
+    """Load every plugin in a child, forked from this process, unless all are built in."""
     plugins = [p for p in discovery.discover() if p.status == "found"]
     if any(plugin.distribution != "attnbench" for plugin in plugins):
-        load_plugins()
+        load_plugins(fork=True)
 
 
 def _block_deadly() -> dict[str, dict[str, Any]]:

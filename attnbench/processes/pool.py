@@ -55,6 +55,8 @@ class Task:
         timeout_s: most seconds to the first value, and from one value to the next.
         memory_gib: most resident memory of the process, in GiB.
         threads: torch's threads within an operator.
+        fork: fork the process from this one, which has torch and no further threads, and not from
+            a server.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Task:
     timeout_s: float = 300.0
     memory_gib: float = MEMORY_GIB
     threads: int = 1
+    fork: bool = False
 
 
 @dataclass(frozen=True)
@@ -205,7 +208,7 @@ class _Child:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.log: IO[bytes] = tempfile.TemporaryFile("a+b", prefix="attnbench-")  # noqa: SIM115 -- end()
-        context = _context()
+        context: Any = multiprocessing.get_context("fork") if task.fork else _context()
         self.receiver, sender = context.Pipe(duplex=False)
         # pass on variables that were set since the server was started
         variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}

@@ -173,6 +173,7 @@ def _results(hook: str, results: Sequence[object]) -> Iterator[AnySpec]:
             yield item
 
 
+@functools.cache  # to read the requirements once for all plugins of a distribution
 def _check_core(distribution: metadata.Distribution | None) -> None:
     """Compare a plugin's requirement of attnbench with the installed version.
 

@@ -59,7 +59,9 @@ def test_an_unknown_profile_is_told_before_anything_is_judged() -> None:
 def test_built_in_plugins_alone_are_loaded_in_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     built_in = [p for p in discovery.discover() if p.distribution == "attnbench"]
     monkeypatch.setattr(discovery, "discover", lambda: built_in)
-    monkeypatch.setattr(plugin_loading, "load_plugins", lambda: pytest.fail("a child was asked"))
+    monkeypatch.setattr(
+        plugin_loading, "load_plugins", lambda **_: pytest.fail("a child was asked")
+    )
     plugin_loading.load_foreign_plugins()
     assert built_in
 
