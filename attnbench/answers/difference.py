@@ -22,7 +22,18 @@ from attnbench.answers.parting import (
     parting_of_both,
     random_operation,
 )
-from attnbench.answers.way import UNITS, Tensors, Way, equal, run, run_wide, short, widened
+from attnbench.answers.way import (
+    UNITS,
+    Tensors,
+    Way,
+    coarsest,
+    equal,
+    run,
+    run_wide,
+    short,
+    unfused,
+    widened,
+)
 from attnbench.errors import UsageError
 from attnbench.oracle.operations import RoundedOperations
 from attnbench.oracle.references import NormEpsilon
@@ -89,12 +100,18 @@ def compare_ways(first: Way, second: Way, inputs: Tensors) -> Difference:
             )
     wide = [run_wide(way, inputs) for way in pair]
     gap = outputs[0].double() - outputs[1].double()
+    # of the same values: one dtype may hold an input that is another's only when rounded
+    held = coarsest(pair)
+    shared = [
+        right if way.dtype == held else run_wide(way, inputs, held)
+        for way, right in zip(pair, wide, strict=True)
+    ]
     for unit in _units(pair, inputs, wide):
         losses = [
             _most(output.double() - right, unit)
             for output, right in zip(outputs, wide, strict=True)
         ]
-        exact = _most(wide[0] - wide[1], unit)
+        exact = _most(shared[0] - shared[1], unit)
         if max(*losses, exact) <= UNITS or max(*losses, exact) > _FAR:
             break
     units, place = _worst(gap, unit, outputs)
@@ -197,7 +214,7 @@ def _unit(way: Way, inputs: Tensors, right: Tensor) -> Iterator[Tensor]:
     size = right.abs().nan_to_num(0.0, 0.0, 0.0)
     least = torch.finfo(way.dtype).smallest_normal
     for draws in _DRAWS:
-        with torch.no_grad(), NormEpsilon(way.dtype), rounding:
+        with torch.no_grad(), NormEpsilon(way.dtype), unfused(), rounding:
             for _ in range(draws):
                 off = (way.call(module, given).double() - right).abs()
                 change = torch.maximum(change, off.nan_to_num(0.0))

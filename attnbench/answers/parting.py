@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbench.answers.tracing import Operation, Trace, joined, traced
-from attnbench.answers.way import UNITS, Tensors, Way, equal, short, widened
+from attnbench.answers.way import UNITS, Tensors, Way, coarsest, equal, short, unfused, widened
 from attnbench.oracle.operations import RoundedOperations
 from attnbench.oracle.references import NormEpsilon
 from attnbench.subject.tensors import largest
@@ -34,10 +33,8 @@ def parting_of_both(pair: tuple[Way, Way], inputs: Tensors) -> dict[str, Any]:
     """Where two float64 runs part: the first submodule, and each side's first own operation."""
     traces = []
     for way in pair:
-        module, given = widened(way, inputs)
-        # a fused kernel is one operation, into which nobody can look
-        plain = sdpa_kernel(SDPBackend.MATH)
-        with torch.no_grad(), NormEpsilon(way.dtype), plain, traced(module) as trace:
+        module, given = widened(way, inputs, coarsest(pair))
+        with torch.no_grad(), NormEpsilon(way.dtype), unfused(), traced(module) as trace:
             way.call(module, given)
         traces.append(trace)
     module_name = None
@@ -65,11 +62,12 @@ def _first_own(mine: Trace, theirs: Trace, name: str) -> str:
     """The first operation of a known line after which the other side has none of the results.
 
     A line that both sides run is compared with itself. Any other result is looked for among all
-    those of its shape, and what comes before one that is found computes the same in another way.
+    those that are a view of its shape, and what comes before one that is found computes the same
+    in another way.
     """
-    known: dict[torch.Size, list[Tensor]] = {}
+    known: dict[tuple[int, int], list[Tensor]] = {}
     for operation in theirs.operations:
-        known.setdefault(operation.output.shape, []).append(operation.output)
+        known.setdefault(_rows(operation.output), []).append(operation.output)
     own, others = _by_line(mine), _by_line(theirs)
     counts: Counter[str] = Counter()
     first: Operation | None = None
@@ -83,12 +81,17 @@ def _first_own(mine: Trace, theirs: Trace, name: str) -> str:
             if pair is not None and not _close(*pair) and not _close(*map(_sorted, pair)):
                 return _in_words(name, first or operation)
             continue
-        same = known.get(output.shape, [])
-        if any(_close(output, other) for other in same):
+        same = known.get(_rows(output), [])
+        if any(_close(output, other.reshape(output.shape)) for other in same):
             first = None if _varies(output) else first
         elif same:
             first = first or operation
     return _in_words(name, first) if first else ""
+
+
+def _rows(tensor: Tensor) -> tuple[int, int]:
+    """What views of one result share that only flatten or split leading axes."""
+    return tensor.numel(), tensor.shape[-1] if tensor.dim() else 1
 
 
 def _varies(tensor: Tensor) -> bool:
@@ -226,7 +229,8 @@ def loss_of_one(way: Way, inputs: Tensors) -> dict[str, Any]:
         if not own.shape == right.shape == near.shape or not own.numel():
             return False
         unit = float((near - right).abs().nan_to_num(0.0).max()) + eps * largest(right)
-        return not float((own.double() - right).abs().max()) <= 4 * UNITS * unit
+        off = (own.double() - right).masked_fill(own == right, 0.0)  # infinite in both
+        return not float(off.abs().max()) <= 4 * UNITS * unit
 
     module_name = None
     for name, tensors in narrow.modules.items():

@@ -8,6 +8,7 @@ at random; the resulting change of the output is part of an error budget.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,8 +21,9 @@ from attnbench.subject.tensors import nested_tensors
 
 _ATEN = torch.ops.aten
 _MEANS = (_ATEN.mean, _ATEN.var_mean, _ATEN.std_mean)
+_PRODUCTS = (_ATEN.mm, _ATEN.bmm, _ATEN.addmm, _ATEN.baddbmm)
 _FINEST = torch.finfo(torch.float32).eps
-"""Means of half types should be taken in float32, as torch does."""
+"""Means and sums of half types should be taken in float32, as torch does."""
 
 
 def nudged(tensor: Tensor, step: float, generator: torch.Generator) -> Tensor:
@@ -124,9 +126,20 @@ class RoundedOperations(RoundedMeans):  # type: ignore[no-untyped-call]  # torch
 
     def _round_results(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
+        if getattr(func, "overloadpacket", None) in _PRODUCTS and self.eps <= _FINEST:
+            result = result + self._walk(result, *args[-2:])
         if isinstance(result, tuple):  # from a normalisation or a higher-order operator
             return tuple(map(self._round, result))
         return result if getattr(func, "is_view", False) else self._round(result)
+
+    def _walk(self, result: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """What adding the terms of a matrix product one by one loses: one standard deviation.
+
+        Each of the n partial sums rounds by 0.2 units of itself. Their squares add up to about
+        n / 2 times the squares of all terms and of the sum.
+        """
+        squares = (left.square() @ right.square()).addcmul(result, result)
+        return self._unit_of(0.14 * math.sqrt(left.shape[-1]) * squares.sqrt())
 
     def _round(self, result: Any) -> Any:
         if not isinstance(result, Tensor) or not result.is_floating_point():

@@ -116,6 +116,45 @@ def test_the_same_module_in_a_narrower_dtype_is_rounding() -> None:
     assert compare_ways(_way(eager, torch.bfloat16), _way(eager), [X]).verdict == "rounding"
 
 
+def _attention(attend: Any, dtype: torch.dtype = torch.float32) -> Way:
+    def call(_: nn.Module, given: Any) -> Tensor:
+        return attend(*given)
+
+    return Way(attend.__name__, nn.Identity(), call, dtype)
+
+
+def _long(seed: int, spread: float = 1.0) -> list[Tensor]:
+    torch.manual_seed(seed)
+    query, key = torch.randn(1, 2, 64, 64), torch.randn(1, 2, 512, 64)
+    return [query * spread, key * spread, torch.randn(1, 2, 512, 64)]
+
+
+def in_fewer_digits(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The products as a tensor core takes them from numbers of 10 bits."""
+    if query.dtype == torch.float32:
+        query, key = ((t.view(torch.int32) & ~0x1FFF).view(torch.float32) for t in (query, key))
+    return eager(query, key, value)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_of_many_terms_lose_as_a_walk_does(seed: int) -> None:
+    found = compare_ways(_attention(eager), _attention(sdpa), _long(seed))
+    assert found.verdict == "rounding", found.reason
+    assert compare_ways(_attention(eager), _attention(in_fewer_digits), _long(seed)).units > 100
+
+
+@pytest.mark.parametrize("other", [eager, sdpa])
+def test_what_large_scores_lose_in_half_types_is_rounding(other: Any) -> None:
+    found = compare_ways(_attention(other), _attention(other, torch.bfloat16), _long(0, 10.0))
+    assert found.verdict == "rounding", found.reason
+
+
+def test_a_choice_that_rounded_inputs_change_is_rounding() -> None:
+    (row,) = difference(["hard"], question="dtype", values=("float32", "bfloat16"))[:1]
+    assert row["verdict"] == "rounding", row["reason"]
+    assert row["units"] > 4
+
+
 @pytest.mark.parametrize(
     "other", [softmax_in_half, other_scale, causal, last_key_lost, heads_swapped, coarse_scale]
 )
@@ -156,6 +195,33 @@ def test_each_side_names_its_own_line() -> None:
 def test_the_wrong_line_is_named_beside_fused_attention(wrong: Any, line: str) -> None:
     found = compare_ways(_way(wrong), _way(sdpa), [X])
     assert line in found.operations[0]
+
+
+def masked(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = (query @ key.mT) * query.shape[-1] ** -0.5
+    mask = torch.ones_like(scores, dtype=torch.bool).tril()
+    scores = scores.masked_fill(~mask, -math.inf)
+    return scores.softmax(-1) @ value
+
+
+def masked_and_truncated(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = (query @ key.mT) * query.shape[-1] ** -0.5
+    mask = torch.ones_like(scores, dtype=torch.bool).tril()
+    scores = scores.masked_fill(~mask, -math.inf)
+    weights = scores.softmax(-1)
+    narrow = torch.bfloat16 if weights.dtype == torch.float32 else weights.dtype
+    return weights.to(narrow).to(value.dtype) @ value
+
+
+def test_hidden_scores_are_no_loss() -> None:
+    found = compare_ways(_attention(masked), _attention(masked_and_truncated), _long(0))
+    assert found.verdict == "bug"
+    assert "weights.to(narrow)" in found.operations[0]
+
+
+def test_a_mask_that_is_left_out_is_named_though_the_other_side_is_fused() -> None:
+    found = compare_ways(_attention(masked), _attention(sdpa), _long(0))
+    assert "scores.masked_fill(" in found.operations[0]
 
 
 def test_nan_on_one_side_is_a_bug_with_its_place() -> None:
