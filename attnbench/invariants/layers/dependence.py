@@ -35,8 +35,11 @@ def items_are_independent(layer: LayerCase) -> None:
     mates = layer.other(layer.hidden)
     mates[item] = layer.hidden[item]
     only = slice(item, item + 1)
+    alike = layer.run(layer.hidden[only].repeat(batch, 1, 1))
+    expected_alike, place = expected[only].expand_as(alike), "layer_item_place"
     for got, want, told, cause in (
         (layer.run(mates)[only], expected[only], f"item {item} among others", "items_mixed"),
+        (alike, expected_alike, f"item {item} in each place of a batch", place),
         (layer.run(layer.hidden[order]), expected[order], f"items in order {order.tolist()}", None),
         (layer.run(layer.hidden[only]), expected[only], f"item {item} alone", None),
     ):

@@ -46,6 +46,15 @@ class StepsAtTheIndexOfTheCache(Learned):
         return super().where(past, count, None if past else real)
 
 
+@_learned("C.Origami#42", killers=("items_are_independent",))
+class PositionsCountTheItems(Learned):
+    """The table of positions is read along the batch: every token of an item has its number."""
+
+    def embed(self, hidden: Tensor, where: Tensor) -> Tensor:
+        items = torch.arange(len(hidden))[:, None]
+        return super().embed(hidden, items.expand(hidden.shape[:2]))
+
+
 @_growing("own", killers=("calls_may_be_cut_anywhere",))
 class StepsForgetThePast(Layer):
     """The positions of a later call begin at 0 again."""
