@@ -124,7 +124,7 @@ def _random(subject: Subject, first: Tensor, repeat: Tensor, *, drew: bool) -> F
     values = f"{first[index].item():.6g}, then {repeat[index].item():.6g} for the same call"
     text = f"{subject.name} answers differently the second time: output{list(index)} = {values}"
     text += ", in which it draws random numbers" if drew else ""
-    return Fault("random", text, "not_deterministic")
+    return Fault("random", text, "not_deterministic" if drew else "kept_or_unwritten")
 
 
 def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()) -> str | None:
