@@ -15,11 +15,13 @@ from attnbench_zoo.twins.layers import (
     ENCODING,
     GROWING,
     LONG,
+    REGISTERED,
     SINKING,
     Banded,
     Encoding,
     Layer,
     Long,
+    Registered,
     Sinking,
 )
 from attnbench_zoo.twins.stores import Cache
@@ -30,6 +32,7 @@ MUTANTS: list[Mutant] = []
 _growing = Group(GROWING, MUTANTS)
 _banded = Group(BANDED, MUTANTS)
 _encoding = Group(ENCODING, MUTANTS)
+_registered = Group(REGISTERED, MUTANTS)
 _long = Group(LONG, MUTANTS)
 _sinking = Group(SINKING, MUTANTS)
 
@@ -212,6 +215,14 @@ class CentredOverTheBatch(Encoding):
 
     def forward(self, hidden: Tensor, *masks: Any, **options: Any) -> Tensor:
         return super().forward(hidden - hidden.detach()[:, :1].mean(0), *masks, **options)
+
+
+@_registered("own", killers=("outputs_depend_on_their_token",))
+class TheLastOutputsGo(Registered):
+    """As many outputs as there are registers are dropped, from the end."""
+
+    def without_registers(self, outputs: Tensor) -> Tensor:
+        return outputs[:, : -len(self.registers)]
 
 
 @_growing("transformers#42188", killers=("calls_may_be_cut_anywhere",))

@@ -20,6 +20,7 @@ __all__ = [
     "LONG",
     "MIXED",
     "PARTED",
+    "REGISTERED",
     "RINGED",
     "SINKING",
     "SLOPED",
@@ -31,6 +32,7 @@ __all__ = [
     "Long",
     "Mixed",
     "PartedLayer",
+    "Registered",
     "Ringed",
     "Sinking",
     "Sloped",
@@ -283,6 +285,32 @@ class Encoding(Layer):
     causal = False
 
 
+class Registered(Encoding):
+    """Two learned registers stand before the tokens; there are no positions."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.registers = nn.Parameter(torch.randn(2, size))
+
+    def turn(self, tensor: Tensor, where: Tensor) -> Tensor:
+        """Nothing."""
+        return tensor
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """Outputs of the tokens, without those of the registers."""
+        if padding_mask is not None:
+            padding_mask = nn.functional.pad(padding_mask, (2, 0), value=True)
+        registers = self.registers.expand(len(hidden), -1, -1)
+        outputs = super().forward(torch.cat([registers, hidden], 1), padding_mask)
+        return self.without_registers(outputs)
+
+    def without_registers(self, outputs: Tensor) -> Tensor:
+        """What is left where the registers go."""
+        return outputs[:, len(self.registers) :]
+
+
 def legal(size: int) -> int:
     """The nearest multiple of 8."""
     return max(8, round(size / 8) * 8)
@@ -324,6 +352,7 @@ PARTED = _twin(PartedLayer, name="parted_layer")
 LONG = _twin(Long, capacity=320)
 SINKING = _twin(Sinking)
 ENCODING = _twin(Encoding)
+REGISTERED = _twin(Registered, conventions={})
 DROPPING = _twin(Dropping, exempt={"training_equals_evaluation": "it has dropout of its own"})
 GROUPED = _twin(Layer, name="grouped_layer", heads=4, kv_heads=2)
 RAGGED = _twin(Layer, name="ragged_layer", laws=("left_padding_is_inert", "right_padding_is_inert"))
