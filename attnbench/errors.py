@@ -203,7 +203,10 @@ def check_name(
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known names, or all of them."""
     names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close:
-        return "Did you mean " + " or ".join(repr(c) for c in close) + "?"
-    return "Known: " + (", ".join(names) if names else "none") + "."
+    return similar(name, names) or "Known: " + (", ".join(names) if names else "none") + "."
+
+
+def similar(name: str, known: Iterable[str]) -> str:
+    """A question about the nearest known names; empty if none is near."""
+    close = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""

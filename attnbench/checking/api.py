@@ -31,7 +31,7 @@ from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, Invariant
-from attnbench.subject.devices import check_device, is_lost
+from attnbench.subject.devices import check_device
 from attnbench.subject.lookup import installed, resolve
 from attnbench.subject.styles.callee import AdaptedSpec
 from attnbench.subject.subject import Subject
@@ -229,7 +229,7 @@ def outcomes_of(
     )
 
     def consequence(outcome: Outcome) -> str | None:
-        if outcome.failure is not None and is_lost(device):
+        if outcome.failure is not None and outcome.failure.device_lost:
             return f"not run: {device} cannot be used since {outcome.invariant} failed"
         if outcome.invariant == CONTRACT and spoils_all(subject, outcome, device, names or ()):
             return f"not run: {CONTRACT} failed, and so would this"

@@ -68,7 +68,7 @@ class CaseSearch:
         self.refusals, self.rejections = Counter[str](), Counter[str]()
         self.failing: Case | None = None
         self.error: BaseException | None = None
-        self.shrunk = self.replayed = False
+        self.shrunk = self.replayed = self.device_lost = False
         self._obstacle: str | None = None
         self._budget, self._deadline = _SHRINK_CASES, math.inf
         self._verdicts: dict[Case, BaseException | None] = {}
@@ -84,7 +84,8 @@ class CaseSearch:
             self._generate(seed, shrink)
         if self.error is None or self._origin is None:
             return
-        if shrink and not is_lost(self._origin[1].device):
+        self.device_lost = is_lost(self._origin[1].device)
+        if shrink and not self.device_lost:
             self._shrink(*self._origin)
         if self.store is not None:
             part, raw = self._origin

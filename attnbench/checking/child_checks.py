@@ -13,7 +13,6 @@ from attnbench.checking.outcomes import Outcome
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import Address
 from attnbench.specs import LayerSpec, MechanismSpec
-from attnbench.subject.devices import is_lost
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
@@ -45,7 +44,7 @@ def outcomes(
     )
     for outcome in outcomes_of(subject, selection, seed=seed, guard=guard, **options):
         yield outcome
-        if outcome.failure is not None and is_lost(device):
+        if outcome.failure is not None and outcome.failure.device_lost:
             break  # another process can use it
     if canary is not None:
         yield canary_outcome(subject, canary)

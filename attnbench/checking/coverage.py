@@ -17,9 +17,6 @@ HEAVY = 4
 
 _NO_REFERENCE = "no reference: a wrong but self-consistent formula would pass"
 _TURNED = "the grid was not transposed: rows may be taken for columns"
-_PADDED = "padding with a cache was not tested"
-_DECODES = "padded_rows_decode_as_alone"
-"""The invariant that tests it too, for layers that promise it in calls without a cache."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +28,14 @@ class Gap:
         weight: from 1 (it hardly hides a bug) to 4 (a usual bug passes).
         what: what was not tested, and which bugs pass therefore.
         remedy: the declaration in the spec that would change it; empty if there is none.
+        tested_by: an invariant whose failure closes the gap; empty if there is none.
     """
 
     subject: str
     weight: int
     what: str
     remedy: str
+    tested_by: str = ""
 
 
 def gaps_of(subject: Subject) -> tuple[Gap, ...]:
@@ -50,8 +49,8 @@ def gaps_of(subject: Subject) -> tuple[Gap, ...]:
     return tuple(sorted(gaps, key=lambda gap: -gap.weight))
 
 
-_Entries = list[tuple[bool, int, str, str]]
-"""Whether it is a gap, its weight, what was not tested, and what would change that."""
+_Entries = list[tuple[bool, int, *tuple[str, ...]]]
+"""Whether it is a gap, and the fields of the gap but its subject."""
 
 
 def _of_call(subject: Subject) -> _Entries:
@@ -77,6 +76,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     padding, cache = "padding_mask" in spec.accepts, spec.cache is not None
     alone, decodes = spec.same_as is None and spec.reference is None, padding and cache
     left, right = (f"{side}_padding_is_inert" for side in ("left", "right"))
+    cached = "padding with a cache was not tested"
     prompts = "prompts padded at the right, then decoded, were not tested"
     future = "it is not causal: later tokens may reach earlier ones"
     unpadded = "it takes no padding_mask: padding was not tested"
@@ -92,7 +92,13 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
         (alone, 2, _NO_REFERENCE, same),
         (spec.grid and transposes not in subject.laws, 2, _TURNED, f'laws=("{transposes}",)'),
         (not free, 2, moved, 'the convention positions="none" if positions do not count'),
-        (decodes and left not in subject.laws, HEAVY, _PADDED, f'laws=("{left}",)'),
+        (
+            decodes and left not in subject.laws,
+            HEAVY,
+            cached,
+            f'laws=("{left}",)',
+            "padded_rows_decode_as_alone",
+        ),
         (decodes and right not in subject.laws, 3, prompts, f'laws=("{right}",)'),
         (bool(narrower), 2, f"not tried in {' and '.join(narrower)}", "dtypes"),
         (drops and padding, 3, empty, "the convention empty_rows=zeros"),
@@ -107,8 +113,8 @@ def coverage_of(
 ) -> tuple[Gap, ...]:
     """The gaps of some subjects and those that only the outcomes show, the heaviest first."""
     outcomes = list(outcomes)
-    subjects = {o.subject for o in outcomes if o.invariant == _DECODES and o.status == "failed"}
-    untested = [gap for gap in gaps if gap.what != _PADDED or gap.subject not in subjects]
+    failed = {(o.subject, o.invariant) for o in outcomes if o.status == "failed"}
+    untested = [gap for gap in gaps if (gap.subject, gap.tested_by) not in failed]
     gaps = [*untested, *_untested_laws(laws, outcomes)]
     return tuple(sorted(gaps, key=lambda gap: -gap.weight))
 

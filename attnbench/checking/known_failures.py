@@ -64,18 +64,16 @@ class Baseline:
         return outcome.status == "skipped" and _entry(outcome) in self.skipped
 
     def stale(self, outcomes: Collection[Outcome], names: Collection[str] | None) -> list[str]:
-        """Entries of checked subjects that did not fail.
+        """Entries of checked subjects whose invariant passed, or is gone.
 
         Args:
             outcomes: the outcomes of the check, known failures as :meth:`skip_known` gives them.
             names: names of the invariants that were asked for; ``None`` if all were.
         """
-        failing = {_entry(o) for o in outcomes if not o.ok or self.has_skipped(o)}
         subjects = {o.subject for o in outcomes}
-        unrun = {_entry(o) for o in outcomes if o.reason.startswith("not run")}
         return sorted(
             entry
-            for entry in self.entries - failing - unrun
+            for entry in self.entries - {_entry(o) for o in outcomes if o.status != "passed"}
             if entry.rpartition(": ")[0] in subjects
             and (names is None or entry.rpartition(": ")[2] in names)
         )

@@ -53,6 +53,7 @@ class Failure:
         case: id of the case at which it failed.
         smallest: whether no smaller case was found.
         replayed: whether the case comes from the database of earlier failures.
+        device_lost: whether every call on its device fails since, as after an illegal access.
         program: the calls that were made of a cache, in words.
         by_design: what the spec declares if the subject is meant to be so.
         script: a script in plain torch that reproduces the failure.
@@ -72,6 +73,7 @@ class Failure:
     case: str | None = None
     smallest: bool = False
     replayed: bool = False
+    device_lost: bool = False
     program: str = ""
     by_design: str = ""
     script: str | None = None
@@ -92,6 +94,7 @@ class Outcome:
         command: the command that runs this check again, unless it passed or was skipped.
         seed: seed of the drawn cases; ``None`` draws the same cases every time.
         note: a line about the run itself, such as that its failures could not be kept.
+        undeclared: whether it was skipped as a law that the subject does not declare.
     """
 
     subject: str
@@ -104,6 +107,7 @@ class Outcome:
     command: str | None = None
     seed: int | None = None
     note: str = ""
+    undeclared: bool = False
 
     @property
     def counterexample(self) -> str | None:

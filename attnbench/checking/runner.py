@@ -78,7 +78,7 @@ def run_invariant(
             warnings.simplefilter("ignore", HypothesisDeprecationWarning)
             reason = skip_reason(subject, invariant)
             if reason is not None:
-                status = "skipped"
+                status, fields = "skipped", {"undeclared": is_undeclared(subject, invariant)}
             else:
                 search = _search(subject, invariant, profile, device, dtypes, store)
                 search.run(seed, shrink=shrink and bool(phases(Phase.shrink)))
@@ -113,9 +113,18 @@ def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
         return f"it does not apply to a {subject.kind}"
     if invariant.name in subject.exempt:
         return f"exempt: {subject.exempt[invariant.name]}"
-    if invariant.law and invariant.name not in subject.laws:
+    if is_undeclared(subject, invariant):
         return "law not declared"
     return invariant.applies(subject) if invariant.applies else None
+
+
+def is_undeclared(subject: Subject, invariant: Invariant) -> bool:
+    """Whether an invariant is a law for subjects of this kind that this one does not declare."""
+    return (
+        invariant.law
+        and subject.kind in invariant.kinds
+        and invariant.name not in {*subject.laws, *subject.exempt}
+    )
 
 
 def _fields_of(run: CaseSearch) -> tuple[str, str, dict[str, Any]]:
@@ -190,6 +199,7 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
         case=run.failing.id if run.failing else None,
         smallest=run.shrunk,
         replayed=run.replayed,
+        device_lost=run.device_lost,
         by_design=remedy or declaration(run.subject, run.invariant.name),
     )
     if not isinstance(error, InvariantViolation):

@@ -18,7 +18,7 @@ from attnbench.benchmark.records.store import run_path
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.cli.printing.tables import progress
-from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
+from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, similar
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import parse_address
 
@@ -72,11 +72,9 @@ def classify(arguments: Sequence[str], results: Path) -> Request:
         else:
             run_ids = [path.stem for path in results.glob("*.jsonl")]
             names = [*run_ids, *branches(Path.cwd()), *subject_names]
-            hint = nearest(text, names)
             raise UnknownNameError(
                 f"{text!r} is not a file or folder of records, the id of a run in {results}, a "
-                "revision of this repository, or a subject."
-                + (f" {hint}" if hint.startswith("Did you mean") else "")
+                f"revision of this repository, or a subject. {similar(text, names)}".rstrip()
             )
     if revisions and not subjects:
         subjects = check_defaults().get("targets", [])

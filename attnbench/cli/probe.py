@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -34,13 +35,17 @@ def command(
     if as_json:
         print_json(result)
     else:
-        rows = [
-            {**row, "value": row["value"] if row["value"] is not None else _NONE[row["status"]]}
-            for row in result["answers"]
-        ]
+        rows = [{**row, "value": _value(row)} for row in result["answers"]]
         print_table(rows, empty="Nothing was asked.")
         if result["options"]:
             typer.echo(f"try: attnbench check {target} {result['options']}")
         elif not style:
             typer.echo(result["proposal"])
     return exit_code((), plugins)
+
+
+def _value(row: Mapping[str, Any]) -> Any:
+    value = row["value"]
+    if value is None:
+        return _NONE[row["status"]]
+    return ", ".join(value) if isinstance(value, tuple) else value

@@ -47,11 +47,15 @@ def load_outcomes(path: Path) -> list[dict[str, Any]]:
         ) from None
 
 
+def _place(row: Row) -> str:
+    """What a row measured, and where."""
+    mask = f", mask {row.mask}" if row.mask != "none" else ""
+    machine = f" on {row.machine_name}" if row.machine_name else ""
+    return f"{row.workload or row.case}{mask}, {row.direction}{machine}"
+
+
 def _description(row: Row) -> str:
     """The full text about a cell."""
-    mask = f", mask {row.mask}" if row.mask != "none" else ""
-    text = f"{row.subject}, {row.workload or row.case}{mask}, {row.direction}"
-    text += f" on {row.machine_name}" if row.machine_name else ""
     times = row.times_s if row.time_s is None else (row.time_s,)
     time_text = f", {Decimal(str(statistics.median(times))):f} s" if times else ""
     if row.processes > 1:
@@ -61,7 +65,7 @@ def _description(row: Row) -> str:
     if row.cache_bytes_per_token is not None:
         time_text += f", {row.cache_bytes_per_token:,.0f} B of cache a token"
     reason = f": {row.reason}" if row.reason else ""
-    return f"{text}: {row.status}{time_text}{reason}"
+    return f"{row.subject}, {_place(row)}: {row.status}{time_text}{reason}"
 
 
 def _scaling(table: Sequence[Row]) -> dict[str, list[tuple[Curve, Markup]]]:
@@ -81,7 +85,7 @@ def _pictures(table: Sequence[Row]) -> dict[str, Markup]:
         group = list(members)
         points = [(r.subject, r.time_s, r.peak_bytes) for r in group if r.time_s and r.peak_bytes]
         if len(points) > 2:
-            title = _description(group[0]).partition(", ")[2].rpartition(": ")[0]
+            title = _place(group[0])
             pictures[title] = svg.scatter(f"time against memory, {title}", points)
     return pictures
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from attnbench import adapters
-from attnbench.checking import api, case_search, child_checks
+from attnbench.checking import case_search, child_checks
 from attnbench.checking.api import outcomes_of, select_invariants
 from attnbench.checking.canaries import CANARY
-from attnbench.checking.reproduction import script
 from attnbench.registry.address import parse_address
 from attnbench.subject.devices import generator_of, is_lost
 from attnbench.subject.lookup import resolve
@@ -57,8 +56,7 @@ NAMES = ["output_lies_within_values", "output_is_linear_in_values", "single_key_
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> _Device:
     found = _Device()
-    for module in (api, case_search, child_checks, script):
-        monkeypatch.setattr(module, "is_lost", lambda name: found.lost)
+    monkeypatch.setattr(case_search, "is_lost", lambda name: found.lost)
     return found
 
 
@@ -68,6 +66,7 @@ def test_after_a_device_is_lost_nothing_is_looked_at_there(device: _Device) -> N
     assert first.status == "failed"
     assert "illegal memory access" in first.reason
     assert first.failure is not None
+    assert first.failure.device_lost
     assert not first.failure.smallest  # a smaller case would fail as well, whatever it is
     assert first.failure.script is None
     assert {o.status for o in others} == {"skipped"}

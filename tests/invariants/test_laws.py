@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,14 @@ def test_every_law_here_has_a_score_that_breaks_it() -> None:
 def test_a_law_that_is_not_declared_is_skipped() -> None:
     outcome = run(_spec(dot), INVARIANTS["translation_invariant"])
     assert (outcome.status, outcome.reason) == ("skipped", "law not declared")
+    assert outcome.undeclared
+
+
+def test_a_law_that_is_skipped_for_another_reason_is_not_taken_for_undeclared() -> None:
+    spec = replace(_spec(dot), exempt={"translation_invariant": "law not declared"})
+    outcome = run(spec, INVARIANTS["translation_invariant"])
+    assert (outcome.status, outcome.reason) == ("skipped", "exempt: law not declared")
+    assert not outcome.undeclared
 
 
 def test_the_expanded_distance_is_found_far_from_the_origin_and_the_message_says_so() -> None:

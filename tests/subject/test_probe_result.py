@@ -143,7 +143,7 @@ FAMILY: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "dropout": "on weights, rescaled",
             "internal_dtype": None,
             "hidden_slots": "finite",
-            "lse": "base e, (B, H, L)",
+            "lse": "e",
             "weights": "before dropout",
             "window": "(left, right), own key besides",
         },
@@ -163,7 +163,7 @@ FAMILY: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"padding": False}, {"key_padding": "True = hides"}),
     ({"stride": True}, {"groups": "stride"}),
     ({"cap": "after"}, {"softcap": "after the mask"}),
-    ({"base": "2"}, {"lse": "base 2, (B, H, L)"}),
+    ({"base": "2"}, {"lse": "2"}),
     ({"drop": "scores"}, {"dropout": "on scores", "weights": "after dropout"}),
     ({"drop": "output"}, {"dropout": "on the output"}),
     ({"wafter": True}, {"weights": "after dropout"}),
@@ -457,4 +457,4 @@ def test_an_output_of_another_dtype_than_the_query_is_probed() -> None:
 
     answers = probe(attend).answers
     assert answers["floating"].value == "added to the scores"
-    assert answers["dtypes"].value == "float16"
+    assert answers["dtypes"].value == ("float16",)

@@ -29,7 +29,6 @@ from attnbench.checking.reproduction.taped_subject import record_calls, tape_sub
 from attnbench.checking.runner import seeded
 from attnbench.errors import InvariantViolation
 from attnbench.specs import Invariant, KernelSpec, LayerSpec
-from attnbench.subject.devices import is_lost
 from attnbench.subject.subject import Subject
 
 _TIME_LIMIT_S = 60
@@ -55,8 +54,7 @@ def with_evidence(
     earlier: list[Outcome] = []
     for outcome in outcomes:
         failure = outcome.failure
-        lost = failure is not None and failure.case and is_lost(Case.from_id(failure.case).device)
-        if lost:
+        if failure is not None and failure.device_lost:
             tries = searches = 0
         if failure is not None and searches > 0 and not mistakes:
             searches -= 1

@@ -39,19 +39,21 @@ def wrong_lines(
     checks: Mapping[str, Mapping[str, Any]],
     records: Iterable[Record],
     addresses: Mapping[str, str],
-) -> list[str]:
-    """The failures, one line per subject."""
+) -> list[tuple[str, str]]:
+    """The subjects that failed in a check or a measurement, each with a line that says how."""
     lines = []
     for subject, row in checks.items():
         if row["wrong"]:
             names = ", ".join(row["wrong"][:3])
             suffix = f" and {len(row['wrong']) - 3} more" if len(row["wrong"]) > 3 else ""
-            lines.append(f"{subject}: {names}{suffix}; {_check_command(subject, addresses)}")
+            command = _check_command(subject, addresses)
+            lines.append((subject, f"{subject}: {names}{suffix}; {command}"))
     for record in records:
         if record.status not in ("ok", "unsupported"):
             reason = (record.reason.splitlines() or [""])[0]
             place = f"{record.workload} on {record.machine_name}".removesuffix(" on ")
-            lines.append(f"{record.subject} at {place}: {record.status}: {reason}")
+            line = f"{record.subject} at {place}: {record.status}: {reason}"
+            lines.append((record.subject, line))
     return lines
 
 
@@ -87,11 +89,11 @@ def _check_command(subject: str, addresses: Mapping[str, str]) -> str:
 
 
 def next_commands(
-    failures: Sequence[str], records: Sequence[Record], addresses: Mapping[str, str]
+    failed: Sequence[str], records: Sequence[Record], addresses: Mapping[str, str]
 ) -> list[str]:
-    """Commands to try next."""
-    if failures:
-        return [_check_command(failures[0].partition(":")[0].partition(" at ")[0], addresses)]
+    """Commands to try next, the first of the subjects that failed before all else."""
+    if failed:
+        return [_check_command(failed[0], addresses)]
     measured = [
         r.subject for r in records if r.status == "ok" and r.baseline != r.subject and r.commit
     ]
@@ -117,9 +119,9 @@ def content(
     failures = wrong_lines(checks, records, addresses)
     unchecked = sum(row["not_run"] for row in checks.values())
     return {
-        "wrong": failures,
+        "wrong": [line for _, line in failures],
         "checks": checks,
         "left_out": left_out(options_left_out, unchecked, own_inputs=own_inputs),
-        "next": next_commands(failures, records, addresses),
+        "next": next_commands([subject for subject, _ in failures], records, addresses),
         "busy": record_tables.busy_line(records),
     }

@@ -19,7 +19,6 @@ from attnbench.checking.report_text import (
 )
 from attnbench.cli.printing.tables import print_line, screen_width
 
-_NO_LAW = "law not declared"
 _STATUS_WIDTH = max(map(len, STATUSES))
 _FEW_LAWS = 2
 """How many undeclared laws are named below the table."""
@@ -63,7 +62,7 @@ class Screen:
         wrong = not outcome.ok
         if wrong and self._verbose:
             print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
-        elif self._by_outcome and (self._verbose or outcome.reason != _NO_LAW):
+        elif self._by_outcome and (self._verbose or not outcome.undeclared):
             self._print_outcome(outcome)
         if len(outcomes) == self._expected[outcome.subject]:
             self._print_subject(outcome.subject, outcomes)
@@ -74,7 +73,7 @@ class Screen:
             if len(outcomes) < self._expected[subject]:
                 self._print_subject(subject, outcomes)
         counts = counts_text(report)
-        laws = {o.invariant: None for o in report.outcomes if o.reason == _NO_LAW}
+        laws = {o.invariant: None for o in report.outcomes if o.undeclared}
         if self._by_outcome and not self._verbose and laws:
             names = f"law not declared: {', '.join(laws)}"
             number = f"{len(laws)} for laws that are not declared; -v lists them"

@@ -13,6 +13,9 @@ from torch import Tensor
 from attnbench.subject.probing.probed_calls import ALLOWED, BATCH, HEADS, Answer, Calls, alike, same
 from attnbench.subject.styles.function_trials import least_size
 
+ONE_ROW = "True = may attend, one row"
+"""The answer about masks of which only those with one row for all queries are taken."""
+
 
 def boolean_masks(calls: Calls) -> Answer:
     """What True says: the query may attend to the key, or the key is hidden."""
@@ -40,7 +43,7 @@ def boolean_masks(calls: Calls) -> Answer:
     row = ALLOWED[:1]
     if same(calls.reach(attn_mask=row), row & base):
         calls.hide = lambda allowed: {"attn_mask": allowed[:1]}
-        return Answer.inferred(name, "True = may attend, one row", "a mask (1, S); (L, S) raises")
+        return Answer.inferred(name, ONE_ROW, "a mask (1, S); (L, S) raises")
     return Answer.not_taken(name, f"raises {raised}")
 
 

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 from attnbench.errors import StyleError
-from attnbench.specs import MechanismSpec
+from attnbench.specs import DTYPES, MechanismSpec
 from attnbench.specs.conventions import Conventions, format_conventions
+from attnbench.subject.probing.mask_questions import ONE_ROW
 from attnbench.subject.probing.probed_calls import Answer, Calls
 from attnbench.subject.probing.questions import QUESTIONS, find_layout
 from attnbench.subject.styles.callee import name_of
@@ -44,6 +45,7 @@ _KEPT = MappingProxyType(
         "extra_keys": "extra_keys",
         "positions": "positions",
         "per_head": "per_head",
+        "lse_base": "lse",
         "lse_empty": "empty_lse",
     }
 )
@@ -111,8 +113,8 @@ class Probe:
     @property
     def _dtypes(self) -> tuple[str, ...] | None:
         """Those that it takes; ``None`` where it takes each."""
-        found = self.answers["dtypes"].value
-        return None if found in (None, "all four") else tuple(found.split(", "))
+        taken: tuple[str, ...] | None = self.answers["dtypes"].value
+        return None if taken is None or len(taken) == len(DTYPES) else taken
 
     @property
     def proposal(self) -> str:
@@ -280,12 +282,10 @@ def _conventions(answers: Mapping[str, Answer], *, takes_lengths: bool) -> dict[
     if boolean is None or floating is None or boolean.status == "ambiguous":
         return found
     forms = ["boolean"] if boolean.status == "inferred" else []  # a hiding one is turned
-    forms += ["keys"] if str(boolean.value).endswith("one row") else []
+    forms += ["keys"] if boolean.value == ONE_ROW else []
     forms += ["floating"] if floating.value == "added to the scores" else []
     if found.get("mask_value") == -math.inf:
         del found["mask_value"]
-    if answers["lse"].status == "inferred":
-        found["lse_base"] = answers["lse"].value.partition(",")[0].removeprefix("base ")
     if not forms and floating.status == "ambiguous":
         return found
     by_default = forms == ["boolean", "floating"]

@@ -104,8 +104,7 @@ def _dtypes(calls: Calls) -> Answer:
             taken.append(str(dtype).removeprefix("torch."))
     if not taken:
         return Answer.ambiguous("dtypes", "with a mask, no dtype gives finite numbers of its own")
-    told = "all four" if len(taken) == 4 else ", ".join(taken)
-    return Answer.inferred("dtypes", told, "those that a call takes and gives back")
+    return Answer.inferred("dtypes", tuple(taken), "those that a call takes and gives back")
 
 
 def _internal_dtype(calls: Calls) -> Answer:

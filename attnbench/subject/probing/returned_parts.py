@@ -46,14 +46,14 @@ def _sums(calls: Calls, **given: Any) -> Tensor | None:
 
 
 def returned_lse(calls: Calls) -> Answer:
-    """The base and shape of a log-sum-exp: of S scores of 0 it is log(S)."""
-    name, found = "log-sum-exp", _sums(calls)
+    """The base of a log-sum-exp, and its shape: of S scores of 0 it is log(S)."""
+    name, found = "lse base", _sums(calls)
     if found is None:
         return Answer.not_taken(name, "nothing of its shape comes with the output")
     shape = _SUMS[tuple(found.shape)]
     for base, expected in (("e", math.log(5)), ("2", math.log2(5))):
         if torch.allclose(found.double(), torch.tensor(expected).double(), 1e-4):
-            return Answer.inferred(name, f"base {base}, {shape}", "5 scores of 0")
+            return Answer.inferred(name, base, f"5 scores of 0; its shape is {shape}")
     return Answer.ambiguous(name, f"{shape}, but of 5 scores of 0 neither ln 5 nor log2 5")
 
 

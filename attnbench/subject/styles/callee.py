@@ -108,7 +108,7 @@ def refusals(name: str, *, masked: bool) -> Iterator[None]:
         raise
     except (AssertionError, NotImplementedError, RuntimeError, ValueError, TypeError) as error:
         told = headline(error)
-        said = told.partition(": ")[2]
+        said = str(error).strip().partition("\n")[0]
         if _NEEDS_GPU.search(said):
             raise RefusalError(
                 f"{name} needs a GPU ({told}): check it with --device cuda"
