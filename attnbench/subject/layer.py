@@ -206,14 +206,11 @@ class LayerSubject(Subject):
         """
         if 0 < self.limits[0] < hidden.shape[0]:
             raise RefusalError(f"{self.name} raises for more than {self.limits[0]} rows")
-        keywords: dict[str, Any] = {**self.beside(hidden), **beside}
-        if padding_mask is not None:
-            keywords["padding_mask"] = padding_mask
-        if cache is not None:
-            keywords["cache"] = cache
+        state = {"padding_mask": padding_mask, "cache": cache}
+        passed = {name: value for name, value in state.items() if value is not None}
         given = self._on_grid(hidden)
         try:
-            result = module(given, **keywords)
+            result = module(given, **{**self.beside(hidden), **beside, **passed})
         except ValueError as error:
             if _ONE_VALUE in str(error):
                 raise RefusalError(f"a batch norm takes no single value: {error}") from error

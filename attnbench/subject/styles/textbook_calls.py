@@ -46,6 +46,19 @@ class Form:
         self.by_head = self.single = self.alone = self.flat = False
         self.edits = self.one_length = self.needs = False
 
+    def in_words(self) -> list[str]:
+        """What is unusual about it."""
+        texts = {
+            f"one query at a time, with one key vector and {SLOTS} values": self.single,
+            "one number a query, key and value: (n,), (n, S) and (n, S)": self.flat,
+            "a batch of one at a time": self.alone and not self.single,
+            "its mask has an axis for heads: (B, 1, L, S)": self.by_head,
+            "one length an item: (B,)": self.one_length,
+            "a call without a mask gets one that hides nothing": self.needs,
+            "it changes its inputs, so it gets copies": self.edits,
+        }
+        return [text for text, holds in texts.items() if holds]
+
 
 def is_textbook(target: Any) -> bool:
     """Whether names show the style: plural or capital ones, lengths, or ``mask`` beside sizes."""

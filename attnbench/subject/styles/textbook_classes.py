@@ -54,10 +54,8 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         "conventions": probe.conventions(),
     }
     weights, pools = probe.weights()
-    known["accepts"] = (
-        *(("valid_lens",) if probe.takes_lengths else ()),
-        *(("return_weights",) if weights else ()),
-    )
+    takes = {"valid_lens": probe.takes_lengths, "return_weights": weights}
+    known["accepts"] = tuple(name for name, given in takes.items() if given)
     known["laws"] = ("pools_values",) if pools else ()
     if pools and probe.is_scaled_dot():
         known |= {"reference": scaled_dot_rows, "formula": "softmax(q·k / √E) v"}
@@ -69,6 +67,10 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
 
 
 _ONE_KEY = ("every_attendable_key_matters", "equal_keys_get_equal_weight")
+
+
+_FORMS = ((), ("alone",), ("single", "alone"), ("flat",), ("needs",), ("needs", "by_head"))
+"""The forms that are tried, by what is unusual about them."""
 
 
 class _Probe:
@@ -131,19 +133,15 @@ class _Probe:
         return found if tuple(output.shape) == wanted else None
 
     def _find_form(self) -> bool:
-        form, yes, no = self.form, True, False
-        for form.single, form.alone, form.flat in ((no, no, no), (no, yes, no), (yes, yes, no)):
-            if self.call() is not None:
-                return True
-        raised, form.single, form.alone, form.flat = self.raised, no, no, yes
-        if self.call() is not None:
-            return True
-        form.flat, form.needs = no, bool(form.mask or form.lengths)
-        if form.needs and self.call() is None:
-            form.by_head = True
-        if form.needs and self.call() is not None:
-            return True
-        self.raised = raised
+        form, errors = self.form, []
+        for unusual in _FORMS:
+            for flag in ("single", "alone", "flat", "needs", "by_head"):
+                setattr(form, flag, flag in unusual)
+            if not form.needs or form.mask or form.lengths:
+                if self.call() is not None:
+                    return True
+                errors.append(self.raised)
+        self.raised = errors[0]
         return False
 
     def _complaint(self) -> str:
@@ -189,13 +187,12 @@ class _Probe:
             return found | {"positions": "absolute"}
         if not forms:
             return found
-        found["empty_rows"] = self._empty_rows(tensors, lengths)
-        hidden = self._hidden(1, lengths)
+        found["empty_rows"] = self._empty_rows()
         tensors[2][:, 1:] = math.nan
-        poisoned = self.call(tensors, **hidden)
+        poisoned = self.call(tensors, **self._hidden(1))
         if poisoned is None or not bool(_first(poisoned).isfinite().all()):
             found["hidden_slots"] = "finite"
-        low = self._mask_value(lengths)
+        low = self._mask_value()
         return found | ({} if low is None else {"mask_value": low})
 
     def _takes_mask(self, mask: Tensor) -> bool:
@@ -209,14 +206,14 @@ class _Probe:
     def _takes(self, **given: Any) -> bool:
         return self.call(**given) is not None
 
-    def _hidden(self, left: int, lengths: bool) -> dict[str, Any]:
+    def _hidden(self, left: int) -> dict[str, Any]:
         """What leaves the first keys of each row."""
-        if lengths:
+        if self.takes_lengths:
             return {"valid_lens": torch.full((2,), left)}
         return {"attn_mask": (torch.arange(SLOTS) < left).expand(3, SLOTS)}
 
-    def _empty_rows(self, tensors: list[Tensor], lengths: bool) -> str:
-        found = self.call(**self._hidden(0, lengths))
+    def _empty_rows(self) -> str:
+        found = self.call(**self._hidden(0))
         if found is None:
             return "refused"
         output = _first(found)
@@ -224,14 +221,14 @@ class _Probe:
             return "nan"
         return "zeros" if bool((output == 0).all()) else "mean"
 
-    def _mask_value(self, lengths: bool) -> float | None:
+    def _mask_value(self) -> float | None:
         """The finite score that hides a key, where a dot product reaches below it."""
 
         def hidden(score: float) -> float:
             size, (query, key, value) = math.sqrt(score) / 8**0.25, self.inputs()
             query, key, value = query * 0 + size, key * 0 - size, value * 0
             value[:, 1:] = 1.0
-            found = self.call([query, key, value], **self._hidden(1, lengths))
+            found = self.call([query, key, value], **self._hidden(1))
             return 0.0 if found is None else float(_first(found).nan_to_num().amax())
 
         found = least_size(hidden)  # None if no number stands for it: then it hides nothing
@@ -278,25 +275,11 @@ class _Probe:
 
     def notes(self) -> tuple[str, ...]:
         """What was found out, for the report's first line."""
-        form, found = self.form, ["recognised by its arguments"]
+        found = ["recognised by its arguments"]
         if inspect.isclass(self.make):
             given = constructor_arguments(self.make, 8, 8, 8, SLOTS)
             found += [f"made with {', '.join(given)}"] if given else []
-        if form.single:
-            found.append(f"one query at a time, with one key vector and {SLOTS} values")
-        elif form.flat:
-            found.append("one number a query, key and value: (n,), (n, S) and (n, S)")
-        elif form.alone:
-            found.append("a batch of one at a time")
-        if form.by_head:
-            found.append("its mask has an axis for heads: (B, 1, L, S)")
-        if form.one_length:
-            found.append("one length an item: (B,)")
-        if form.needs:
-            found.append("a call without a mask gets one that hides nothing")
-        if form.edits:
-            found.append("it changes its inputs, so it gets copies")
-        return (*found, "in float32 and float64")
+        return (*found, *self.form.in_words(), "in float32 and float64")
 
 
 def _first(found: Any) -> Tensor:
