@@ -99,7 +99,7 @@ def check(
     subjects, selection = planned(
         target, style=style, profile=profile, device=device, dtypes=dtypes, invariants=invariants
     )
-    check_options(subjects)
+    try_options(subjects)
     reports = []
     for subject in subjects:
         outcomes = with_cause(
@@ -119,7 +119,7 @@ def check(
     return CheckReport.joined(reports)
 
 
-def check_options(subjects: Iterable[Subject]) -> None:
+def try_options(subjects: Iterable[Subject]) -> None:
     """Build the subjects that have options once, so that wrong options raise before the check.
 
     Any other exception of ``make`` is left to the check.

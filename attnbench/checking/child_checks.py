@@ -1,20 +1,78 @@
-"""Checks in a child process: the outcomes of a subject, and those of its canary."""
+"""What a check asks of child processes: its plan, outcomes, and those of canaries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor, nn
 
+from attnbench.checking import api
 from attnbench.checking.api import outcomes_of, planned, select_invariants
 from attnbench.checking.canaries import CANARY
+from attnbench.checking.coverage import gaps_of
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import Address
 from attnbench.specs import LayerSpec, MechanismSpec
-from attnbench.subject.lookup import resolve
+from attnbench.subject.lookup import resolve, subjects
 from attnbench.subject.subject import Subject
+
+
+def plan(
+    targets: Sequence[Address] | None,
+    *,
+    profile: str,
+    device: str,
+    dtypes: Sequence[str] | None,
+    invariants: Sequence[str] | None,
+) -> dict[str, Any]:
+    """The plan of a check: subjects with their addresses, and invariants in order.
+
+    Without ``targets``, ``left_out`` is the number of subjects that the profile leaves out.
+
+    Raises:
+        AttnbenchError: a name, a device or a dtype is wrong.
+    """
+    gaps: list[dict[str, Any]] = []
+    laws: dict[str, list[str]] = {}
+    pairs: list[tuple[Address, str]] = []
+    statements: dict[str, str] = {}
+    of_subject: dict[str, list[str]] = {}
+    lines: list[str] = []
+    is_complete = targets is None
+    targets = api.all_targets(profile) if targets is None else targets
+    for target in targets:
+        resolved, checks = planned(
+            target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
+        )
+        statements |= {invariant.name: invariant.statement for invariant in checks}
+        for subject in resolved:
+            pairs.append((subject.address, subject.name))
+            named = invariants is not None
+            of_subject[subject.name] = [i.name for i in checks if named or subject.kind in i.kinds]
+            lines += subject.about
+            gaps += [asdict(gap) for gap in gaps_of(subject)]
+            laws[subject.name] = list(subject.laws)
+    return {
+        "subjects": list(dict.fromkeys(pairs)),
+        "invariants": list(statements.items()),
+        "of_subject": of_subject,
+        "left_out": len(subjects()) - len(targets) if is_complete else 0,
+        "about": list(dict.fromkeys(lines)),
+        "gaps": gaps,
+        "laws": laws,
+    }
+
+
+def try_options(target: Address) -> None:
+    """Build the subjects of an address, so that an option with a wrong value raises.
+
+    Raises:
+        AttnbenchError: an option is wrong.
+    """
+    api.try_options(resolve(target))
 
 
 def outcomes(

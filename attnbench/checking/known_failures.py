@@ -21,7 +21,7 @@ _HEAD = "# Known failures: they are skipped. `attnbench check --update-baseline`
 
 
 @dataclass(frozen=True)
-class Baseline:
+class KnownFailures:
     """Known failures; of these, those that were skipped are noted."""
 
     path: Path | None = None
@@ -29,7 +29,7 @@ class Baseline:
     skipped: set[str] = field(default_factory=set)
 
     @classmethod
-    def read(cls, path: Path | None, *, update: bool = False) -> Baseline:
+    def read(cls, path: Path | None, *, update: bool = False) -> KnownFailures:
         """Read a baseline; ``None`` is an empty one.
 
         Args:
@@ -78,7 +78,9 @@ class Baseline:
             and (names is None or entry.rpartition(": ")[2] in names)
         )
 
-    def updated(self, outcomes: Collection[Outcome], names: Collection[str] | None) -> Baseline:
+    def updated(
+        self, outcomes: Collection[Outcome], names: Collection[str] | None
+    ) -> KnownFailures:
         """The baseline with the failures of a check, and the entries that it did not test."""
         others = self.entries - {*self.stale(outcomes, names)}
         return replace(self, entries=others | {_entry(o) for o in outcomes if not o.ok})

@@ -10,11 +10,11 @@ from typing import Any
 from weakref import WeakSet
 
 from attnbench.checking.api import (
-    check_options,
     outcomes_of,
     planned,
     select_invariants,
     spoils_all,
+    try_options,
 )
 from attnbench.checking.outcomes import CONTRACT, Outcome
 from attnbench.checking.report_text import failure_text
@@ -118,7 +118,7 @@ def checks_of(
     pairs = []
     for target in targets:
         subjects, selection = planned(target, style=style, profile=profile, invariants=invariants)
-        check_options(subjects)
+        try_options(subjects)
         pairs += [(s, Check(invariant, profile, seed)) for s in subjects for invariant in selection]
     return pairs
 

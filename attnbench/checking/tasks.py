@@ -162,56 +162,6 @@ def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
     ]
 
 
-def plan(
-    targets: Sequence[Address] | None,
-    *,
-    profile: str,
-    device: str,
-    dtypes: Sequence[str] | None,
-    invariants: Sequence[str] | None,
-) -> dict[str, Any]:
-    """The plan of a check: subjects with their addresses, and invariants in order.
-
-    Without ``targets``, ``left_out`` is the number of subjects that the profile leaves out.
-
-    Raises:
-        AttnbenchError: a name, a device or a dtype is wrong.
-    """
-    from attnbench.checking.api import all_targets, planned
-    from attnbench.checking.coverage import gaps_of
-    from attnbench.subject.lookup import subjects
-
-    gaps: list[dict[str, Any]] = []
-    laws: dict[str, list[str]] = {}
-    pairs: list[tuple[Address, str]] = []
-    statements: dict[str, str] = {}
-    of_subject: dict[str, list[str]] = {}
-    lines: list[str] = []
-    is_complete = targets is None
-    targets = all_targets(profile) if targets is None else targets
-    for target in targets:
-        resolved, checks = planned(
-            target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
-        )
-        statements |= {invariant.name: invariant.statement for invariant in checks}
-        for subject in resolved:
-            pairs.append((subject.address, subject.name))
-            named = invariants is not None
-            of_subject[subject.name] = [i.name for i in checks if named or subject.kind in i.kinds]
-            lines += subject.about
-            gaps += [asdict(gap) for gap in gaps_of(subject)]
-            laws[subject.name] = list(subject.laws)
-    return {
-        "subjects": list(dict.fromkeys(pairs)),
-        "invariants": list(statements.items()),
-        "of_subject": of_subject,
-        "left_out": len(subjects()) - len(targets) if is_complete else 0,
-        "about": list(dict.fromkeys(lines)),
-        "gaps": gaps,
-        "laws": laws,
-    }
-
-
 def code_lines(target: Address, invariant: str, case: str | None) -> CodeLines | None:
     """The lines of the code of the subject of an address, and those that a case ran."""
     from attnbench.checking.code_lines import code_lines
@@ -254,15 +204,3 @@ def adapted_fields(target: Address, style: str | None) -> dict[str, Any]:
         "attribute": address.name,
         "is_mask_mod": bool(getattr(getattr(maker, "callee", None), "mask_mod", None)),
     }
-
-
-def make(target: Address) -> None:
-    """Build the subjects of an address, so that an option with a wrong value raises.
-
-    Raises:
-        AttnbenchError: an option is wrong.
-    """
-    from attnbench.checking.api import check_options
-    from attnbench.subject.lookup import resolve
-
-    check_options(resolve(target))

@@ -94,7 +94,7 @@ def command(
     from attnbench.benchmark.contract import Contract
     from attnbench.benchmark.workloads import Selection
     from attnbench.cli import machine_runs
-    from attnbench.cli.plugin_loading import check_options, load_plugins
+    from attnbench.cli.plugin_loading import load_plugins, try_options
     from attnbench.cli.printing.tables import print_json
     from attnbench.report import record_tables
 
@@ -110,7 +110,7 @@ def command(
     with machine_runs.machines_of(cluster, device) as machines:
         places = machine_runs.start(machines, results, run, resume=resume)
         plugins = load_plugins(strict=strict)
-        check_options(addresses or ())
+        try_options(addresses or ())
         runs = machine_runs.plan(
             places,
             selection,

@@ -22,7 +22,7 @@ from attnbench.processes.pool import MEMORY_GIB
 
 if TYPE_CHECKING:
     from attnbench.checking.journal import Journal
-    from attnbench.checking.known_failures import Baseline
+    from attnbench.checking.known_failures import KnownFailures
     from attnbench.checking.outcomes import Outcome
     from attnbench.checking.works import Work
     from attnbench.cli.printing.outcome_tables import Screen
@@ -111,10 +111,10 @@ def command(
     from attnbench.checking.cause.likely_cause import with_cause
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.coverage import Gap, coverage_of
-    from attnbench.checking.known_failures import Baseline, exempted
+    from attnbench.checking.known_failures import KnownFailures, exempted
     from attnbench.checking.works import key_of, works_of
     from attnbench.cli.formats.places import findings_of
-    from attnbench.cli.plugin_loading import ask, check_options, load_plugins
+    from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
     from attnbench.cli.printing.outcome_tables import Screen
     from attnbench.cli.printing.outputs import check_writable, write_file
     from attnbench.cli.printing.tables import print_line
@@ -128,13 +128,13 @@ def command(
     updated = baseline if update_baseline else None
     if updated:
         check_writable(updated, "--update-baseline")
-    known_failures = Baseline.read(baseline, update=update_baseline)
+    known_failures = KnownFailures.read(baseline, update=update_baseline)
     count = len(targets) if targets else None
     plugins = load_plugins(strict=strict, preload=parallel.preload(count, invariant))
     addresses = option.parse_targets(targets, style, convention, call)
-    check_options(addresses or ())
+    try_options(addresses or ())
     settings = {"profile": profile, "device": device, "dtypes": dtype}
-    plan = ask("plan", targets=addresses, invariants=invariant or None, **settings)
+    plan = ask(PLAN, targets=addresses, invariants=invariant or None, **settings)
     statements = dict(plan["invariants"])
     works = works_of(plan["subjects"], list(statements), plan["of_subject"])
     expected = {work.label: len(work.invariants) for work in works}
@@ -205,7 +205,7 @@ class _Run:
     """
 
     by_key: dict[tuple[str, int | None, str], Outcome]
-    known_failures: Baseline
+    known_failures: KnownFailures
     journal: Journal | None
     screen: Screen | None
     fail_fast: bool

@@ -17,6 +17,11 @@ from attnbench.registry import discovery
 from attnbench.registry.address import Address
 
 _TASKS = "attnbench.checking.tasks"
+_TRY_OPTIONS = "attnbench.checking.child_checks:try_options"
+PLAN = "attnbench.checking.child_checks:plan"
+"""The function that plans a check, for :func:`ask`."""
+
+_CHECKS = "attnbench.checking.child_checks"
 _LOAD_S = 120.0
 _MAKE_S = 20.0
 
@@ -28,17 +33,22 @@ class StrictError(AttnbenchError):
 
 
 def ask(function: str, **arguments: Any) -> Any:
-    """Call a function of :mod:`attnbench.checking.tasks` in a child process.
+    """Call a function in a child process.
+
+    Args:
+        function: name of one of :mod:`attnbench.checking.tasks`, or ``module:name`` of another.
+        arguments: its arguments.
 
     Raises:
         AttnbenchError: the function raised it.
     """
     if importlib.util.find_spec("torch") is None:
         raise UsageError("this command needs torch, which is not installed: pip install torch.")
-    return call(Task(function, f"{_TASKS}:{function}", arguments, timeout_s=_LOAD_S))
+    place = function if ":" in function else f"{_TASKS}:{function}"
+    return call(Task(function, place, arguments, timeout_s=_LOAD_S))
 
 
-def check_options(targets: Sequence[Address]) -> None:
+def try_options(targets: Sequence[Address]) -> None:
     """Build the subjects whose addresses have options, each in a child, to find wrong options.
 
     If a child hangs, dies or raises anything else, the command itself reports it for that subject.
@@ -49,7 +59,7 @@ def check_options(targets: Sequence[Address]) -> None:
     for target in targets:
         if target.options:
             with contextlib.suppress(PluginError):
-                call(Task(str(target), f"{_TASKS}:make", {"target": target}, timeout_s=_MAKE_S))
+                call(Task(str(target), _TRY_OPTIONS, {"target": target}, timeout_s=_MAKE_S))
 
 
 def with_plugins(*modules: str) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def command(
     from attnbench.checking import parallel
     from attnbench.checking.check_report import CheckReport
     from attnbench.cli import machine_runs
-    from attnbench.cli.plugin_loading import ask, check_options, load_plugins
+    from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
     from attnbench.cli.printing.first_screen import show
     from attnbench.cli.printing.first_screen_content import content
     from attnbench.cli.printing.tables import print_json
@@ -82,7 +82,7 @@ def command(
     with machine_runs.machines_of(cluster, device, *parallel.PRELOAD) as machines:
         places = machine_runs.start(machines, results, preload=parallel.PRELOAD)
         plugins = load_plugins(strict=strict)
-        check_options(addresses or ())
+        try_options(addresses or ())
         runs = machine_runs.plan(
             places,
             selection,
@@ -93,7 +93,7 @@ def command(
             contract=Contract(threads=threads, timing=timing),
             budget_s=seconds,
         )
-        plan = ask("plan", targets=addresses, invariants=None, **options)
+        plan = ask(PLAN, targets=addresses, invariants=None, **options)
         workers = None if machines is None else machines.cluster
         try:
             _check(plan, options, check_seconds, outcomes, workers)
