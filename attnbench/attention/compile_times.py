@@ -55,17 +55,17 @@ def note_compiled(seconds: float, *, cached: bool) -> None:
 @contextmanager
 def compilations() -> Iterator[Compiled]:
     """Collect what is compiled in this context; complete after it ends."""
-    found = Compiled()
+    total = Compiled()
     before = _by_torch()
-    token = _OPEN.set(found)
+    token = _OPEN.set(total)
     try:
-        yield found
+        yield total
     finally:
         _OPEN.reset(token)
         seconds, graphs, hits = (now - old for now, old in zip(_by_torch(), before, strict=True))
-        found.seconds += seconds
-        found.loaded += int(min(hits, graphs))
-        found.made += int(max(0, graphs - hits))
+        total.seconds += seconds
+        total.loaded += int(min(hits, graphs))
+        total.made += int(max(0, graphs - hits))
 
 
 def _by_torch() -> tuple[float, float, float]:

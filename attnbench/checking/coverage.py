@@ -45,7 +45,7 @@ def gaps_of(subject: Subject) -> tuple[Gap, ...]:
     entries.append(
         (not gradients, 2, "gradients were not looked at", "the convention gradients=True")
     )
-    gaps = [Gap(subject.name, weight, *told) for holds, weight, *told in entries if holds]
+    gaps = [Gap(subject.name, weight, *fields) for holds, weight, *fields in entries if holds]
     return tuple(sorted(gaps, key=lambda gap: -gap.weight))
 
 

@@ -62,8 +62,8 @@ def raising_remedy(subject: Subject, case: Case, *, smallest: bool) -> str:
     """What to declare if a subject raises at a case, and not at a similar one; otherwise empty."""
     if case.is_narrow:  # cases shrink to wider types if they can
         known = smallest and "float32" in subject.dtypes
-        told = 'dtypes=("float32", ...) in the spec, or --dtype float32'
-        return f"it raises in half types only: {told}" if known else ""
+        advice = 'dtypes=("float32", ...) in the spec, or --dtype float32'
+        return f"it raises in half types only: {advice}" if known else ""
     if isinstance(subject.spec, LayerSpec) or _answers(subject, case):
         return ""  # a layer has one size, and what raises is another call of the check
     for sizes, declared, change in _SIZES:

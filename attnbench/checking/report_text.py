@@ -105,13 +105,13 @@ def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome
 
 def _by_design(lead: Outcome, others: Iterable[Outcome]) -> list[str]:
     """What to declare if the failure is meant; all, where conventions declare the others too."""
-    found = lead.failure
-    if found is None or (found.cause and not {*found.mistakes[:1]} <= _CONVENTIONS):
+    shown = lead.failure
+    if shown is None or (shown.cause and not {*shown.mistakes[:1]} <= _CONVENTIONS):
         return []
     designs = {o.invariant: o.failure.by_design for o in (lead, *others) if o.failure is not None}
     every = designs.keys() <= known_causes()["conventions"].keys()
-    told = dict.fromkeys(designs.values() if every else [found.by_design])
-    return [f"  by design? {text}" for text in told if text]
+    declarations = dict.fromkeys(designs.values() if every else [shown.by_design])
+    return [f"  by design? {text}" for text in declarations if text]
 
 
 def _lines_of(failure: Failure) -> list[str]:

@@ -34,11 +34,11 @@ def probed(target: Address, call: str | None = None) -> dict[str, Any]:
         raw = subject.spec
         if not isinstance(raw, MechanismSpec):
             raise UsageError(f"{target} is a {type(raw).__name__}; probe takes query, key, value.")
-    found = probe(raw, call=call)
+    result = probe(raw, call=call)
     return {
-        "answers": [asdict(answer) for answer in found.answers.values()],
-        "options": found.options,
-        "proposal": found.proposal,
+        "answers": [asdict(answer) for answer in result.answers.values()],
+        "options": result.options,
+        "proposal": result.proposal,
     }
 
 

@@ -124,7 +124,7 @@ def command(
     pairs, then up to 30 and 60 for undecided rows. Exits with 1 if a row is slower, and with 4 if a
     row is ambiguous.
     """
-    found = compare(
+    comparison = compare(
         *targets,
         set_name=set_name,
         workload=workload or (),
@@ -138,11 +138,11 @@ def command(
         results=results,
     )
     if as_json:
-        print_json(found.data)
+        print_json(comparison.data)
     else:
-        print_parts(found.parts)
-    rows = found.data["rows"]
-    if found.data.get("interrupted"):
+        print_parts(comparison.parts)
+    rows = comparison.data["rows"]
+    if comparison.data.get("interrupted"):
         return INTERRUPTED
     if not rows:  # all are new in B
         return INCONCLUSIVE

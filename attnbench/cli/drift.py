@@ -74,8 +74,8 @@ def _rows(
         try:
             rows += call(Task(str(target), function, {"target": target, **arguments}, _TIMEOUT_S))
         except PluginError as error:
-            told = str(error).rpartition("Traceback (most recent call last):\n")[2]
-            errors[str(target)] = next(line for line in told.splitlines() if line[:1].strip())
+            trace = str(error).rpartition("Traceback (most recent call last):\n")[2]
+            errors[str(target)] = next(line for line in trace.splitlines() if line[:1].strip())
     return rows, errors
 
 

@@ -69,12 +69,12 @@ def arguments(inputs: Inputs, accepts: Collection[str], conventions: Conventions
 
 def _options(inputs: Inputs, accepts: Collection[str]) -> dict[str, Any]:
     """The options of the inputs that are set."""
-    found = {name: getattr(inputs, name) for name in ("dropout_p", "enable_gqa")}
-    found = {name: option for name, option in found.items() if option}
-    refused = [name for name in found if name not in accepts]
+    given = {name: getattr(inputs, name) for name in ("dropout_p", "enable_gqa")}
+    given = {name: option for name, option in given.items() if option}
+    refused = [name for name in given if name not in accepts]
     if refused:
         raise RefusalError(f"does not accept {refused[0]}")
-    return found
+    return given
 
 
 _BY_KEY = ("key_row", "key_padding", "padding")

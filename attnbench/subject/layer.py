@@ -126,17 +126,17 @@ class LayerSubject(Subject):
         try:
             return self.spec.make(query_size, **self.options)
         except Exception as error:
-            told = f"make({query_size}) of {self.name} raised {type(error).__name__}: {error}"
+            text = f"make({query_size}) of {self.name} raised {type(error).__name__}: {error}"
             if isinstance(error, AttributeError | TypeError):
-                told += "\n  make gets E, an int, and nothing else: give make=lambda size: ..."
+                text += "\n  make gets E, an int, and nothing else: give make=lambda size: ..."
             elif self.spec.sizes is None:
-                told += (
+                text += (
                     "\n  Every E is legal unless the spec says otherwise: give "
                     "sizes=lambda size: ..., the nearest legal one."
                 )
             else:
-                told += f"\n  sizes gives {query_size} for a legal E."
-            raise ShapeError(told) from error
+                text += f"\n  sizes gives {query_size} for a legal E."
+            raise ShapeError(text) from error
 
     @functools.cached_property
     def constant_parameters(self) -> tuple[str, ...]:
@@ -236,18 +236,18 @@ class LayerSubject(Subject):
 
     def beside(self, hidden: Tensor) -> dict[str, Any]:
         """The constant source, one for all items, and extras, one for all tokens."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         batch, size = hidden.shape[0], hidden.shape[-1]
         if "source" in self.accepts:
             # numbers that are exact in every dtype, and that a compiler can trace
             numbers = torch.arange(SOURCE * size, device=hidden.device) * 19 % 33 - 16
-            found["source"] = (numbers / 8).to(hidden).reshape(SOURCE, size).repeat(batch, 1, 1)
+            values["source"] = (numbers / 8).to(hidden).reshape(SOURCE, size).repeat(batch, 1, 1)
         if "extras" in self.accepts:
-            found["extras"] = {
+            values["extras"] = {
                 name: torch.full(hidden.shape[:-1], number, dtype=dtype, device=hidden.device)
                 for name, (number, dtype) in self._one_token.items()
             }
-        return found
+        return values
 
     @functools.cached_property
     def _one_token(self) -> dict[str, tuple[Any, torch.dtype]]:
@@ -264,15 +264,15 @@ class LayerSubject(Subject):
         """
         assert self.spec.extras is not None
         drawn, wanted = self.spec.extras(case, generator), (case.lead[0], case.q_len)
-        found = dict(drawn) if isinstance(drawn, Mapping) else {type(drawn).__name__: drawn}
-        for name, tensor in found.items():
+        tensors = dict(drawn) if isinstance(drawn, Mapping) else {type(drawn).__name__: drawn}
+        for name, tensor in tensors.items():
             shape = tuple(getattr(tensor, "shape", ()))
             if shape != wanted:
                 raise ShapeError(
                     f"extras of {self.name} gave {name!r} of shape {shape} for B = {wanted[0]} and "
                     f"L = {wanted[1]}, but should give a dict of {wanted}, one entry a token."
                 )
-        return {name: tensor.to(case.device) for name, tensor in found.items()}
+        return {name: tensor.to(case.device) for name, tensor in tensors.items()}
 
     def new_cache(self, module: nn.Module, batch_size: int) -> Any:
         """Create an empty cache."""

@@ -27,9 +27,9 @@ def limits_of(subject: LayerSubject, most_rows: int, most_tokens: int) -> tuple[
 
 def limits_in_words(name: str, limits: tuple[int, int]) -> str:
     """A line for the end of a report."""
-    found = [f"{most} {of}" for most, of in zip(limits, ("rows", "tokens"), strict=True) if most]
-    told = f"Not looked at, {name}: calls with more than {' or '.join(found)}, which raise"
-    return told if found else ""
+    most_of = [f"{most} {of}" for most, of in zip(limits, ("rows", "tokens"), strict=True) if most]
+    text = f"Not looked at, {name}: calls with more than {' or '.join(most_of)}, which raise"
+    return text if most_of else ""
 
 
 def _limit(takes: Callable[[int], bool], most: int) -> int:

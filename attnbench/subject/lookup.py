@@ -60,14 +60,14 @@ def subjects() -> list[str]:
 def installed(source: Registry | None = None) -> list[Subject]:
     """Every installed subject, sorted by address."""
     source = source or registry()
-    found = []
+    entries = []
     for address, spec, _ in source.specs():
         if isinstance(spec, KernelSpec) and spec.scoring not in source.scoring_names:
             continue  # the plugin of its scoring function is blocked or failed
         variants = () if isinstance(spec, KernelSpec) else spec.variants
         for options in ({}, *variants):
-            found.append(_subject(spec, replace(address, options=options)))
-    return sorted(found, key=lambda subject: subject.name)
+            entries.append(_subject(spec, replace(address, options=options)))
+    return sorted(entries, key=lambda subject: subject.name)
 
 
 def resolve(target: Any, style: str | None = None) -> list[Subject]:
@@ -112,13 +112,13 @@ def make_scoring(address: str | ScoringSpec, query_size: int, key_size: int) -> 
     Raises:
         UnknownNameError, OptionError, ShapeError: it is unknown, or cannot be made like this.
     """
-    found = resolve(address)
-    if len(found) != 1 or found[0].kind != "scoring":
+    matches = resolve(address)
+    if len(matches) != 1 or matches[0].kind != "scoring":
         raise OptionError(
             f"scoring={address} is not a scoring function; one is "
             f"{', '.join(s.name for s in installed() if s.kind == 'scoring')}."
         )
-    return found[0].make(query_size, key_size, 0)
+    return matches[0].make(query_size, key_size, 0)
 
 
 def _is_distribution(address: Address) -> bool:

@@ -37,13 +37,13 @@ def output_and_more(result: Any) -> tuple[Any, Any]:
     return result, None
 
 
-def is_plain(found: object) -> TypeGuard[Tensor]:
+def is_plain(value: object) -> TypeGuard[Tensor]:
     """Whether it is a tensor of numbers on the CPU, which can be read and compared."""
     return (
-        isinstance(found, Tensor)
-        and (found.device.type, found.layout) == ("cpu", torch.strided)
-        and found.is_floating_point()
-        and not found.is_nested
+        isinstance(value, Tensor)
+        and (value.device.type, value.layout) == ("cpu", torch.strided)
+        and value.is_floating_point()
+        and not value.is_nested
     )
 
 

@@ -109,8 +109,8 @@ class Screen:
         message = counts_text(CheckReport(tuple(outcomes)))
         seconds = sum(outcome.seconds for outcome in outcomes)
         cases = sum(outcome.cases for outcome in outcomes)
-        said = "ok" if any(outcome.status == "passed" for outcome in outcomes) else "skipped"
-        head = f"{'see above' if failures else said:9}  {subject}"
+        state = "ok" if any(outcome.status == "passed" for outcome in outcomes) else "skipped"
+        head = f"{'see above' if failures else state:9}  {subject}"
         column = 11 + self._subject_width
         message = f"{seconds:6.1f} s  {_cases(cases)}: {message}"
         print_line(_two_parts(head, column, message), "failed" if failures else "passed")
