@@ -107,16 +107,16 @@ def assert_attention_close(
         try:
             agree_within(actual, right.output, allowed, "output", "attention in float64")
         except InvariantViolation as violation:
-            said, own = str(violation), actual.dtype
+            message, own = str(violation), actual.dtype
             if torch.finfo(own).eps > torch.finfo(query.dtype).eps and internal_dtype is None:
-                said += (
+                message += (
                     f"\n  actual is {own}, and query {query.dtype}: pass the inputs that the "
                     f"function got, or internal_dtype={own}"
                 )
             cause = cause_of_output(inputs, actual)
             if cause is not None:
-                said += f"\n  likely cause: {cause_in_words(cause)}"
-            raise violation.reworded(said, cause=cause) from None
+                message += f"\n  likely cause: {cause_in_words(cause)}"
+            raise violation.reworded(message, cause=cause) from None
 
 
 class Expected:

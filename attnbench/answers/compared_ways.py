@@ -100,9 +100,9 @@ def _compared(pair: Pair, *, logits: bool) -> dict[str, Any]:
     if pair.by_convention and found.verdict == "bug":
         values = [run(way, given)[found.place].item() for way in (first, second)]
         if math.isfinite(values[0]) == math.isfinite(values[1]):
-            told = f"{first.name} gives {values[0]:.4g}, {second.name} {values[1]:.4g}"
-            said = f"what a query without keys gives is a convention, and {told}"
-            found = replace(found, verdict=CONVENTION, reason=said)
+            values_of_both = f"{first.name} gives {values[0]:.4g}, {second.name} {values[1]:.4g}"
+            text = f"what a query without keys gives is a convention, and {values_of_both}"
+            found = replace(found, verdict=CONVENTION, reason=text)
     return found.to_dict() | (_as_logits(first, second, given) if logits else {})
 
 
@@ -130,8 +130,8 @@ def _of_two(
         rows = {"": None} if empty is None else {": its others": ~empty, ": without keys": empty}
         for words, kept in rows.items():
             ways = [Way(s.name, module, call.output(s, kept), dtype) for s, module in pair]
-            told, by_convention = f"{call.words}{words}", kept is empty is not None
-            yield Pair(told, ways[0], ways[1], call.tensors, by_convention)
+            description, by_convention = f"{call.words}{words}", kept is empty is not None
+            yield Pair(description, ways[0], ways[1], call.tensors, by_convention)
 
 
 def _share_weights(first: Subject, second: Subject, one: nn.Module, two: nn.Module) -> None:
@@ -139,9 +139,9 @@ def _share_weights(first: Subject, second: Subject, one: nn.Module, two: nn.Modu
     for name in sorted({*state, *own}):
         sizes = [tuple(held[name].shape) if name in held else None for held in (state, own)]
         if sizes[0] != sizes[1]:
-            told = (f"is {size}" if size else "is missing" for size in sizes)
+            states = (f"is {size}" if size else "is missing" for size in sizes)
             raise UsageError(
                 f"{second.name} does not take the weights of {first.name}, so that their outputs "
-                f"cannot be compared: {name} {' in one, and '.join(told)} in the other"
+                f"cannot be compared: {name} {' in one, and '.join(states)} in the other"
             )
     two.load_state_dict(state)

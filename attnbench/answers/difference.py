@@ -128,26 +128,28 @@ def compare_ways(first: Way, second: Way, inputs: Tensors) -> Difference:
         return Difference(verdict="bug", reason=unlike, **found, **parting_of_both(pair, inputs))
     if equal(*(o.double() for o in outputs)):
         return Difference(verdict="same", reason="no element differs", **found)
-    said = _of_both(pair, inputs, exact)
-    if said:
-        return Difference(verdict="bug", reason=said, **found, **parting_of_both(pair, inputs))
+    explanation = _of_both(pair, inputs, exact)
+    if explanation:
+        return Difference(
+            verdict="bug", reason=explanation, **found, **parting_of_both(pair, inputs)
+        )
     worst, way = max(((own, first), (other, second)), key=lambda one: one[0])
     if worst > UNITS:
-        told = (
+        text = (
             f"{way.name} is off by {worst:.3g} units from its own run in float64, and rounding "
             f"explains {UNITS:g}: it loses more than {short(way.dtype)} has to"
         )
-        return Difference(verdict="bug", reason=told, **found, **loss_of_one(way, inputs))
+        return Difference(verdict="bug", reason=text, **found, **loss_of_one(way, inputs))
     for way in pair:
         table = coarse_table(way, inputs)
         if table:
-            told = (
+            text = (
                 f"{way.name} computes a table in {short(way.dtype)} that is off by {table[0]:.3g} "
                 "units: rounding it once would cost half of one"
             )
-            return Difference(verdict="bug", reason=told, operations=table[1:], **found)
-    told = f"both are within {_limit(first.dtype):g} units of the same run in float64"
-    return Difference(verdict="rounding", reason=told, **found)
+            return Difference(verdict="bug", reason=text, operations=table[1:], **found)
+    text = f"both are within {_limit(first.dtype):g} units of the same run in float64"
+    return Difference(verdict="rounding", reason=text, **found)
 
 
 def _limit(dtype: torch.dtype) -> float:
@@ -164,12 +166,12 @@ def _both_nan(pair: tuple[Way, Way], inputs: Tensors, outputs: Tensors) -> str:
     count, total = int((~outputs[0].isfinite()).sum()), outputs[0].numel()
     if not count:
         return ""
-    told = (
+    texts = (
         f"{count} of {total} elements are NaN or infinite in both {pair[0].name} and {pair[1].name}"
     )
     if remark := _not_finite(inputs):
-        raise UsageError(f"{told}{remark}: give finite ones.")
-    return told
+        raise UsageError(f"{texts}{remark}: give finite ones.")
+    return texts
 
 
 def _not_finite(inputs: Tensors) -> str:
@@ -230,13 +232,13 @@ def _most(gap: Tensor, unit: Tensor) -> float:
 def _unlike_nan(pair: tuple[Way, Way], inputs: Tensors, outputs: Tensors) -> str:
     """A sentence on elements that are finite on one side only; ``""`` without any."""
     finite = [output.isfinite() for output in outputs]
-    apart = finite[0] != finite[1]
-    if not bool(apart.any()):
+    differ = finite[0] != finite[1]
+    if not bool(differ.any()):
         return ""
-    place = apart.nonzero()[0].tolist()
+    place = differ.nonzero()[0].tolist()
     values = [float(output[tuple(place)]) for output in outputs]
-    told = (f"{way.name} gives {value:.4g}" for way, value in zip(pair, values, strict=True))
-    return f"at {place}, {' and '.join(told)}{_not_finite(inputs)}"
+    texts = (f"{way.name} gives {value:.4g}" for way, value in zip(pair, values, strict=True))
+    return f"at {place}, {' and '.join(texts)}{_not_finite(inputs)}"
 
 
 def _worst(gap: Tensor, unit: Tensor, outputs: Tensors) -> tuple[float, tuple[int, ...]]:

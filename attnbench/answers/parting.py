@@ -242,5 +242,5 @@ def loss_of_one(way: Way, inputs: Tensors) -> dict[str, Any]:
     if parted is None:
         alike = _alike(traces)
         parted = next((o for o, *rest in alike if lost(o.output, *(t.output for t in rest))), None)
-    told = () if parted is None else (_in_words(way.name, parted),)
-    return {"parted_in": module_name, "operations": told}
+    notes = () if parted is None else (_in_words(way.name, parted),)
+    return {"parted_in": module_name, "operations": notes}

@@ -178,8 +178,8 @@ def _first_difference(rerun: Rerun) -> dict[str, Any]:
     else:
         bit = f"mantissa bit {mantissa - highest} of {mantissa}"
     values = float(one[tuple(place)]), float(other[tuple(place)])
-    told = f"{rerun.told}output{place} = {values[0]:.9g}, not {values[1]:.9g}"
-    return {"place": told, "bit": bit, "units": 0.0}
+    text = f"{rerun.prefix}output{place} = {values[0]:.9g}, not {values[1]:.9g}"
+    return {"place": text, "bit": bit, "units": 0.0}
 
 
 def _units(rerun: Rerun) -> float:

@@ -39,12 +39,12 @@ class Rerun:
     Args:
         got: ``(..., L', Ev)`` by the arrangement.
         expected: the same part of the call as it is.
-        told: what ``got`` is, for a message.
+        prefix: what ``got`` is, for a message.
     """
 
     got: Tensor
     expected: Tensor
-    told: str
+    prefix: str
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ def _chunks(subject: Subject, module: nn.Module, inputs: Inputs) -> Iterator[Rer
         if 0 < last - first < length:
             rows = torch.arange(first, last)
             got = subject.output(module, select_queries(inputs, rows))
-            told = f"queries {first} to {last - 1} of {length} alone: "
-            yield Rerun(got, whole[..., first:last, :], told)
+            change = f"queries {first} to {last - 1} of {length} alone: "
+            yield Rerun(got, whole[..., first:last, :], change)
 
 
 def _cached_chunks(
@@ -110,8 +110,8 @@ def _cached_chunks(
     for cut in {1, length // 2, length - 1} - {0, length}:
         start, cache = subject.call(module, hidden[:, :cut], None, subject.new_cache(module, batch))
         rest, _ = subject.call(module, hidden[:, cut:], None, cache)
-        told = f"{cut} tokens, then {length - cut} with the cache, not all at once: "
-        yield Rerun(torch.cat((start, rest), 1), whole, told)
+        change = f"{cut} tokens, then {length - cut} with the cache, not all at once: "
+        yield Rerun(torch.cat((start, rest), 1), whole, change)
 
 
 def _has_chunks(subject: Subject) -> str | None:
@@ -178,7 +178,7 @@ def _holds(arrangement: Arrangement) -> Callable[[Subject, Case], None]:
         module, inputs = subject.build(case)
         with torch.no_grad():
             for rerun in arrangement.reruns(subject, module, inputs):
-                what = f"{rerun.told}output"
+                what = f"{rerun.prefix}output"
                 agree_within(rerun.got, rerun.expected, 0.0, what, "the call as it is")
 
     return check

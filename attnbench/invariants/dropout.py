@@ -91,8 +91,8 @@ def asking_for_weights_changes_nothing(subject: Subject, case: Case) -> None:
         inputs, leaves = leaves_of(base.module, base.inputs)
         got, _ = subject.output_and_weights(base.module, inputs)
         expected, weight = base.run(inputs), base.other(base.output)
-        told, other = "with return_weights=True", "the call without"
-        same_gradients(got, expected, leaves, weight, told, other, eps=base.eps)
+        change, other = "with return_weights=True", "the call without"
+        same_gradients(got, expected, leaves, weight, change, other, eps=base.eps)
     if "dropout_p" not in subject.accepts:
         return
     base.module.train()
@@ -127,16 +127,16 @@ def every_call_drops_weights(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     base.module.train()
     for grouped in (False, True)[: 1 + _has_groups(subject, case)]:
-        inputs, told = base.inputs, ""
+        inputs, remark = base.inputs, ""
         if grouped:
             key, value = (t[..., : case.lead[-1] // 2, :, :] for t in (inputs.key, inputs.value))
             inputs = inputs.replace(key=key, value=value, enable_gqa=True)
-            told = ", enable_gqa=True"
+            remark = ", enable_gqa=True"
         plain = base.run(inputs)
         given = inputs.replace(dropout_p=0.5)
         # each has some weights or more: that all are kept in all calls does not happen by chance
         calls = [base.run(given) for _ in range(8)]
-        what = f"in training mode with dropout_p=0.5{told}, output"
+        what = f"in training mode with dropout_p=0.5{remark}, output"
         if all(torch.equal(output, plain) for output in calls):
             raise InvariantViolation(
                 f"{what} = that without dropout in each of {len(calls)} calls, but should differ: "

@@ -142,12 +142,12 @@ def dropout_is_independent(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case.replace(lead=()))
     count = _CALLS // 4
     many = inputs.map(lambda tensor: tensor.expand(count, 2, *tensor.shape))
-    told = ""
+    remark = ""
     if (
         "enable_gqa" in subject.accepts and case.variant("heads", "grouped") == "grouped"
     ):  # both heads are of one group
         key, value = many.key[:, :1], many.value[:, :1]
-        many, told = many.replace(key=key, value=value, enable_gqa=True), ", enable_gqa=True"
+        many, remark = many.replace(key=key, value=value, enable_gqa=True), ", enable_gqa=True"
     torch.manual_seed(case.seed)
     with torch.no_grad():
         dropped = subject.output(module.train(), many.replace(dropout_p=_SHARE)).double()
@@ -168,7 +168,7 @@ def dropout_is_independent(subject: Subject, case: Case) -> None:
         rows = [divmod(int(varies.nonzero()[i]), dropped.shape[-2]) for i in worst]
         (head, row), (other, last) = rows
         raise InvariantViolation(
-            f"over {count} calls in training mode with dropout_p={_SHARE}{told}, the correlation "
+            f"over {count} calls in training mode with dropout_p={_SHARE}{remark}, the correlation "
             f"of output[:, {head}, {row}] and output[:, {other}, {last}] = "
             f"{float(together.max()):.3f}, but should be 0 ± {allowed:.2g}: every weight is "
             "dropped by itself, not with those of another query or head"

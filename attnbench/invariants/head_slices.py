@@ -60,12 +60,12 @@ def heads_may_be_split(subject: Subject, case: Case) -> None:
     keys = select_items(whole, (*rest, slice(start, start + count)))
     part = part.replace(key=keys.key, value=keys.value, valid_lens=whole.valid_lens)
     part = part.replace(**{name: tensor[first:last] for name, tensor in by_head.items()})
-    told = f"heads {first} to {last - 1} by themselves"
+    change = f"heads {first} to {last - 1} by themselves"
     if "head_offset" in subject.accepts:
-        part, told = part.replace(head_offset=first), f"{told}, with head_offset={first}"
+        part, change = part.replace(head_offset=first), f"{change}, with head_offset={first}"
     base.expect(
         base.run(part),
-        f"{told}, output",
+        f"{change}, output",
         f"these heads among all {kv_heads * group}",
         taken=lambda output: output[..., first:last, :, :],
     )

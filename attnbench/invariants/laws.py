@@ -75,19 +75,19 @@ class _Law:
         return oracle.score_budget(units=units)
 
     def same(
-        self, inputs: Inputs, told: str, other: str, units: float = 16.0, *, rounded: bool = False
+        self, inputs: Inputs, change: str, other: str, units: float = 16.0, *, rounded: bool = False
     ) -> None:
         """Raise where other inputs do not give the same scores, or output.
 
         Args:
             inputs: the other ones.
-            told, other: what they and the first ones are called.
+            change, other: what they and the first ones are called.
             units: in the last place, by which each feature may be rounded.
             rounded: whether the features of the other inputs are rounded themselves. Features that
                 are exactly 0 in the first ones then allow nothing, and those of the others count.
         """
         if self.what == "output":
-            self.base.expect(self.base.run(inputs), f"{self.where}{told} output", other)
+            self.base.expect(self.base.run(inputs), f"{self.where}{change} output", other)
             return
         mine = self.base.inputs
         expected = self.scores(mine.query, mine.key)
@@ -95,7 +95,7 @@ class _Law:
         if rounded:
             budget = torch.maximum(budget, self.budget(inputs.query, inputs.key, units))
         got = self.scores(inputs.query, inputs.key)
-        agree_within(got, expected, budget, f"{self.where}{told} scores", other)
+        agree_within(got, expected, budget, f"{self.where}{change} scores", other)
 
 
 _law = functools.partial(
@@ -115,8 +115,8 @@ _law = functools.partial(
 def translation_invariant(subject: Subject, case: Case) -> None:
     """Scores are the same if query and key are moved together, however far."""
     law = _Law(subject, case, far=False)
-    told = f"query and key both moved by {law.offset:g},"
-    law.same(law.moved(law.inputs), told, "the call at the origin")
+    change = f"query and key both moved by {law.offset:g},"
+    law.same(law.moved(law.inputs), change, "the call at the origin")
 
 
 @_law()
@@ -128,8 +128,8 @@ def rotation_invariant(subject: Subject, case: Case) -> None:
     signs = torch.randint(2, (size,), generator=law.base.generator) * 2 - 1
     turned = (t[..., order] * signs.to(t) for t in (inputs.query, inputs.key))
     query, key = turned
-    told = "features of query and key both permuted and flipped,"
-    law.same(inputs.replace(query=query, key=key), told, "the call without that")
+    change = "features of query and key both permuted and flipped,"
+    law.same(inputs.replace(query=query, key=key), change, "the call without that")
     if law.where or case.is_narrow:
         return  # a general rotation is not exact
     noise = torch.randn(size, size, generator=law.base.generator, dtype=torch.float64)
@@ -137,8 +137,8 @@ def rotation_invariant(subject: Subject, case: Case) -> None:
     query, key = ((t.cpu().double() @ turn).to(t) for t in (inputs.query, inputs.key))
     rotated = inputs.replace(query=query, key=key)
     # the rotation rounds too: each feature is a sum, and the turn itself is one in float64 only
-    told = "query and key both rotated,"
-    law.same(rotated, told, "the call without that", units=64.0, rounded=True)
+    change = "query and key both rotated,"
+    law.same(rotated, change, "the call without that", units=64.0, rounded=True)
 
 
 @_law()
@@ -148,8 +148,8 @@ def query_independent(subject: Subject, case: Case) -> None:
     base = law.base
     noise = torch.randn(base.inputs.query.shape, generator=base.generator, dtype=torch.float64)
     query = base.inputs.query + noise.to(base.inputs.query)
-    told = f"{law.where}with other queries, output"
-    base.expect(base.run(base.inputs.replace(query=query)), told, "the call with the first ones")
+    change = f"{law.where}with other queries, output"
+    base.expect(base.run(base.inputs.replace(query=query)), change, "the call with the first ones")
 
 
 @_law(applies=has_scores)
@@ -196,8 +196,8 @@ def monotone_in_distance(subject: Subject, case: Case) -> None:
     query, key = law.base.inputs.query, law.base.inputs.key
     scores = law.scores(query, key).cpu().double()
     slack = law.budget(query, key)
-    apart = query.cpu().double().unsqueeze(-2) - key.cpu().double().unsqueeze(-3)
-    distance = apart.square().sum(-1)
+    difference = query.cpu().double().unsqueeze(-2) - key.cpu().double().unsqueeze(-3)
+    distance = difference.square().sum(-1)
     order = distance.argsort(-1)
     near, far = order[..., :-1], order[..., 1:]
     (s_near, s_far), (t_near, t_far), (d_near, d_far) = (

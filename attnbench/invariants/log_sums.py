@@ -125,8 +125,8 @@ def _empty(lse: Tensor, seen: Tensor, expected: float) -> None:
 
 def _returns(subject: Subject) -> str | None:
     assert isinstance(subject, MechanismSubject)
-    told = 'returns no log-sum-exp: declare returns=("output", "lse")'
-    return None if "lse" in subject.spec.returns else told
+    reason = 'returns no log-sum-exp: declare returns=("output", "lse")'
+    return None if "lse" in subject.spec.returns else reason
 
 
 def _split_cases(subject: Subject) -> CaseStrategy:
@@ -149,9 +149,9 @@ def splits_merge(subject: Subject, case: Case) -> None:
     base, gradients = sums.base, case.variant("gradients", False)
     leaves = base.inputs.map(lambda tensor: tensor.detach().clone().requires_grad_(bool(gradients)))
     whole = sums.ask(leaves)
-    told, parts = _parts(base, str(case.variant("split", "halves")))
+    change, parts = _parts(base, str(case.variant("split", "halves")))
     merged = merge([sums.ask(select_keys(leaves, part)) for part in parts])
-    what = f"merged over {told}"
+    what = f"merged over {change}"
     seen = whole[1] > -math.inf
     one, other = (lse.masked_fill(~seen, 0.0) for lse in (merged[1], whole[1]))
     allowed = sums.allowed(other, other.cpu())
@@ -172,8 +172,8 @@ def splits_merge(subject: Subject, case: Case) -> None:
         loss = (output * weights[0]).sum() + (lse * weights[1]).sum()
         found.append(_gradients(loss, named))
     for name, got in found[0].items():
-        told = f"{what}, gradient by {name}"
-        same_gradient(got, found[1][name], told, "the call on all keys", eps=eps)
+        change = f"{what}, gradient by {name}"
+        same_gradient(got, found[1][name], change, "the call on all keys", eps=eps)
 
 
 def _gradients(loss: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | None]:

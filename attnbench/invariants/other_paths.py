@@ -54,10 +54,10 @@ def _loaded(subject: Subject, module: nn.Module, case: Case) -> nn.Module:
         made = made.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
         made.load_state_dict(module.state_dict(), strict=True)
     except Exception as error:
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise JudgementError(
             f"{subject.name}, which same_as names, does not load this one's state_dict: "
-            f"{type(error).__name__}: {said}"
+            f"{type(error).__name__}: {message}"
         ) from error
     return made
 
@@ -118,8 +118,8 @@ def _same_layer(layer: LayerCase, there: LayerCase) -> None:
     got = layer.run(layer.hidden, layer.mask)
     dtype = got.dtype  # who rounds more coarsely has the budget
     judge = layer if layer.subject.eps(dtype) >= there.subject.eps(dtype) else there
-    told = f"{there.subject.name}, which same_as names,"
-    judge.expect(got, expected, real, "output", told)
+    change = f"{there.subject.name}, which same_as names,"
+    judge.expect(got, expected, real, "output", change)
     if has_no_gradients(layer.subject) or has_no_gradients(there.subject):
         return
     weight, gradients = layer.other(got), []
@@ -131,7 +131,7 @@ def _same_layer(layer: LayerCase, there: LayerCase) -> None:
         output = torch.where(real, output, torch.zeros_like(output))
         gradients.append(differentiate(output, [hidden], weight)[0])
     eps = 4 * torch.finfo(dtype).eps
-    same_gradient(gradients[1], gradients[0], "gradient by hidden", told, eps=eps)
+    same_gradient(gradients[1], gradients[0], "gradient by hidden", change, eps=eps)
 
 
 def _told_of(subject: Subject, call: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -27,12 +27,13 @@ from attnbench.invariants.toolkit.documents import HUGE, OPTIONS, Documents
 from attnbench.subject.subject import Subject
 
 _PAGES = (
-    (4, "in order"),
-    (4, "in another order, with gaps"),
-    (3, "of 3"),
-    (1, "of 1"),
-    (256, "of 256"),
+    (4, False, "in order"),
+    (4, True, "in another order, with gaps"),
+    (3, True, "of 3"),
+    (1, True, "of 1"),
+    (256, True, "of 256"),
 )
+"""The size of pages, whether they are in another order, and what they are called."""
 _UNWRITTEN = "in another order, with NaN where nothing was written"
 
 
@@ -93,7 +94,7 @@ def _equals(subject: Subject, case: Case) -> None:
     got = documents.packed(documents.joined(leaves))
     full = [number for number, (count, _) in enumerate(documents.lengths) if count]
     expected = torch.cat([documents.separate(leaves[number]) for number in full])
-    what, other = f"packed output {documents.told}", "each document by itself"
+    what, other = f"packed output {documents.text}", "each document by itself"
     agree_within(got, expected, documents.allowed(expected), what, other)
     if not (got.requires_grad and expected.requires_grad):
         return
@@ -108,7 +109,7 @@ def _equals(subject: Subject, case: Case) -> None:
         name, number = ("query", "key", "value")[place % 3], full[place // 3]
         zeros = torch.zeros_like(wanted[place])
         one, two = (zeros if gradient is None else gradient for gradient in (one, two))
-        what = f"packed {documents.told}: gradient of {name} of document {number}"
+        what = f"packed {documents.text}: gradient of {name} of document {number}"
         agree_within(one, two, documents.allowed(two), what, other)
 
 
@@ -132,7 +133,7 @@ def packed_documents_are_independent(subject: Subject, case: Case) -> None:
                 got = documents.packed(documents.joined(changed))
                 rest = torch.ones(len(got), dtype=torch.bool)
                 rest[start : start + count] = False
-                what = f"packed {documents.told}: with other tokens in document {number}, output"
+                what = f"packed {documents.text}: with other tokens in document {number}, output"
                 held = torch.where(rest[:, None, None].to(got.device), got, expected)
                 agree_within(held, expected, 0.0, what, "with its own")
             start += count
@@ -147,7 +148,7 @@ def packed_slack_is_inert(subject: Subject, case: Case) -> None:
     tensors = documents.joined(documents.parts, slack=2)
     tensors = [tensor.detach().requires_grad_(gradients) for tensor in tensors]
     output = documents.packed(tensors)
-    what = f"packed {documents.told}, and two rows of none behind them: output"
+    what = f"packed {documents.text}, and two rows of none behind them: output"
     real = output[: len(expected)]
     agree_within(real, expected, documents.allowed(expected), what, "the call without those rows")
     if not bool(output.isfinite().all()):
@@ -158,7 +159,7 @@ def packed_slack_is_inert(subject: Subject, case: Case) -> None:
         ("query", "key", "value"), torch.autograd.grad(real.sum(), tensors), strict=True
     ):
         what = (
-            f"packed {documents.told}, and two rows of none behind them: their gradient of {name}"
+            f"packed {documents.text}, and two rows of none behind them: their gradient of {name}"
         )
         holds(gradient[-2:] == 0, what, gradient[-2:], "0")
 
@@ -176,9 +177,9 @@ def _over_all_pages(subject: Subject, case: Case) -> None:
     parts = [documents.part(new, length) for length in lengths]
     with torch.no_grad():
         expected = torch.stack([documents.separate(part) for part in parts])
-        for size, told in _PAGES:
-            got = _over_pages(documents, parts, lengths, size, mixed=told != "in order")
-            what = f"over pages {told}, of rows of {lengths} tokens{documents.beside}: output"
+        for size, mixed, pages in _PAGES:
+            got = _over_pages(documents, parts, lengths, size, mixed=mixed)
+            what = f"over pages {pages}, of rows of {lengths} tokens{documents.beside}: output"
             agree_within(got, expected, documents.allowed(expected), what, "each row by itself")
         if subject.conventions.hidden_slots == "any":
             got = _over_pages(documents, parts, lengths, 4, mixed=True, unwritten=math.nan)

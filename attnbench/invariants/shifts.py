@@ -72,11 +72,11 @@ def common_shift_of_scores_changes_nothing(subject: Subject, case: Case) -> None
 
 def _compare(base: Baseline, shift: float) -> None:
     shifted = base.on(_shifted(base.inputs, shift))
-    told = f"with {-shift:g} times the scale added to all scores by one feature, output"
+    change = f"with {-shift:g} times the scale added to all scores by one feature, output"
     other = "the call with 0 in that feature"
     # a sum that holds the shift is rounded to the spacing of numbers of its size
     tolerance = 8 * base.eps * max(1.0, abs(shift)) * float(base.inputs.value.abs().max())
-    agree_within(shifted.output, base.output, tolerance, told, other)
+    agree_within(shifted.output, base.output, tolerance, change, other)
 
 
 def _cases_of(subject: Subject) -> Iterable[Case]:

@@ -95,8 +95,8 @@ def scales_restore_keys_and_values(subject: Subject, case: Case) -> None:
             restored = restored.replace(**{tensor: whole})
     dtype = case.dtype if kind in ("own", "zero") else kind
     what = "scale of 0" if kind == "zero" else "scale"
-    told = f"keys and values stored in {dtype} with a {what} by {by}, output"
-    base.on(restored).expect(base.run(given), told, "the call on their products with the scales")
+    change = f"keys and values stored in {dtype} with a {what} by {by}, output"
+    base.on(restored).expect(base.run(given), change, "the call on their products with the scales")
 
 
 attnbench_invariants = hook_of(__name__)

@@ -52,7 +52,7 @@ def _refusal(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         case = subject.legal(Case((2,), 3, 3, 8, 8, 8))
         module, inputs = subject.build(case)
-        told = None
+        answer = None
         for length in (2, 0):  # a cache that cannot be cropped may still be emptied
             _, cache = subject.call(module, inputs.query, None, subject.new_cache(module, 2))
             try:
@@ -61,12 +61,12 @@ def _refusal(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
                 if "crop" in operations:
                     subject.crop(cache, length)
             except NotImplementedError as error:
-                told = f"refused: {' and '.join(operations)} raises NotImplementedError: {error}"
+                answer = f"refused: {' and '.join(operations)} raises NotImplementedError: {error}"
             except Exception:  # the check itself reports it
                 return None
             else:
                 return None
-        return told
+        return answer
 
 
 def _wide_cases(subject: Subject) -> CaseStrategy:

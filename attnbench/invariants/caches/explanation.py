@@ -47,9 +47,9 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
     if judged == "ledger":
         return _lengths(stage)
     if judged == "rows" and "select" in kinds:
-        told = _left(stage, found)
-        if told:
-            return told
+        text = _left(stage, found)
+        if text:
+            return text
     cuts = _other_cuts(stage, found) if judged == "split" else ""
     return seen_tokens(stage, judged, found) + cuts + _in_double(stage, judged, found)
 
@@ -77,14 +77,14 @@ def _left(stage: Stage, found: FoundError) -> str:
 
 def _lengths(stage: Stage) -> str:
     """What the length is said to be after each of some appends to a new cache."""
-    told: list[str] = []
+    texts: list[str] = []
     for counts in ((1,), (3,), (1, 1), (3, 2)):
         try:
-            said = _length_after(stage, counts)
+            length_text = _length_after(stage, counts)
         except Exception:  # the program itself reports other errors
             return ""
-        told.append(f"{said!r} after {' + '.join(map(str, counts))}")
-    return f"\n  a new cache says {', '.join(told)}"
+        texts.append(f"{length_text!r} after {' + '.join(map(str, counts))}")
+    return f"\n  a new cache says {', '.join(texts)}"
 
 
 def _length_after(stage: Stage, counts: tuple[int, ...]) -> object:
@@ -137,13 +137,13 @@ def _other_cuts(stage: Stage, found: FoundError) -> str:
     others = [(total,), (1,) * total, (total - 1, 1), (1, total - 1), (*cuts[:-2], sum(cuts[-2:]))]
     if cuts[-1] > 1:
         others.append((*cuts[:-1], *[1] * cuts[-1]))
-    told: dict[str, list[str]] = {"right": [], "wrong": []}
+    outcomes: dict[str, list[str]] = {"right": [], "wrong": []}
     for other in dict.fromkeys(others):
         if list(other) != cuts:
             right = played(stage, "split", steps(begin.count, *other)) is None
             cut = " + ".join(map(str, other)) if len(other) > 1 else f"{total} at once"
-            told["right" if right else "wrong"].append(cut)
-    parts = [f"as {_or(as_)} it is {how}" for how, as_ in told.items() if as_]
+            outcomes["right" if right else "wrong"].append(cut)
+    parts = [f"as {_or(as_)} it is {how}" for how, as_ in outcomes.items() if as_]
     return f"\n  cut {'; '.join(parts)}" if parts else ""
 
 
@@ -205,9 +205,9 @@ def _left_by_selection(
     changed, left = [], []
     for place, tensor in after.items():
         old = before.get(place)
-        told = f"{place} {tuple(tensor.shape)}"
+        description = f"{place} {tuple(tensor.shape)}"
         if old is None or old.shape != tensor.shape or not torch.equal(old, tensor):
-            changed.append(told)
+            changed.append(description)
         elif rows in tensor.shape:
-            left.append(told)
+            left.append(description)
     return changed[:_NAMED], left[:_NAMED]

@@ -61,9 +61,9 @@ class Player:
                 if self._raises_anyway(step):
                     self.over = True
                     return
-                told = raised_text(self.subject, error)
+                text = raised_text(self.subject, error)
                 raise FoundError(
-                    tuple(self.program), f"{told}{self._after()}", self.lines.raised()
+                    tuple(self.program), f"{text}{self._after()}", self.lines.raised()
                 ) from error
 
     def _raises_anyway(self, step: Step) -> bool:
@@ -80,8 +80,8 @@ class Player:
 
     def _after(self) -> str:
         refused = ", ".join(self._refused)
-        told = f"\n  {refused} was refused, which should leave the cache as it was"
-        return told if refused else ""
+        remark = f"\n  {refused} was refused, which should leave the cache as it was"
+        return remark if refused else ""
 
     def _play(self, step: Step) -> None:
         if step.kind == "begin":
@@ -176,11 +176,11 @@ class Player:
         spec = self.subject.spec.cache
         assert spec is not None
         assert spec.length is not None
-        said, held = spec.length(track.cache), track.seen.shape[1]
-        if type(said) is not int or said != held:
+        given, held = spec.length(track.cache), track.seen.shape[1]
+        if type(given) is not int or given != held:
             raise FoundError(
                 tuple(self.program),
-                f"length(cache) = {said!r}, but should be {held}: the slots appended and not "
+                f"length(cache) = {given!r}, but should be {held}: the slots appended and not "
                 f"cropped{self._after()}",
                 self.lines.counted(track.number),
             )

@@ -212,8 +212,8 @@ def _of_source(stage: Stage, judged: str, found: FoundError, first: _Replay) -> 
         before, after = (_one(s, first.track, row, 0)[back] for s in (stage, other))
         if _moves(stage, after, before):
             in_one.slots.append(token)
-    told = f"{in_calls} of the source; in one call on {in_one} of it: what it sees of it is wrong"
-    return "" if in_calls == in_one else told
+    text = f"{in_calls} of the source; in one call on {in_one} of it: what it sees of it is wrong"
+    return "" if in_calls == in_one else text
 
 
 def _with_source_token(subject: LayerSubject, token: int) -> LayerSubject:
@@ -236,8 +236,8 @@ def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
     if judged != "split" or last.count != 1 or calls == 1:
         return ""
     longer = (*before, replace(last, count=2))
-    told = ", though not in calls of two tokens: a call of one is computed in another way"
-    return told if played(stage, judged, longer) is None else ""
+    remark = ", though not in calls of two tokens: a call of one is computed in another way"
+    return remark if played(stage, judged, longer) is None else ""
 
 
 def _unseen(stage: Stage, judged: str, found: FoundError) -> str:

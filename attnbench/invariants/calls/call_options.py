@@ -101,19 +101,19 @@ def _agrees(option: str, base: Baseline, inputs: Inputs) -> None:
         stages = stages_of(inputs)
         right, rows = stages.output, stages.allowed.any(-1, keepdim=True)
         tolerance = _tolerance(base, inputs, right)
-    told = _told(option, inputs)
+    change = _told(option, inputs)
     with torch.set_grad_enabled(case.variant("gradients", False)):
         got = base.run(inputs)
     # rows without keys are for the invariants on them
     got = torch.where(rows.to(got.device), got, right.to(got))
-    agree_within(got, right, tolerance, f"{told}, output", "textbook attention")
+    agree_within(got, right, tolerance, f"{change}, output", "textbook attention")
     if case.variant("gradients", False) and has_gradients(subject, case):
-        _same_slopes(base, inputs, rows, told)
+        _same_slopes(base, inputs, rows, change)
     if "dropout_p" in subject.accepts and case.variant("dropout", False):
-        _drops(base, inputs, told)
+        _drops(base, inputs, change)
 
 
-def _same_slopes(base: Baseline, inputs: Inputs, rows: Tensor, told: str) -> None:
+def _same_slopes(base: Baseline, inputs: Inputs, rows: Tensor, change: str) -> None:
     weight = torch.randn(rows.shape[:-1], generator=base.generator, dtype=torch.float64)
     weight = weight.unsqueeze(-1) * rows
     given = inputs.map(lambda tensor: tensor.detach().clone().requires_grad_())
@@ -123,10 +123,10 @@ def _same_slopes(base: Baseline, inputs: Inputs, rows: Tensor, told: str) -> Non
         given = given.replace(sinks=leaves["sinks"])
     got = base.run(given)
     expected, weight = textbook_output(given).to(got), weight.to(got).expand(got.shape)
-    same_gradients(got, expected, leaves, weight, told, "textbook attention", eps=base.eps)
+    same_gradients(got, expected, leaves, weight, change, "textbook attention", eps=base.eps)
 
 
-def _drops(base: Baseline, inputs: Inputs, told: str) -> None:
+def _drops(base: Baseline, inputs: Inputs, change: str) -> None:
     """In training, each weight is dropped or divided by the share that is kept."""
     width, kv_len = inputs.value.shape[-1], inputs.key.shape[-2]
     eye = torch.eye(kv_len, width, dtype=inputs.value.dtype, device=inputs.value.device)
@@ -138,7 +138,7 @@ def _drops(base: Baseline, inputs: Inputs, told: str) -> None:
         got = base.run(inputs.replace(dropout_p=_DROPPED)).cpu().double() * (1 - _DROPPED)
         base.module.eval()
     kept = torch.where((got.abs() <= tolerance) | (right <= tolerance), got, right)
-    what = f"{told} and dropout_p={_DROPPED}, a weight that is not lost, times {1 - _DROPPED}"
+    what = f"{change} and dropout_p={_DROPPED}, a weight that is not lost, times {1 - _DROPPED}"
     agree_within(got, kept, tolerance, what, "textbook attention")
 
 

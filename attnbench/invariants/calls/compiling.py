@@ -96,11 +96,11 @@ def in_one_sentence(what: str, *, may_raise: bool = False) -> Iterator[None]:
     except (InvariantViolation, RefusalError):
         raise
     except Exception as error:
-        told = f"{what} raised {headline(error)}"
+        text = f"{what} raised {headline(error)}"
         if may_raise:  # a loud refusal harms nobody
-            raise RefusalError(told) from None
+            raise RefusalError(text) from None
         raise InvariantViolation(
-            f"{told}; exempt the subject with a reason if this is not to be had"
+            f"{text}; exempt the subject with a reason if this is not to be had"
         ) from None
     finally:
         logging.getLogger("torch").setLevel(level)
@@ -159,8 +159,8 @@ def _compiled_by(backend: str, subject: Subject, case: Case) -> None:
     base.expect(
         trained.detach(), f"compiled ({backend}) with gradients, output", "the call as it is"
     )
-    plain, weight, told = base.run(inputs), base.other(trained), f"compiled ({backend})"
-    same_gradients(trained, plain, leaves, weight, told, "the call as it is", eps=base.eps)
+    plain, weight, change = base.run(inputs), base.other(trained), f"compiled ({backend})"
+    same_gradients(trained, plain, leaves, weight, change, "the call as it is", eps=base.eps)
 
 
 def exported(call: nn.Module, *tensors: Tensor) -> Tensor:

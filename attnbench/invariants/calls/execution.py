@@ -85,7 +85,7 @@ def calls_leave_no_trace(subject: Subject, case: Case) -> None:
             "a call in evaluation mode drew numbers from torch's global generator, but should "
             "draw none: whoever seeds it gets other numbers after the call than without it"
         )
-    told = "called after other inputs of the same shapes, output"
+    change = "called after other inputs of the same shapes, output"
     # the same shapes with another mask and other numbers: what a cache by shape would mix up; the
     # second ones lie where the first lay
     places: dict[str, bytearray] = {}
@@ -101,7 +101,7 @@ def calls_leave_no_trace(subject: Subject, case: Case) -> None:
         agree_within(output, kept, 0.0, what, "the same output at first")
         fresh = Baseline(subject, case).on(other)
         with torch.no_grad():
-            fresh.expect(output, told, "a new module")
+            fresh.expect(output, change, "a new module")
         del other, fresh
     unlike = subject.inputs(_unlike(subject, case))
     Baseline(subject, case).on(unlike).expect(
@@ -110,7 +110,7 @@ def calls_leave_no_trace(subject: Subject, case: Case) -> None:
     if base.inputs.is_causal:
         part = torch.rand(case.q_len, case.kv_len, generator=base.generator) < 0.5
         base.run(base.inputs.replace(attn_mask=part.to(case.device)))
-    base.repeat(told, "the first call")
+    base.repeat(change, "the first call")
     edited = _hiding_nothing(subject.inputs(case.replace(seed=case.seed + 3)))
     with torch.no_grad():
         base.run(edited)
@@ -188,9 +188,9 @@ def _other_modes_agree(base: Baseline, got: Tensor) -> None:
 def training_equals_evaluation(subject: Subject, case: Case) -> None:
     """Without dropout, training and evaluation give the same output."""
     base = Baseline(subject, case)
-    told = ""
+    note = ""
     if "scale" in subject.accepts and case.variant("scale", "own") == "given":
-        base, told = base.on(base.inputs.replace(scale=0.3)), " and with scale=0.3"
+        base, note = base.on(base.inputs.replace(scale=0.3)), " and with scale=0.3"
     expected = base.output
     base.module.train()
     generator = generator_of(case.device)
@@ -205,7 +205,9 @@ def training_equals_evaluation(subject: Subject, case: Case) -> None:
     base.module.eval()
     assert base.output is expected
     base.expect(
-        got, f"in training mode, without dropout{told}, output", "the same call in evaluation mode"
+        got,
+        f"in training mode, without dropout{note}, output",
+        "the same call in evaluation mode",
     )
     base.repeat("in evaluation mode after calls in training mode, output", "that before")
 

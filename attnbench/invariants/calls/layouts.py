@@ -99,9 +99,9 @@ def gradient_layouts_agree(subject: Subject, case: Case) -> None:
     expected = _gradients(base, plain, even, run)
     for name, got in found.items():
         should = expected[name]
-        told = f"handed {way} the gradient{whose} by {name}"
+        quantity = f"handed {way} the gradient{whose} by {name}"
         try:
-            same_gradient(got, should, told, "the same call all contiguous", eps=base.eps)
+            same_gradient(got, should, quantity, "the same call all contiguous", eps=base.eps)
         except InvariantViolation:
             bits = functools.partial(_last_bits, generator=base.generator)
             near = [_gradients(base, plain.map(bits), bits(even), run)[name] for _ in range(_RUNS)]

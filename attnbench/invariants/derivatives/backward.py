@@ -115,8 +115,8 @@ def backward_leaves_no_trace(subject: Subject, case: Case) -> None:
         other.run(other.inputs.map(Tensor.requires_grad_))
         late = differentiate(output, list(leaves.values()), weight)
         for name, gradient in zip(leaves, late, strict=True):
-            told = f"with {what} before the backward pass, the gradient by {name}"
-            same_gradient(gradient, first[name], told, "that without", eps=base.eps)
+            change = f"with {what} before the backward pass, the gradient by {name}"
+            same_gradient(gradient, first[name], change, "that without", eps=base.eps)
 
 
 def _takes_one_shape(subject: Subject) -> str | None:
@@ -138,14 +138,14 @@ def one_tensor_equals_three_copies(subject: Subject, case: Case) -> None:
     copies = {
         name: base.inputs.query.clone().requires_grad_() for name in ("query", "key", "value")
     }
-    apart = base.run(base.inputs.replace(**copies))
+    separate = base.run(base.inputs.replace(**copies))
     both = base.on(base.inputs.replace(**{n: t.detach() for n, t in copies.items()}))
     one = base.inputs.query.clone().requires_grad_()
     same = base.run(base.inputs.replace(query=one, key=one, value=one))
     both.expect(same.detach(), "with one tensor for query, key and value, output", "three copies")
     weight = base.other(base.output)
     total, got = torch.zeros_like(one), torch.zeros_like(one)
-    for gradient in differentiate(apart, list(copies.values()), weight):
+    for gradient in differentiate(separate, list(copies.values()), weight):
         total = total if gradient is None else total + gradient
     for gradient in differentiate(same, [one], weight):
         got = got if gradient is None else gradient

@@ -69,9 +69,9 @@ def bias_gets_its_gradient(subject: Subject, case: Case) -> None:
     value = base.inputs.value.detach().requires_grad_()
     for bias in _shared(base.inputs.attn_mask, case):
         leaf = bias.detach().requires_grad_()
-        told = f"with a mask {tuple(leaf.shape)}, " if leaf.shape != base.allowed.shape else ""
+        change = f"with a mask {tuple(leaf.shape)}, " if leaf.shape != base.allowed.shape else ""
         given = base.inputs.replace(attn_mask=leaf, value=value)
-        compare_slopes(base.on(given), given, {"attn_mask": leaf}, told)
+        compare_slopes(base.on(given), given, {"attn_mask": leaf}, change)
 
 
 def _shared(bias: Tensor, case: Case) -> Iterator[Tensor]:

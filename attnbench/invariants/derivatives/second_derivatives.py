@@ -49,9 +49,9 @@ def second_derivatives_are_right_or_refused(subject: Subject, case: Case) -> Non
         return
     for leaf in named.values():
         leaf.grad = None
-    told = "taken with create_graph=True, "
+    change = "taken with create_graph=True, "
     try:
-        compare_slopes(base, inputs, named, told, "gradient")
+        compare_slopes(base, inputs, named, change, "gradient")
     except InvariantViolation as violation:
         raise violation.reworded(
             f"{violation}; where a backward pass is not to be differentiated itself, "

@@ -37,7 +37,7 @@ def items_are_independent(layer: LayerCase) -> None:
     only = slice(item, item + 1)
     alike = layer.run(layer.hidden[only].repeat(batch, 1, 1))
     expected_alike, place = expected[only].expand_as(alike), "layer_item_place"
-    for got, want, told, cause in (
+    for got, want, change, cause in (
         (layer.run(mates)[only], expected[only], f"item {item} among others", "items_mixed"),
         (alike, expected_alike, f"item {item} in each place of a batch", place),
         (layer.run(layer.hidden[order]), expected[order], f"items in order {order.tolist()}", None),
@@ -48,7 +48,7 @@ def items_are_independent(layer: LayerCase) -> None:
             return layer.rounding.amax(0, keepdim=True).expand(count, -1, -1)
 
         other = f"the same item in its batch of {batch}"
-        what = f"for {told}, output"
+        what = f"for {change}, output"
         layer.expect(got, want, layer.real(got), what, other, allowed=allowed, cause=cause)
 
 
@@ -217,7 +217,7 @@ def moved_tokens_keep_their_outputs(layer: LayerCase) -> None:
     if _reorders(layer.subject):
         order = torch.randperm(case.q_len, generator=layer.generator)
         got, expected = layer.run(layer.hidden[:, order]), whole[:, order]
-        told = f"with tokens in the order {order.tolist()}, output"
+        quantity = f"with tokens in the order {order.tolist()}, output"
         kept: Any = order
     else:
         assert window is not None
@@ -228,11 +228,11 @@ def moved_tokens_keep_their_outputs(layer: LayerCase) -> None:
         cut = 1 + layer.choose(case.q_len - window)
         rest = cut + window - 1
         got, expected = layer.run(layer.hidden[:, cut:])[:, window - 1 :], whole[:, rest:]
-        told = f"without the first {cut} tokens, which no window holds, output"
+        quantity = f"without the first {cut} tokens, which no window holds, output"
         kept = slice(rest, None)
     other = "the same token in the whole sequence"
     real, limits = layer.real(got), lambda: layer.rounding[:, kept]
-    layer.expect(got, expected, real, told, other, allowed=limits)
+    layer.expect(got, expected, real, quantity, other, allowed=limits)
 
 
 def _reorders(subject: LayerSubject) -> bool:

@@ -19,9 +19,9 @@ def transposes_with_the_grid(layer: LayerCase) -> None:
     grid = layer.other(layer.hidden.new_zeros(shape))
     expected = layer.run(grid)
     got = layer.run(grid.transpose(1, 2).contiguous()).transpose(1, 2)
-    told = f"of the transposed grid of {rows} x {columns}, transposed back, output"
+    what = f"of the transposed grid of {rows} x {columns}, transposed back, output"
     real = layer.real(grid)
-    layer.expect(got, expected, real, told, "that of the grid", allowed=lambda: layer.limits(grid))
+    layer.expect(got, expected, real, what, "that of the grid", allowed=lambda: layer.limits(grid))
 
 
 attnbench_invariants = hook_of(__name__)

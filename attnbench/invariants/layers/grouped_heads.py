@@ -39,9 +39,9 @@ def heads_of_a_group_are_alike(layer: LayerCase) -> None:
         )
         if layer.differs(across, expected, real) is None:
             continue  # not the heads: hidden features of an MLP may all change places
-        told = f"with the first two heads of a group in each other's place in {first} and {last}"
+        setting = f"with the first two heads of a group in each other's place in {first} and {last}"
         found = layer.differs(
-            within, expected, real, what=f"{told}, output", other="the layer as it is"
+            within, expected, real, what=f"{setting}, output", other="the layer as it is"
         )
         if found is None:
             return

@@ -73,14 +73,14 @@ def dropout_is_drawn_once(subject: Subject, case: Case) -> None:
     if not bool(still.isfinite().all()):
         reject("the output is not finite, of which another invariant tells")
     base = SameDraws(subject, case)
-    told, other = "in training, ", "the same call after the same torch.manual_seed"
+    change, other = "in training, ", "the same call after the same torch.manual_seed"
     if torch.allclose(base.output, still, rtol=0.0, atol=1e-9):
         raise RefusalError("in training it gives what it gives in evaluation: nothing is drawn")
-    agree_within(base.run(base.inputs), base.output, 1e-9, f"{told}output", other)
+    agree_within(base.run(base.inputs), base.output, 1e-9, f"{change}output", other)
     inputs, named = leaves_of(base.module, base.inputs)
     if not base.run(inputs).requires_grad:
         reject("the output has no graph")
-    compare_slopes(base, inputs, named, f"{told}each call after one seed, ")
+    compare_slopes(base, inputs, named, f"{change}each call after one seed, ")
 
 
 @layer_invariant(
@@ -120,10 +120,10 @@ def cached_gradients_are_right_or_stopped(layer: LayerCase) -> None:
     if got is None or want is None:
         return
     tolerance = 1024 * torch.finfo(torch.float32).eps * max(float(want.abs().amax()), 1.0)
-    told = f"with a cache that holds {cut}, the gradient of the new outputs by the"
+    change = f"with a cache that holds {cut}, the gradient of the new outputs by the"
     if bool(got[:, :cut].any()):  # a cache may stop them, those of the new keys and values too
-        agree_within(got[:, :cut], want[:, :cut], tolerance, f"{told} past hidden", "one call")
-        agree_within(got[:, cut:], want[:, cut:], tolerance, f"{told} new hidden", "one call")
+        agree_within(got[:, :cut], want[:, :cut], tolerance, f"{change} past hidden", "one call")
+        agree_within(got[:, cut:], want[:, cut:], tolerance, f"{change} new hidden", "one call")
 
 
 attnbench_invariants = hook_of(__name__)

@@ -34,11 +34,11 @@ def empty_calls_are_harmless(layer: LayerCase) -> None:
     with _refused("a call on no tokens", refusals):
         layer.run(nothing)
     if layer.subject.spec.cache is not None and has_cache(layer.subject) is None:
-        told = "a call with a cache on no tokens"
+        change = "a call with a cache on no tokens"
         half = max(1, layer.case.q_len // 2)
         parts = layer.hidden[:, :half], layer.hidden[:, half:]
         outputs = []
-        with _refused(told, refusals), torch.no_grad():
+        with _refused(change, refusals), torch.no_grad():
             for empty in (False, True):
                 cache = layer.subject.new_cache(layer.module, len(layer.hidden))
                 _, cache = layer.call(parts[0], None, cache)
@@ -50,22 +50,22 @@ def empty_calls_are_harmless(layer: LayerCase) -> None:
             if layer.differs(expected, whole, layer.real(whole), lambda: layer.rounding[:, half:]):
                 return  # calls_may_be_cut_anywhere tells
             allowed = floor_of(layer.subject, expected)
-            agree_within(got, expected, allowed, f"after {told}, output", "the call without it")
+            agree_within(got, expected, allowed, f"after {change}, output", "the call without it")
     if refusals:
         raise RefusalError(refusals[0])
 
 
 @contextlib.contextmanager
-def _refused(told: str, refusals: list[str]) -> Iterator[None]:
+def _refused(call: str, refusals: list[str]) -> Iterator[None]:
     """Note an exception as a refusal, which harms nobody; a wrong answer stays a violation."""
     try:
         yield
     except InvariantViolation:
         raise
     except AttnbenchError as error:
-        raise InvariantViolation(f"{told}: {error}") from error
+        raise InvariantViolation(f"{call}: {error}") from error
     except Exception as error:
-        refusals.append(f"it refuses {told} ({type(error).__name__})")
+        refusals.append(f"it refuses {call} ({type(error).__name__})")
 
 
 def _has_half(subject: Subject) -> str | None:
@@ -117,13 +117,13 @@ def _two_paths(law: str, statement: str) -> Invariant:
         paths = {n: layer.module if n == "forward" else getattr(layer.module, n) for n in names}
         one, two = names
 
-        def judge(got: Tensor, start: int, told: str) -> None:
+        def judge(got: Tensor, start: int, way: str) -> None:
             expected = whole[:, start:]
             layer.expect(
                 got,
                 expected,
                 real[:, start:],
-                f"{told}, output",
+                f"{way}, output",
                 f"one call of {one}",
                 allowed=lambda: layer.rounding[:, start:],
             )

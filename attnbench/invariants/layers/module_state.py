@@ -22,7 +22,7 @@ _MASKS = ("none", "padding")
 def layer_calls_leave_no_trace(layer: LayerCase) -> None:
     """A module that was called on other inputs and masks gives what a new one gives."""
     state = {name: tensor.clone() for name, tensor in layer.module.state_dict().items()}
-    told = "called after other inputs of the same shapes, output"
+    change = "called after other inputs of the same shapes, output"
     for number in (1, 2, 3):
         case, masks = layer.case, layer.subject.masks
         mask = masks[number % len(masks)] if number < 3 else case.mask
@@ -34,10 +34,10 @@ def layer_calls_leave_no_trace(layer: LayerCase) -> None:
         expected = fresh.run(inputs.hidden, inputs.padding_mask)
         fresh.hidden, fresh.mask = inputs.hidden, inputs.padding_mask
         real = layer.real(inputs.hidden, inputs.padding_mask)
-        fresh.expect(got, expected, real, told, "a new module")
+        fresh.expect(got, expected, real, change, "a new module")
     fresh = LayerCase(layer.subject, layer.case)
     got, expected = (one.run(layer.hidden, layer.mask) for one in (layer, fresh))
-    layer.expect(got, expected, layer.real(layer.hidden, layer.mask), told, "a new module")
+    layer.expect(got, expected, layer.real(layer.hidden, layer.mask), change, "a new module")
     _other_weights(layer)
     state_is_kept(layer.module, state)
 
@@ -59,9 +59,9 @@ def _other_weights(layer: LayerCase) -> None:
         return other.limits(hidden, mask)[:-1]
 
     real = layer.real(layer.hidden, layer.mask)
-    told = "of a module with other weights, called on the same inputs, output"
+    change = "of a module with other weights, called on the same inputs, output"
     violation = other.differs(
-        got, expected, real, allowed, what=told, other="the same items in a larger batch"
+        got, expected, real, allowed, what=change, other="the same items in a larger batch"
     )
     if violation is not None:
         fresh = hidden.flip(-1)  # of which nothing can be kept
@@ -99,8 +99,8 @@ def other_modules_change_nothing(subject: Subject, case: Case) -> None:
         beside = Baseline(subject, other)
         beside.run(beside.inputs)
         sizes = f"Eq={other.query_size}, Ek={other.key_size}, Ev={other.value_size}"
-        told = f"after a module of {sizes} was made, and called with leading sizes {other.lead},"
-        base.repeat(f"{told} output", "the same call before")
+        change = f"after a module of {sizes} was made, and called with leading sizes {other.lead},"
+        base.repeat(f"{change} output", "the same call before")
     assert base.output is expected
 
 

@@ -36,8 +36,8 @@ def padded_tokens_are_inert(layer: LayerCase) -> None:
     violation = leak(layer, mask)
     if violation is None or mixes_items(layer.subject):
         return
-    told, cause = _way(layer, mask)
-    raise violation.reworded(f"{violation}{told}", cause=cause)
+    remark, cause = _way(layer, mask)
+    raise violation.reworded(f"{violation}{remark}", cause=cause)
 
 
 def _way(layer: LayerCase, mask: Tensor) -> tuple[str, str | None]:
@@ -53,8 +53,8 @@ def _way(layer: LayerCase, mask: Tensor) -> tuple[str, str | None]:
             "but padding_mask is True for a real token."
         ), "mask_inverted"
     if (cause := masks_no_key(layer.subject)) is not None:
-        told = "\n  The mask changes no output of a real token: it hides no key from them."
-        return told, cause
+        remark = "\n  The mask changes no output of a real token: it hides no key from them."
+        return remark, cause
     if len(mask) > 1 and not any(_leaks_alone(layer, mask, item) for item in range(len(mask))):
         return (
             "\n  In a batch of its own nothing of this happens to any item: it gets the mask of "

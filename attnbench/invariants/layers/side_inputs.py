@@ -62,11 +62,11 @@ class _Beside(LayerCase):
         return self.call(self.hidden[rows][:, start:end], None, cache, **given)
 
     def judge(
-        self, got: Tensor, expected: Tensor, told: str, other: str, cause: str | None = None
+        self, got: Tensor, expected: Tensor, change: str, other: str, cause: str | None = None
     ) -> None:
         """Raise where two outputs differ by more than rounding."""
         real, limits = self.real(got), lambda: self.rounding.amax()
-        self.expect(got, expected, real, f"{told}, output", other, allowed=limits, cause=cause)
+        self.expect(got, expected, real, f"{change}, output", other, allowed=limits, cause=cause)
 
 
 def _follows(name: str, statement: str, what: str) -> Invariant:
@@ -99,8 +99,8 @@ def _compare(layer: _Beside, what: str, cut: int) -> None:
     whole = layer.ask(layer.rows)[0]
     for row in layer.rows.tolist():
         alone = layer.ask(torch.tensor([row]))[0]
-        told = f"with its own {what}, item {row} alone"
-        layer.judge(alone, whole[row : row + 1], told, "the item in the batch")
+        change = f"with its own {what}, item {row} alone"
+        layer.judge(alone, whole[row : row + 1], change, "the item in the batch")
     _beside_padding(layer, what, whole)
     if has_cache(layer.subject) is None and cut < whole.shape[1]:
         _with_a_cache(layer, what, whole, cut)
@@ -112,12 +112,12 @@ def _counts(layer: _Beside, what: str) -> None:
     drawn = [layer.drawn(what) for _ in range(_DRAWS)]
     if any(not torch.equal(layer.call(layer.hidden, **other)[0], whole) for other in drawn):
         return
-    told = f"with {_DRAWS} other draws of {what} the output is the same, bit for bit"
+    text = f"with {_DRAWS} other draws of {what} the output is the same, bit for bit"
     anew, _ = layer.subject.build(layer.case)
     if torch.equal(layer.subject.call(anew, layer.hidden, None, **drawn[0])[0], whole):
-        raise InvariantViolation(f"{told}: it is unused")
-    told += f"; a new module gives another: the {what} of an earlier call is kept"
-    raise InvariantViolation(told, cause="state_kept")
+        raise InvariantViolation(f"{text}: it is unused")
+    text += f"; a new module gives another: the {what} of an earlier call is kept"
+    raise InvariantViolation(text, cause="state_kept")
 
 
 def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:
@@ -142,13 +142,13 @@ def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
     length, batch = layer.hidden.shape[1], len(layer.rows)
     caches = [layer.subject.new_cache(layer.module, batch) for _ in range(2)]
     first, caches[0] = layer.ask(layer.rows, 0, cut, caches[0])
-    told = f"with its {what}, the first {cut} of {length} tokens"
-    layer.judge(first, whole[:, :cut], told, "one call on all")
+    change = f"with its {what}, the first {cut} of {length} tokens"
+    layer.judge(first, whole[:, :cut], change, "one call on all")
     turned = layer.rows.flip(0)
     _, caches[1] = layer.ask(turned, 0, cut, caches[1])  # items that have another source
     rest, caches[0] = layer.ask(layer.rows, cut, None, caches[0])
-    told = f"with its {what}, and another cache in between, tokens {cut} to {length - 1}"
-    layer.judge(rest, whole[:, cut:], told, "one call on all")
+    change = f"with its {what}, and another cache in between, tokens {cut} to {length - 1}"
+    layer.judge(rest, whole[:, cut:], change, "one call on all")
     cache = layer.subject.spec.cache
     assert cache is not None
     if cache.select is not None and batch > 1:
@@ -156,15 +156,15 @@ def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
         with contextlib.suppress(NotImplementedError):  # a refusal, which is no failure
             kept = layer.subject.select(caches[1], chosen)  # of the turned rows
             got, _ = layer.ask(turned[chosen], cut, None, kept)
-            told = f"with its {what}, after rows {chosen.tolist()} were selected"
+            change = f"with its {what}, after rows {chosen.tolist()} were selected"
             expected, other = whole[turned[chosen]][:, cut:], "one call on these rows"
-            layer.judge(got, expected, told, other, "layer_select")
+            layer.judge(got, expected, change, other, "layer_select")
     if cache.crop is not None:
         with contextlib.suppress(NotImplementedError):
             kept = layer.subject.crop(caches[0], cut)
             got, _ = layer.ask(layer.rows, cut, None, kept)
-            told = f"with its {what}, after the cache was cropped to {cut}"
-            layer.judge(got, whole[:, cut:], told, "one call on all", "layer_crop")
+            change = f"with its {what}, after the cache was cropped to {cut}"
+            layer.judge(got, whole[:, cut:], change, "one call on all", "layer_crop")
 
 
 def _cases(subject: Subject) -> CaseStrategy:

@@ -48,12 +48,12 @@ def cached_calls_keep_the_contract(subject: Subject, case: Case) -> None:
 
 
 def _outputs(subject: LayerSubject, module: nn.Module, hidden: Tensor) -> list[Tensor]:
-    told = "new of its cache"
+    change = "new of its cache"
     outputs, capacity = [], subject.capacity
     try:
         cache = subject.new_cache(module, hidden.shape[0])
         for start, end in ((0, 3), (3, 4), (4, 9)):
-            told = f"the call with a cache on {end - start} tokens after {start}"
+            change = f"the call with a cache on {end - start} tokens after {start}"
             chunk = hidden[:, start : min(end, capacity)].clone()
             if not chunk.shape[1]:
                 chunk = hidden[:, :0].clone()
@@ -64,13 +64,13 @@ def _outputs(subject: LayerSubject, module: nn.Module, hidden: Tensor) -> list[T
                 output, cache = subject.call(module, chunk, None, cache)
             outputs.append(output)
             if not torch.equal(chunk, before):
-                raise InvariantViolation(f"{told} changed hidden, but should leave it as it is")
+                raise InvariantViolation(f"{change} changed hidden, but should leave it as it is")
     except InvariantViolation:
         raise
     except AttnbenchError as error:
-        raise InvariantViolation(f"{told}: {error}") from error
+        raise InvariantViolation(f"{change}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise InvariantViolation(f"{told}: {raised_text(subject, error)}") from error
+        raise InvariantViolation(f"{change}: {raised_text(subject, error)}") from error
     return outputs
 
 

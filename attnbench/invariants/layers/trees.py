@@ -44,10 +44,10 @@ def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
 
         for number, parents in enumerate(trees[: len(outputs)]):
             start, second = past + number * size, " behind a path that was kept" * number
-            told = f"of the tree of parents {parents}{second}"
+            change = f"of the tree of parents {parents}{second}"
             for token in range(size):
                 slots = [*kept, *(start + place for place in _ancestors(parents, token))]
-                got, what = outputs[number][:, token : token + 1], f"token {token} {told}, output"
+                got, what = outputs[number][:, token : token + 1], f"token {token} {change}, output"
                 try:
                     judge(got, slots, what, "its own sequence")
                 except InvariantViolation as found:
@@ -63,7 +63,7 @@ def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
             kept += range(start, start + _PATH)
         if len(outputs) > len(trees):
             slots = [*kept, *range(shape[1] - 2, shape[1])]
-            what = f"after a crop to the first {_PATH} tokens {told}, output"
+            what = f"after a crop to the first {_PATH} tokens {change}, output"
             judge(outputs[-1], slots, what, "this path's own sequence")
 
 

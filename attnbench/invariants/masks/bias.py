@@ -51,8 +51,8 @@ def large_bias_hides(subject: Subject, case: Case) -> None:
     got = base.run(base.inputs.replace(attn_mask=bias))
     # a mechanism with a window of its own may see none of the keys left: there, nothing is said
     seen = (hidden.output != 0).any(-1, keepdim=True)
-    told, other = f"with -{_FAR:g} added to the scores of some keys", "hiding those keys"
-    hidden.expect(torch.where(seen, got, hidden.output), f"{told}, output", other)
+    change, other = f"with -{_FAR:g} added to the scores of some keys", "hiding those keys"
+    hidden.expect(torch.where(seen, got, hidden.output), f"{change}, output", other)
     expected = None
     if case.variant("of", "output") == "weights":
         expected = subject.weights(base.module, hidden.inputs)
@@ -60,7 +60,7 @@ def large_bias_hides(subject: Subject, case: Case) -> None:
         shown = needs(subject.weights(base.module, base.inputs.replace(attn_mask=bias)))
         tolerance = 64 * subject.eps(shown.dtype)
         agree_within(
-            torch.where(seen, shown, expected), expected, tolerance, f"{told}, weights", other
+            torch.where(seen, shown, expected), expected, tolerance, f"{change}, weights", other
         )
 
 

@@ -90,9 +90,9 @@ def hidden_slots_may_hold_nan(subject: Subject, case: Case) -> None:
     """
     base, slots = _padded(subject, case)
     poison, where = _poison(case)
-    told = f"with {poison} as the {where} of the slots that {masks_in_words(base.inputs)} hide"
+    change = f"with {poison} as the {where} of the slots that {masks_in_words(base.inputs)} hide"
     got = base.run(_poisoned(base.inputs, slots, where, poison))
-    base.expect(got, f"{told} from all queries, output", "the call without")
+    base.expect(got, f"{change} from all queries, output", "the call without")
     if "enable_gqa" in subject.accepts and case.lead and subject.kind != "kernel":
         _grouped(base, where, poison)
 

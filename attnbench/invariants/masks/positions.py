@@ -50,8 +50,8 @@ def _lengths(subject: Subject, case: Case) -> None:
     base = base.on(base.inputs.replace(valid_lens=lens.to(case.device)))
     for length in sorted(set(lens.flatten().tolist())):
         place = (lens == length).nonzero()[-1].tolist()
-        told = "" if dtype == torch.int64 else f" ({str(dtype).removeprefix('torch.')})"
-        what = f"with valid_lens{place} = {length}{told} of {case.kv_len} keys"
+        suffix = "" if dtype == torch.int64 else f" ({str(dtype).removeprefix('torch.')})"
+        what = f"with valid_lens{place} = {length}{suffix} of {case.kv_len} keys"
         index: tuple[Any, ...] = (place[0],)
         if len(place) == 2:  # one length a query: its row in every head of the item
             index = (place[0], ..., place[1], slice(None))
@@ -192,11 +192,11 @@ def decode_equals_prefill(subject: Subject, case: Case) -> None:
         step = base.inputs.replace(
             query=query[..., start:end, :], key=key[..., :end, :], value=value[..., :end, :]
         )
-        told = f"given queries {start} .. {end - 1} and keys 0 .. {end - 1}, output"
+        change = f"given queries {start} .. {end - 1} and keys 0 .. {end - 1}, output"
         try:
             base.expect(
                 base.run(step),
-                f"with is_causal=True, {told}",
+                f"with is_causal=True, {change}",
                 f"the same query among all {case.kv_len}",
                 taken=lambda output, start=start, end=end: output[..., start:end, :],  # type: ignore[misc]
             )

@@ -17,7 +17,7 @@ def any_of(*reasons: Reason) -> Reason:
     """Combine reasons; the first one that is not ``None`` counts."""
 
     def first(subject: Subject) -> str | None:
-        return next((told for reason in reasons if (told := reason(subject)) is not None), None)
+        return next((text for reason in reasons if (text := reason(subject)) is not None), None)
 
     return first
 
@@ -42,11 +42,11 @@ def supports(dtype: str) -> Reason:
 def not_exempt(*names: str) -> Reason:
     """A reason for subjects that are exempt from another invariant."""
 
-    def told(subject: Subject) -> str | None:
+    def reason(subject: Subject) -> str | None:
         exempt = [name for name in names if name in subject.exempt]
         return f"exempt from {exempt[0]}: {subject.exempt[exempt[0]]}" if exempt else None
 
-    return told
+    return reason
 
 
 def resizes(subject: Subject, *names: str) -> str | None:
@@ -97,8 +97,8 @@ knows_positions = any_of(is_always_causal, scores_positions)
 def hides_by_a_number(subject: Subject) -> str | None:
     """What is hidden gets a finite score."""
     low = subject.conventions.mask_value
-    told = f"{low:g} stands for -inf: scores may lie below it (convention mask_value)"
-    return None if math.isinf(low) else told
+    text = f"{low:g} stands for -inf: scores may lie below it (convention mask_value)"
+    return None if math.isinf(low) else text
 
 
 def has_scores(subject: Subject) -> str | None:

@@ -111,8 +111,8 @@ def masks_in_words(inputs: Inputs) -> str:
         parts.append(f"a {kind} mask {tuple(inputs.attn_mask.shape)}")
     if inputs.valid_lens is not None:
         dtype = str(inputs.valid_lens.dtype).removeprefix("torch.")
-        told = "" if dtype == "int64" else f" ({dtype})"
-        parts.append(f"valid_lens={inputs.valid_lens.tolist()}{told}")
+        suffix = "" if dtype == "int64" else f" ({dtype})"
+        parts.append(f"valid_lens={inputs.valid_lens.tolist()}{suffix}")
     if inputs.is_causal:
         sizes = f"{inputs.query.shape[-2]} queries and {inputs.key.shape[-2]} keys"
         parts.append(f"is_causal=True ({sizes})")

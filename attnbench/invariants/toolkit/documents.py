@@ -121,7 +121,7 @@ class Documents:
         return output[0].transpose(0, 1)
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The lengths as text."""
         q, k = ([*lengths] for lengths in zip(*self.lengths, strict=True))
         causal = "causal " if self.causal else ""

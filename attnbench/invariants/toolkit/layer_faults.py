@@ -131,12 +131,12 @@ def _fillings(layer: LayerCase, mask: Tensor) -> Iterable[tuple[str, Tensor]]:
     """Yield hidden states with other finite numbers in padded slots, and their description."""
     padded = ~mask.unsqueeze(-1)
     large = layer.other(layer.hidden).sign() * layer.large()
-    for told, filling in (
+    for name, filling in (
         ("zeros", torch.zeros_like(layer.hidden)),
         (f"± {layer.large():g}", large),
         ("other tokens", layer.other(layer.hidden)),
     ):
-        yield told, torch.where(padded, filling, layer.hidden)
+        yield name, torch.where(padded, filling, layer.hidden)
 
 
 def leak(layer: LayerCase, mask: Tensor, given: Tensor | None = None) -> InvariantViolation | None:
@@ -149,12 +149,12 @@ def leak(layer: LayerCase, mask: Tensor, given: Tensor | None = None) -> Invaria
     """
     given = mask if given is None else given
     expected = layer.run(layer.hidden, given)
-    for told, hidden in _fillings(layer, mask):
+    for filling, hidden in _fillings(layer, mask):
         violation = layer.differs(
             layer.run(hidden, given),
             expected,
             layer.real(layer.hidden, mask),
-            what=f"with {told} in padded slots, output",
+            what=f"with {filling} in padded slots, output",
             other="the output with what they held before",
         )
         if violation is not None:

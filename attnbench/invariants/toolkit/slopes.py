@@ -37,7 +37,7 @@ def compare_slopes(  # noqa: C901 -- a search in three nested steps
     base: Baseline,
     inputs: Inputs,
     named: dict[str, Tensor],
-    told: str = "",
+    prefix: str = "",
     output: str = "output",
 ) -> None:
     """Compare gradients by leaves of the inputs with finite differences.
@@ -46,7 +46,7 @@ def compare_slopes(  # noqa: C901 -- a search in three nested steps
         base: baseline that runs the inputs deterministically.
         inputs: inputs with the leaves.
         named: leaves by name.
-        told: remark on the call, at the start of the failure's text.
+        prefix: remark on the call, at the start of the failure's text.
         output: name of the output in the failure's text.
     """
     weight = torch.randn(base.output.shape, generator=base.generator, dtype=torch.float64)
@@ -94,7 +94,7 @@ def compare_slopes(  # noqa: C901 -- a search in three nested steps
         return got, finer
 
     if base.eps > torch.finfo(torch.float64).eps or _is_noisy(base, inputs, named, ways, weight):
-        _compare_coarsely(base, inputs, named, gradients, ways, weight, f"{told}{output}")
+        _compare_coarsely(base, inputs, named, gradients, ways, weight, f"{prefix}{output}")
         return
     rough: list[bool] = []
     if compare(list(named), closely=False) is None:
@@ -103,7 +103,7 @@ def compare_slopes(  # noqa: C901 -- a search in three nested steps
         differing = compare([name], closely=True)
         if differing is not None:
             got, should = differing
-            what = f"{told}the slope of ({output} * g).sum() along a random direction of {name}"
+            what = f"{prefix}the slope of ({output} * g).sum() along a random direction of {name}"
             lacking = "" if gradients[name] is not None else ", and no gradient reaches it"
             why = f"the first is by its gradient, the second by finite differences{lacking}"
             agree_within(got, should, _slack(should, base), what, None, why=why)

@@ -115,8 +115,8 @@ def causal_corner(calls: Calls) -> Answer:
         return Answer.inferred(name, "square", f"L=S=4 is taken, L=3 S=5 raises {calls.raised}")
     for value, diagonal in (("top_left", 0), ("bottom_right", 2)):
         if same(wide, every.tril(diagonal)):
-            told = f"L=3, S=5: query 0 sees {1 + diagonal} of the keys"
-            return Answer.inferred(name, value, told)
+            shown = f"L=3, S=5: query 0 sees {1 + diagonal} of the keys"
+            return Answer.inferred(name, value, shown)
     return Answer.ambiguous(name, "L=3, S=5: neither corner")
 
 
@@ -129,7 +129,7 @@ def empty_rows(calls: Calls) -> Answer:
     allowed[-1] = False
     if calls.hide(allowed)["attn_mask"].shape[-2] == 1:
         allowed[:] = False
-    found, given, told = _row_of_masks(calls, allowed)
+    found, given, remark = _row_of_masks(calls, allowed)
     beside = found
     if "return_weights" in calls.named:
         beside = _row_without_keys(calls, **given, return_weights=True)
@@ -142,9 +142,9 @@ def empty_rows(calls: Calls) -> Answer:
     if wide not in (found, "refused"):  # float32 takes a score beside -1e9 for none
         return Answer.ambiguous(name, f"a row without keys is {found}, and {wide} in float64")
     if found == "refused":
-        return Answer.inferred(name, found, f"raises {told}")
+        return Answer.inferred(name, found, f"raises {remark}")
     if found in _ROWS:
-        return Answer.inferred(name, found, f"a row without keys is {_ROWS[found]}{told}")
+        return Answer.inferred(name, found, f"a row without keys is {_ROWS[found]}{remark}")
     if calls.answers["extra_keys"].value:
         return Answer.inferred(name, "nan", "its own keys fill the row: nothing is promised of it")
     return Answer.ambiguous(name, f"a row without keys is {found}")
@@ -203,11 +203,11 @@ def hidden_slots(calls: Calls) -> Answer:
     allowed[:, 3:] = False
     mask = calls.hide(allowed)
     query, key, value = calls.tensors()
-    for tensor, told in ((value, "value"), (key, "key")):
+    for tensor, part in ((value, "value"), (key, "key")):
         tensor[..., 3:, :] = math.nan
         found = calls.output([query, key, value], **mask)
         if found is None or not bool(found.isfinite().all()):
-            return Answer.inferred(name, "finite", f"NaN in a hidden {told} reaches the output")
+            return Answer.inferred(name, "finite", f"NaN in a hidden {part} reaches the output")
     if mask["attn_mask"].dtype != torch.bool:
         return Answer.inferred(name, "finite", "a floating mask promises nothing about NaN")
     return Answer.inferred(name, "any", "NaN in hidden keys and values reaches no output")

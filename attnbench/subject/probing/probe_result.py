@@ -140,8 +140,10 @@ class Probe:
         found = [self.answers["layout"]]
         if (groups := self.answers.get("groups")) and groups.value == "stride":
             found.append(groups)
-        said = "; ".join(f"{a.question}: {a.value or a.shown}" for a in found)
-        return f"No style calls {self.name} as small calls show it ({said}): wrap it in a function."
+        facts = "; ".join(f"{a.question}: {a.value or a.shown}" for a in found)
+        return (
+            f"No style calls {self.name} as small calls show it ({facts}): wrap it in a function."
+        )
 
     @property
     def spec(self) -> MechanismSpec:
@@ -226,9 +228,9 @@ def _instance(made: Any, size: int) -> Any:
     try:
         return made(**given)
     except Exception as error:
-        told = ", ".join(f"{name}={value}" for name, value in given.items())
+        sizes = ", ".join(f"{name}={value}" for name, value in given.items())
         raise StyleError(
-            f"{name_of(made)}({told}) raises {type(error).__name__}: {error}; make an instance "
+            f"{name_of(made)}({sizes}) raises {type(error).__name__}: {error}; make an instance "
             "beside it, and name that."
         ) from error
 
@@ -264,12 +266,12 @@ def _call_as_shown(
     if style == "flash":
         turned["is_causal"] = "causal"  # which is its name there
     meant = [(own, _MEANINGS.get(meaning, meaning)) for own, meaning in passed]
-    told = [
+    passed_as = [
         f"{own}={turned.get(meaning, meaning)}" if own else turned.get(meaning, meaning)
         for own, meaning in meant
         if meaning not in other
     ]
-    return f"f({', '.join(told)})"
+    return f"f({', '.join(passed_as)})"
 
 
 def _conventions(answers: Mapping[str, Answer], *, takes_lengths: bool) -> dict[str, Any]:

@@ -107,15 +107,15 @@ def refusals(name: str, *, masked: bool) -> Iterator[None]:
     except RefusalError:
         raise
     except (AssertionError, NotImplementedError, RuntimeError, ValueError, TypeError) as error:
-        told = headline(error)
-        said = str(error).strip().partition("\n")[0]
-        if _NEEDS_GPU.search(said):
+        message = headline(error)
+        first_line = str(error).strip().partition("\n")[0]
+        if _NEEDS_GPU.search(first_line):
             raise RefusalError(
-                f"{name} needs a GPU ({told}): check it with --device cuda"
+                f"{name} needs a GPU ({message}): check it with --device cuda"
             ) from error
-        said_so = _REFUSAL.search(said) or (masked and _MASK_REFUSAL.search(said))
+        said_so = _REFUSAL.search(first_line) or (masked and _MASK_REFUSAL.search(first_line))
         if isinstance(error, NotImplementedError) or said_so:
-            raise RefusalError(f"{name} refuses it: {told}") from error
+            raise RefusalError(f"{name} refuses it: {message}") from error
         raise
 
 
@@ -131,12 +131,12 @@ class Callee(nn.Module):
     def __init__(self, callee: Callable[..., Any], keywords: Keywords, **settings: Any) -> None:
         super().__init__()
         self.callee, self.keywords, self.settings = callee, keywords, settings
-        self.told = name_of(callee)
+        self.callee_name = name_of(callee)
 
     def call(self, *tensors: Tensor, **given: Any) -> Any:
         """Call the callee with arguments named by meaning; raises its refusals."""
         masked = "attn_mask" in given or bool(given.get("is_causal"))
-        with refusals(self.told, masked=masked):
+        with refusals(self.callee_name, masked=masked):
             return self.callee(*tensors, **self.keywords.spelt(given))
 
 

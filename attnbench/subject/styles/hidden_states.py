@@ -209,11 +209,11 @@ def layer(
                     "name for what comes back: name it with cache_name=; give kept='module', "
                     "where the module holds it, or cache_name=None to leave it untried."
                 )
-            told = f"{spec.name}: forward takes {name!r}"
+            text = f"{spec.name}: forward takes {name!r}"
             again = with_returned(None, name, spec)
             assert again.cache is not None
             made = again.make(hidden.shape[-1]).eval()
-            found = returned_cache(made, again.cache, hidden, told, **beside)
+            found = returned_cache(made, again.cache, hidden, text, **beside)
             spec = with_returned(found, name, spec)
             how = " with use_cache=True" if "use_cache" in module.names else ""
             lacking = "" if found.crop else "; of its slots none are cropped"

@@ -39,21 +39,21 @@ def keras(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """
     if not callable(make):
         raise StyleError(f"{make!r} cannot be called as keras: it is not callable.")
-    told, hint = f"{name_of(make)} cannot be called as keras", better(make)
+    text, hint = f"{name_of(make)} cannot be called as keras", better(make)
     if not inspect.isclass(make) and hasattr(make, "call"):
-        raise StyleError(f"{told}: it is a layer; name its class, or a function that makes it.")
+        raise StyleError(f"{text}: it is a layer; name its class, or a function that makes it.")
     try:
         needed = [name for name in _required(make) if name not in _COUNTS + _WIDTHS]
     except (TypeError, ValueError):
-        raise StyleError(f"{told}: nothing tells its arguments.{hint}") from None
+        raise StyleError(f"{text}: nothing tells its arguments.{hint}") from None
     if needed:
-        raise StyleError(f"{told}: it makes no layer without {needed[0]}.{hint}")
+        raise StyleError(f"{text}: it makes no layer without {needed[0]}.{hint}")
     layer = _made(make, 4)
     if not callable(getattr(layer, "call", None)):
-        raise StyleError(f"{told}: what it makes, {layer!r}, is no layer of Keras.{hint}")
+        raise StyleError(f"{text}: what it makes, {layer!r}, is no layer of Keras.{hint}")
     takes = set(inspect.signature(layer.call).parameters)
     if not {"query", "value"} <= takes and "inputs" not in takes:
-        raise StyleError(f"{told}: its call takes neither query and value nor inputs.{hint}")
+        raise StyleError(f"{text}: its call takes neither query and value nor inputs.{hint}")
     many = "query" in takes
     torches = isinstance(layer, nn.Module)
     known = {

@@ -137,7 +137,7 @@ def with_empty_rows(spec: LayerSpec, module: Callable[..., Tensor], hidden: Tens
 
 @torch.no_grad()
 def returned_cache(
-    module: nn.Module, spec: CacheSpec, hidden: Tensor, told: str, **beside: Tensor
+    module: nn.Module, spec: CacheSpec, hidden: Tensor, request: str, **beside: Tensor
 ) -> CacheSpec:
     """The cache that a module gives back, and the operations on it that are known.
 
@@ -145,7 +145,7 @@ def returned_cache(
         module: with the interface of a layer.
         spec: the cache of a layer, which takes what a call gives back.
         hidden: tokens of a first and a second call.
-        told: the arguments that ask for a cache, for the error.
+        request: the arguments that ask for a cache, for the error.
         beside: what both calls get besides, such as a second sequence.
 
     Raises:
@@ -160,14 +160,14 @@ def returned_cache(
     try:
         module(hidden[:, :_FIRST], cache=held, **beside)
         if held.value is None:
-            raise UsageError(f"{told}, but gives none back: {options}")
+            raise UsageError(f"{request}, but gives none back: {options}")
         found, what = list(nested_tensors(held.value)), "given what it gave back"
         module(hidden[:, _FIRST:], cache=held, **beside)
     except UsageError:
         raise
     except Exception as error:
         raise UsageError(
-            f"{told}, but raises when it is {what} ({type(error).__name__}: {error}): {options}"
+            f"{request}, but raises when it is {what} ({type(error).__name__}: {error}): {options}"
         ) from error
     rows = bool(found) and all(tensor.shape[:1] == (_ROWS,) for tensor in found)
     slots = rows and all(tensor.shape[-2:-1] == (_FIRST,) for tensor in found)
