@@ -320,9 +320,94 @@ def test_a_class_is_made_with_the_sizes_that_it_asks_for() -> None:
         "1/sqrt(E)",
     )
     assert probe(nn.MultiheadAttention).options == "--as multihead"
-    assert "SPEC = sdpa(OfHeads(dim=8), name='OfHeads')" in probe(OfHeads).proposal
+    assert "SPEC = probe(OfHeads(dim=8)).spec" in probe(OfHeads).proposal
     with pytest.raises(StyleError, match="constructor asks for 'config'"):
         probe(OfConfig)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, scale: float | None = None
+) -> Tensor:
+    return sdpa(query, key, value, attn_mask=attn_mask, scale=scale)
+
+
+def keys_first(k: Tensor, q: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    return attend(q, k, v, None if mask is None else mask != 0)
+
+
+def asks_for_a_bias(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    return attend(query, key, value, torch.zeros(()) + mask)
+
+
+def asks_for_a_hiding_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    return attend(query, key, value, ~mask)
+
+
+def asks_for_a_scale(query: Tensor, key: Tensor, value: Tensor, sm_scale: float) -> Tensor:
+    return attend(query, key, value, scale=sm_scale)
+
+
+def causal_by_default(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if causal:
+        hidden = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1)
+        scores[..., hidden] = -math.inf
+    return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize(
+    ("function", "question", "status", "value"),
+    [
+        (keys_first, "boolean", "inferred", "True = may attend"),
+        (asks_for_a_bias, "floating", "inferred", "added to the scores"),
+        (asks_for_a_hiding_mask, "boolean", "inferred", "True = hides"),
+        (asks_for_a_scale, "takes_scale", "inferred", "replaces the scale"),
+        (asks_for_a_scale, "scale", "not taken", None),
+        (causal_by_default, "causal", "inferred", "square"),
+    ],
+)
+def test_what_each_call_needs_is_given(
+    function: Any, question: str, status: str, value: str | None
+) -> None:
+    found = probe(function)
+    assert found.answers["layout"].value == "(B, H, L, E)"
+    assert (found.answers[question].status, found.answers[question].value) == (status, value)
+
+
+def test_arguments_in_another_order_are_named_in_the_call() -> None:
+    found = probe(keys_first)
+    assert found.call == "f(k=key, q=query, v=value, mask=attn_mask)"
+    module = found.spec.make(8, 8, 8)
+    query, key, value = torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    assert torch.allclose(module(query, key, value), sdpa(query, key, value))
+    assert found.spec.name == "keys_first"
+    assert probe(causal_by_default).options is None
+
+
+def test_rows_without_keys_are_found_by_causality_if_no_mask_is_taken() -> None:
+    def bottom_right(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False) -> Tensor:
+        seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool)
+        if is_causal:
+            seen = seen.tril(key.shape[-2] - query.shape[-2])
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        return scores.masked_fill(~seen, -math.inf).softmax(-1) @ value
+
+    assert probe(bottom_right).answers["empty_rows"].value == "nan"
+    assert "--convention empty_rows=nan" in str(probe(bottom_right).options)
+
+
+def test_dropout_is_found_in_a_function_that_computes_in_half_types() -> None:
+    def in_half(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0) -> Tensor:
+        scores = query.half() @ key.half().mT / math.sqrt(query.shape[-1])
+        scores = nn.functional.dropout(scores, dropout_p)
+        return (scores.softmax(-1) @ value.half()).to(query.dtype)
+
+    def rescales(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0) -> Tensor:
+        return sdpa(query, key, value) / (1 - dropout_p)
+
+    assert probe(in_half).answers["dropout"].value == "on scores"
+    assert probe(in_half).answers["extra_keys"].value == 0
+    assert probe(rescales).answers["dropout"].status == "ambiguous"
 
 
 def test_keys_that_it_adds_are_counted() -> None:
@@ -458,3 +543,37 @@ def test_an_output_of_another_dtype_than_the_query_is_probed() -> None:
     answers = probe(attend).answers
     assert answers["floating"].value == "added to the scores"
     assert answers["dtypes"].value == ("float16",)
+
+
+def test_rows_that_masks_and_causality_leave_unlike_are_ambiguous() -> None:
+    def attend_either(
+        q: Tensor, k: Tensor, v: Tensor, mask: Any = None, causal: Any = False
+    ) -> Any:
+        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
+        low = -1e9 if mask is not None else -math.inf
+        seen = mask if mask is not None else seen
+        if causal:
+            seen = seen.tril(k.shape[-2] - q.shape[-2])
+        weights = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~seen, low).softmax(-1)
+        return weights.nan_to_num(0.0) @ v
+
+    found = probe(attend_either).answers["empty_rows"]
+    assert (found.status, found.shown) == (
+        "ambiguous",
+        "a row without keys is mean, and zeros by a mask or by causality",
+    )
+
+
+def test_a_window_whose_right_edge_takes_minus_one_for_a_limit_is_told() -> None:
+    def windowed(q: Tensor, k: Tensor, v: Tensor, window_size: tuple[int, int]) -> Tensor:
+        ahead = torch.arange(k.shape[-2]) - torch.arange(q.shape[-2])[:, None]
+        ahead = ahead - (k.shape[-2] - q.shape[-2])
+        before, after = window_size
+        hidden = (ahead > after) | ((ahead < -before) & (before >= 0))
+        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(hidden, -math.inf)
+        return scores.softmax(-1).nan_to_num(0.0) @ v
+
+    def with_default(q: Tensor, k: Tensor, v: Tensor, window_size: Any = (-1, 99)) -> Tensor:
+        return windowed(q, k, v, window_size)
+
+    assert probe(with_default).answers["window"].value.endswith(", -1 is a limit")

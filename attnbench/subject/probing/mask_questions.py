@@ -107,7 +107,7 @@ def causal_corner(calls: Calls) -> Answer:
     if "is_causal" not in calls.named:
         return Answer.not_taken(name, "no argument asks for it")
     given = {"is_causal": True}
-    wide, own = calls.reach(3, 5, **given), calls.reach(4, 4, **given)
+    own, wide = calls.reach(4, 4, **given), calls.reach(3, 5, **given)
     every = torch.ones(3, 5, dtype=torch.bool)
     if not same(own, square):
         return Answer.ambiguous(name, "at L=S=4 it raises, or does not hide exactly the future")
@@ -122,22 +122,20 @@ def causal_corner(calls: Calls) -> Answer:
 
 def empty_rows(calls: Calls) -> Answer:
     """What a row without keys gives."""
-    name = "empty rows"
-    if calls.hide is None:
+    name, causal = "empty rows", calls.answers["causal"].value == "bottom_right"
+    given: dict[str, Any] = {"is_causal": True}
+    if calls.hide is not None:
+        found, given, remark = _row_of_masks(calls)
+    elif causal:
+        found = _row_without_keys(calls, **given)
+        remark = calls.raised or ", the first of L=5, S=3 and causality"
+    else:
         return Answer.not_taken(name, "no mask is known to hide")
-    allowed = torch.ones(3, 5, dtype=torch.bool)
-    allowed[-1] = False
-    if calls.hide(allowed)["attn_mask"].shape[-2] == 1:
-        allowed[:] = False
-    found, given, remark = _row_of_masks(calls, allowed)
-    beside = found
-    if "return_weights" in calls.named:
-        beside = _row_without_keys(calls, **given, return_weights=True)
-    if "nan" in (found, beside):
-        where = "" if found == beside else ", with or without its weights"
-        return Answer.inferred(name, "nan", f"a row without keys is NaN{where}")
-    if found != beside:
-        return Answer.ambiguous(name, "a call that returns weights gives other rows")
+    other = _other_rows(calls, found, given)
+    if other is not None:
+        return other
+    if found == "nan":
+        return Answer.inferred(name, "nan", "a row without keys is NaN")
     wide = _row_without_keys(calls, torch.float64, **given)
     if wide not in (found, "refused"):  # float32 takes a score beside -1e9 for none
         return Answer.ambiguous(name, f"a row without keys is {found}, and {wide} in float64")
@@ -150,12 +148,33 @@ def empty_rows(calls: Calls) -> Answer:
     return Answer.ambiguous(name, f"a row without keys is {found}")
 
 
+def _other_rows(calls: Calls, found: str, given: dict[str, Any]) -> Answer | None:
+    """The answer if a call for weights, or causality, gives another row; ``None`` if none does."""
+    others = {}
+    if "return_weights" in calls.named:
+        others["with or without its weights"] = {**given, "return_weights": True}
+    if calls.answers["causal"].value == "bottom_right":
+        others["by a mask or by causality"] = {"is_causal": True}
+    for where, other in others.items():
+        row = _row_without_keys(calls, **other)
+        if row != found and "nan" in (found, row):
+            return Answer.inferred("empty rows", "nan", f"a row without keys is NaN, {where}")
+        if row not in (found, "refused"):
+            words = f"a row without keys is {found}, and {row} {where}"
+            return Answer.ambiguous("empty rows", words)
+    return None
+
+
 _ROWS = {"zeros": "0", "mean": "the mean of all values"}
 
 
-def _row_of_masks(calls: Calls, allowed: Tensor) -> tuple[str, dict[str, Any], str]:
+def _row_of_masks(calls: Calls) -> tuple[str, dict[str, Any], str]:
     """What a row without keys is, by masks of each form; the mask that shows it, and a remark."""
     assert calls.hide is not None
+    allowed = torch.ones(3, 5, dtype=torch.bool)
+    allowed[-1] = False
+    if calls.hide(allowed)["attn_mask"].shape[-2] == 1:
+        allowed[:] = False
     given = calls.hide(allowed)
     row = _row_without_keys(calls, **given)
     if row == "refused" or calls.answers["floating"].value != "added to the scores":
@@ -174,8 +193,9 @@ def _row_of_masks(calls: Calls, allowed: Tensor) -> tuple[str, dict[str, Any], s
 
 
 def _row_without_keys(calls: Calls, dtype: torch.dtype = torch.float32, **given: Any) -> str:
-    """What the last row is: a value of the convention, or in words."""
-    query, key, value = (tensor.to(dtype) for tensor in calls.tensors())
+    """What the last row is, of causality the first: a value of the convention, or in words."""
+    lengths, place = ((5, 3), 0) if "is_causal" in given else ((3, 5), -1)
+    query, key, value = (tensor.to(dtype) for tensor in calls.tensors(*lengths))
     calls.moved = True
     # with equal keys, a module with projections of its own pools their mean, too
     other = [calls.output([query, k, value]) for k in (key[..., :1, :].expand(key.shape), key)]
@@ -183,12 +203,12 @@ def _row_without_keys(calls: Calls, dtype: torch.dtype = torch.float32, **given:
     calls.moved = False
     if found is None:
         return "refused"
-    row = found[..., -1, :]
+    row = found[..., place, :]
     if bool(row.isnan().all()):
         return "nan"
     if bool((row == 0).all()):
         return "zeros"
-    equal, plain = (full is not None and alike(row, full[..., -1, :]) for full in other)
+    equal, plain = (full is not None and alike(row, full[..., place, :]) for full in other)
     if equal or alike(row, value.mean(-2)):
         return "mean"
     return "as if nothing were hidden" if plain else "neither 0, NaN nor the mean"

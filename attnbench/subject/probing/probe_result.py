@@ -21,7 +21,7 @@ from attnbench.subject.styles.fitting import fits
 from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.renaming import parsed, renamed
-from attnbench.subject.styles.signature import FIRST, MEANINGS, keywords_of
+from attnbench.subject.styles.signature import FIRST, MEANINGS, Keywords, keywords_of, order_of
 from attnbench.subject.styles.textbook_calls import SLOTS, is_textbook
 from attnbench.subject.styles.textbook_classes import textbook
 
@@ -130,12 +130,12 @@ class Probe:
             return f"Small calls show how it is called: {self.options}"
         layout = self.answers["layout"].value
         if inspect.isclass(self.callee) and layout in _STYLE_OF:
-            style, given = _STYLE_OF[layout], _filled(self.callee, 8)
-            made = ", ".join(f"{name}={value}" for name, value in given.items())
+            given = _filled(self.callee, 8).items()
+            made = ", ".join(f"{name}={value}" for name, value in given)
             return (
-                f"A class is not called as {style}, and an instance is: write beside it\n"
-                f"  from attnbench.adapters import {style}\n"
-                f"  SPEC = {style}({self.name}({made}), name={self.name!r})"
+                f"A class is not called as {_STYLE_OF[layout]}, and an instance is: "
+                f"write beside it\n  from attnbench.adapters import probe\n"
+                f"  SPEC = probe({self.name}({made})).spec"
             )
         found = [self.answers["layout"]]
         if (groups := self.answers.get("groups")) and groups.value == "stride":
@@ -159,6 +159,7 @@ class Probe:
         if self.style not in _STYLES:
             return _OF_CLASSES[self.style](self.callee)
         fields: dict[str, Any] = {"conventions": dict(self.conventions), "dtypes": self._dtypes}
+        fields["name"] = self.name
         if self._scores_otherwise:
             fields["reference"] = None
         return _STYLES[self.style](self.callee, call=self.call, **fields)
@@ -177,20 +178,20 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
     """
     if isinstance(function, MechanismSpec):
         named = {name: name for name in ("attn_mask", *function.accepts)}
-        calls = Calls(lambda size: function.make(size, size, size), named, tuple(named))
+        calls = Calls(lambda size: function.make(size, size, size), Keywords(tuple(named), named))
         name = function.name
     elif inspect.isclass(function):
         sample, name = _instance(function, 8), name_of(function)
         keywords = keywords_of(sample)
         if keywords is None:
             raise StyleError(f"nothing tells the arguments of {name}; wrap it in a function.")
-        calls = Calls(lambda size: _instance(function, size), keywords.named, keywords.names)
+        calls = Calls(lambda size: _instance(function, size), keywords)
     else:
         called = function if call is None else renamed(function, call)
         keywords = keywords_of(called) if callable(called) else None
         if keywords is None:
             raise StyleError(f"nothing tells the arguments of {function!r}; wrap it in a function.")
-        calls = Calls(lambda size: called, keywords.named, keywords.names)
+        calls = Calls(lambda size: called, keywords)
         name = name_of(function)
     calls.answers["layout"] = find_layout(calls)
     if calls.answers["layout"].status == "inferred":
@@ -204,7 +205,7 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
     by_stride = answers.get("groups") and answers["groups"].value == "stride"
     if by_stride and "enable_gqa" not in calls.named and style == "flash":
         style = None  # that style has no other word for groups than to call with them
-    if style is None or isinstance(function, MechanismSpec):
+    if style is None or calls.usual or isinstance(function, MechanismSpec):
         return Probe(name, answers, conventions, None, function, call)
     call = _call_as_shown(function, style, call, answers)
     if fits(function if call is None else renamed(function, call), style) is not None:
@@ -261,7 +262,8 @@ def _call_as_shown(
         keywords = keywords_of(function)
         assert keywords is not None  # it was called by them
         passed = [(name, name) for name in keywords.names if name in _MEANINGS]
-        if not turned and not other & {*keywords.named} and fits(function, style) is None:
+        as_usual = order_of(keywords.names) in ([], [0, 1, 2]) and fits(function, style) is None
+        if as_usual and not turned and not other & {*keywords.named}:
             return None
     if style == "flash":
         turned["is_causal"] = "causal"  # which is its name there

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attnbench.errors import headline
 from attnbench.subject.result_form import is_plain, output_and_more
+from attnbench.subject.styles.signature import Keywords, order_of
 
 BATCH, HEADS = 2, 4
 _CLEAR = 1e-6
@@ -69,14 +70,15 @@ class Calls:
 
     Args:
         make: ``make(E)`` gives the callee, whose results are in its own layout.
-        named: the callee's own names of what it takes, by meaning.
-        names: all its arguments.
+        keywords: its arguments.
     """
 
-    def __init__(
-        self, make: Callable[[int], Any], named: Mapping[str, str], names: Sequence[str]
-    ) -> None:
-        self.make, self.named, self.names = make, named, names
+    def __init__(self, make: Callable[[int], Any], keywords: Keywords) -> None:
+        self.make, self.named, self.names = make, keywords.named, keywords.names
+        self.required = {one for one, own in self.named.items() if own in keywords.required}
+        self.order = order_of(self.names) or [0, 1, 2]
+        self.usual: Mapping[str, Callable[[Tensor, Tensor], Any]] = {}
+        """What each call is given of query and key, where it is given nothing else."""
         self.layout, self.training = "(B, H, L, E)", False
         self.raised, self.moved = "", False
         self.dtype = torch.float32
@@ -91,6 +93,7 @@ class Calls:
     def result(self, tensors: Sequence[Tensor], **given: Any) -> Any:
         """What the callee returns; ``None`` where it raises. Keywords are meanings or names."""
         turn, self.raised = LAYOUTS[self.layout], ""
+        given = {one: make(*tensors[:2]) for one, make in self.usual.items()} | given
         mask = given.get("attn_mask")
         if mask is not None and mask.is_floating_point():
             given["attn_mask"] = mask.to(tensors[0].dtype)
@@ -103,7 +106,7 @@ class Calls:
                     callee = copy.deepcopy(callee).to(tensors[0].dtype).train(self.training)
                     if self.moved:
                         _move_zeros(callee)
-                return callee(*(turn(tensor).clone() for tensor in tensors), **spelt)
+                return callee(*(turn(tensors[i]).clone() for i in self.order), **spelt)
         except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
             self.raised = headline(error)[:120]
             return None

@@ -12,6 +12,8 @@ _WINDOWS = ("window_size", "window", "sliding_window")
 def scale_of_scores(calls: Calls) -> Answer:
     """The factor of q·k, and how it depends on E."""
     name, found = "scale", (calls.slope(4), calls.slope(16))
+    if "scale" in calls.usual:
+        return Answer.not_taken(name, "the caller has to give it")
     if found[0] is None or found[1] is None:
         return Answer.ambiguous(name, "the scores that the weights show are no multiple of q·k")
     for value, power in (("1/sqrt(E)", 0.5), ("1", 0.0), ("1/E", 1.0)):
@@ -89,11 +91,14 @@ def window_edges(calls: Calls) -> Answer:
 
 def _rest_of_window(calls: Calls, own: str) -> str:
     """What else is unlike flash-attention's window: of 0 keys besides the own, and -1 for all."""
+    every = torch.ones(4, 4, dtype=torch.bool)
+    for limits, left in (((-1, 0), every.tril()), ((0, -1), every.triu())):
+        if not same(calls.reach(4, 4, **{own: limits}), left):
+            return ", -1 is a limit"
     place = torch.arange(5) - torch.arange(3)[:, None]
     if same(calls.reach(3, 5, **{own: (-1, 0)}), place <= 2):
         return ""
-    limit = not same(calls.reach(4, 4, **{own: (-1, 0)}), torch.ones(4, 4).tril().bool())
-    return ", -1 is a limit" if limit else ", from the top left"
+    return ", from the top left"
 
 
 def softcap_order(calls: Calls) -> Answer:
