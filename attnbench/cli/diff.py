@@ -109,12 +109,12 @@ def _question(
 
 
 def _rows(**arguments: Any) -> list[dict[str, Any]]:
-    """The rows, computed in a child process that may use all free memory."""
+    """The rows, computed in a child process that is ended before the system runs out of memory."""
     import psutil
 
     from attnbench.processes.pool import GIB, Task, call
 
-    free_gib = psutil.virtual_memory().available / GIB
+    free_gib = 0.8 * psutil.virtual_memory().available / GIB
     function = "attnbench.answers.compared_ways:difference"
     rows: list[dict[str, Any]] = call(Task("diff", function, arguments, _TIMEOUT_S, free_gib))
     return rows

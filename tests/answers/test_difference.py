@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from attnbench.answers.difference import Difference, compare_ways
 from attnbench.answers.way import Way
 from attnbench.cli import main
 from attnbench.errors import UsageError
+from attnbench.processes.pool import GIB, Task
 from attnbench.saved_inputs import save_inputs
 
 X = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(0))
@@ -298,6 +300,14 @@ def test_a_mistaken_question_is_one_line(arguments: list[str], told: str, capsys
     printed = capsys.readouterr().err
     assert told in printed
     assert "Traceback" not in printed
+
+
+def test_its_process_is_ended_before_the_system_runs_out_of_memory(monkeypatch: Any) -> None:
+    tasks: list[Task] = []
+    monkeypatch.setattr("attnbench.processes.pool.call", lambda task: tasks.append(task) or [])
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8 * GIB))
+    main(["diff", "scaled_dot", "dot", "--json"])
+    assert tasks[-1].memory_gib <= 7
 
 
 def test_the_command_prints_the_verdict_and_exits_with_1_for_a_bug(capsys: Any) -> None:
