@@ -145,14 +145,24 @@ def scatter(title: str, points: Sequence[tuple[str, float, int]]) -> Markup:
         '<circle class="main" cx="{:.1f}" cy="{:.1f}" r="4"><title>{}: {}, {}</title></circle>'
     )
     body = _grid(x, y)
-    named: list[tuple[float, float]] = []
+    places = {name: (x.at(seconds), y.at(count)) for name, seconds, count in points}
+    taken = {name: [(a - 4, a + 4, b + 4)] for name, (a, b) in places.items()}
     for name, seconds, count in points:
-        a, b = x.at(seconds), y.at(count)
+        a, b = places[name]
         body += mark.format(a, b, name, seconds_text(seconds), bytes_text(count))
-        if all(abs(b - d) > 11 or abs(a - c) > 6 * len(name) + 12 for c, d in named):
-            named.append((a, b))
-            text = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
-            body += text.format(a, b - 7, "start" if a < 250 else "end", name)
+        width, others = 6.5 * len(name), [box for one in taken if one != name for box in taken[one]]
+        for left, height in (
+            (a, b - 7),
+            (a - width, b - 7),
+            (a + 8, b + 4),
+            (a - 8 - width, b + 4),
+        ):
+            right = left + width
+            apart = (end < left or right < at or abs(h - height) > 10 for at, end, h in others)
+            if left > 56 and right < 480 and all(apart):
+                taken[name].append((left, right, height))
+                body += Markup('<text x="{:.1f}" y="{:.1f}">{}</text>').format(left, height, name)
+                break
     return _frame(480, 272, title, body)
 
 

@@ -304,7 +304,12 @@ def test_a_mistaken_question_is_one_line(arguments: list[str], told: str, capsys
 
 def test_its_process_is_ended_before_the_system_runs_out_of_memory(monkeypatch: Any) -> None:
     tasks: list[Task] = []
-    monkeypatch.setattr("attnbench.processes.pool.call", lambda task: tasks.append(task) or [])
+
+    def call(task: Task) -> list[Any]:
+        tasks.append(task)
+        return []
+
+    monkeypatch.setattr("attnbench.processes.pool.call", call)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8 * GIB))
     main(["diff", "scaled_dot", "dot", "--json"])
     assert tasks[-1].memory_gib <= 7

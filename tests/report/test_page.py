@@ -444,3 +444,12 @@ def test_each_number_stands_in_one_table_and_a_kernel_says_what_it_gains() -> No
     page = render([record(), record("slow", ratio=2.0), quick])
     assert page.count(">0.537<") == 1
     assert "<small>4 times faster than slow</small>" in page
+
+
+def test_names_of_close_points_stand_side_by_side() -> None:
+    points = [("average", 1.57e-3, 4 << 20), ("scaled_dot", 1.65e-3, 4 << 20)]
+    picture = svg.scatter("time against memory", [*points, ("additive", 44e-3, 64 << 20)])
+    texts = re.findall(r'<text x="([\d.]+)" y="([\d.]+)">([a-z_]+)</text>', picture)
+    places = {name: (float(x), float(y)) for x, y, name in texts}
+    assert {*places} == {"average", "scaled_dot", "additive"}
+    assert abs(places["average"][1] - places["scaled_dot"][1]) > 10
