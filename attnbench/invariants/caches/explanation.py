@@ -50,7 +50,7 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         text = _left(stage, found)
         if text:
             return text
-    cuts = _other_cuts(stage, found) if judged == "split" else ""
+    cuts = _other_cuts(stage, found) + _unread(stage, found) if judged == "split" else ""
     return seen_tokens(stage, judged, found) + cuts + _in_double(stage, judged, found)
 
 
@@ -73,6 +73,29 @@ def _left(stage: Stage, found: FoundError) -> str:
         return ""
     of = ", ".join(changed) or "no tensor of the cache"
     return f"\n  select changes {of}, and leaves {', '.join(left)} as it was"
+
+
+def _unread(stage: Stage, found: FoundError) -> str:
+    """The tensors of a cache on which the next call does not depend, where it does on others."""
+    subject, module = stage.subject, stage.module()
+    tokens = stage.tokens[:1, : 3 + found.steps[-1].count].clone()
+    read: dict[bool, list[str]] = {True: [], False: []}
+    try:
+        with torch.no_grad():
+            _, held = subject.call(module, tokens[:, :3], None, subject.new_cache(module, 1))
+            expected, _ = subject.call(module, tokens[:, 3:], None, copy.deepcopy(held))
+            for number, (place, tensor) in enumerate(_tensors_of(held)):
+                if tensor.numel() and tensor.is_floating_point():
+                    cache = copy.deepcopy(held)
+                    list(_tensors_of(cache))[number][1].nan_to_num_().add_(1.0)
+                    got, _ = subject.call(module, tokens[:, 3:], None, cache)
+                    text = f"{place} {tuple(tensor.shape)}"
+                    read[not torch.equal(got, expected)].append(text)
+    except Exception:  # the program itself reports other errors
+        return ""
+    if not read[True] or not read[False] or len(read[False]) > _NAMED:
+        return ""
+    return f"\n  the next call does not read {_or(read[False])}, which the cache holds"
 
 
 def _lengths(stage: Stage) -> str:

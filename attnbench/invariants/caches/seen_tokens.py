@@ -240,9 +240,19 @@ def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
     return remark if played(stage, judged, longer) is None else ""
 
 
+def _not_one_by_one(stage: Stage, judged: str, found: FoundError) -> str:
+    """What to say where a wrong call of several tokens with a cache is right token by token."""
+    *before, last = found.steps
+    if judged != "split" or last.count == 1 or all(step.kind != "append" for step in before):
+        return ""
+    text = ", though not one token at a time: a call of several is computed in another way"
+    steps_of_one = (*before, *[replace(last, count=1)] * last.count)
+    return text if played(stage, judged, steps_of_one) is None else ""
+
+
 def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     """What may be wrong where an output depends on the tokens that it should depend on."""
-    if alone := _not_beside(stage, judged, found):
+    if alone := _not_beside(stage, judged, found) or _not_one_by_one(stage, judged, found):
         return f"and is wrong{alone}"
     alike = copy.copy(stage)
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()

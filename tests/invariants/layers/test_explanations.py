@@ -164,3 +164,36 @@ def test_a_small_error_is_tried_in_float64() -> None:
     assert "in float64 the difference is the same, so that it is not rounding" in rounded
     only = replace(spec("low_precision"), dtypes=("float32",))
     assert "float64" not in told(only, CUT)
+
+
+class Averaging(nn.Module):
+    """The mean of the tokens so far; later calls take the kept sum and forget the count."""
+
+    def __init__(self, size: int, count_is_read: bool = False) -> None:
+        super().__init__()
+        self.linear, self.count_is_read = nn.Linear(size, size), count_is_read
+
+    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        mapped = self.linear(hidden)
+        kept = cache or {"sum": mapped.new_zeros(len(hidden), 1, 1), "count": mapped.new_zeros(1)}
+        first = kept["count"] if self.count_is_read else 0 * kept["count"].detach()
+        totals = kept["sum"] + mapped.cumsum(1)
+        counts = torch.arange(1, hidden.shape[1] + 1).to(hidden)[:, None] + first
+        if cache is not None and hidden.shape[1]:
+            cache.update(sum=totals[:, -1:], count=kept["count"] + hidden.shape[1])
+        return totals / counts
+
+
+@pytest.mark.parametrize("count_is_read", [False, True])
+def test_what_a_cache_holds_and_the_next_call_does_not_read_is_named(count_is_read: bool) -> None:
+    spec = LayerSpec(
+        name="averaging",
+        make=lambda size: Averaging(size, count_is_read),
+        causal=True,
+        accepts=("cache",),
+        cache=CacheSpec(new=lambda module, batch_size: {}),
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
+    assert report.ok == count_is_read
+    told = "the next call does not read cache['count'] (1,), which the cache holds"
+    assert (told in str(report)) == (not count_is_read)

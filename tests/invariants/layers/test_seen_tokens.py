@@ -36,11 +36,20 @@ class TopLeft(nn.Module):
 class ScaledInSteps(TopLeft):
     """A call of one token with a cache has other weights."""
 
+    factor, wide_factor = 2.0, 1.0
+
     def pooled(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         length, total = query.shape[1], key.shape[1]
         seen = torch.ones(length, total, dtype=torch.bool).tril(total - length)
-        scores = query @ key.mT * (2.0 if length == 1 < total else 1.0)
+        cached = self.wide_factor if length > 1 else self.factor
+        scores = query @ key.mT * (cached if length < total else 1.0)
         return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value
+
+
+class ScaledInChunks(ScaledInSteps):
+    """A call of several tokens behind cached ones has other weights."""
+
+    factor, wide_factor = 1.0, 2.0
 
 
 class Crossing(nn.Module):
@@ -70,6 +79,7 @@ def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
             "+ 1, token 3 depends on tokens 0 and 3; in one call it depends on tokens 0 to 3",
         ),
         (ScaledInSteps, (), "a call of one is computed in another way"),
+        (ScaledInChunks, (), "a call of several is computed in another way"),
         (
             Crossing,
             ("source",),
