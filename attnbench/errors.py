@@ -210,3 +210,9 @@ def similar(name: str, known: Iterable[str]) -> str:
     """A question about the nearest known names; empty if none is near."""
     close = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def either(names: Iterable[str]) -> str:
+    """Names as text, with "or" before the last one."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last

@@ -30,6 +30,9 @@ def attention_close() -> Callable[..., None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
+    from attnbench.errors import either
+    from attnbench.subject.styles import STYLE_NAMES
+
     group = parser.getgroup("attnbench", "property checks of attention")
     group.addoption(
         "--attnbench",
@@ -44,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         metavar="STYLE",
         help="style of call of the subjects of --attnbench, if they are functions, modules or "
-        "classes: sdpa, flash, flex, interface, keras, multihead, paged or varlen",
+        f"classes: {either(STYLE_NAMES)}",
     )
     group.addoption(
         "--attnbench-profile",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -217,25 +216,15 @@ def outcomes_of(
             it, which takes many calls.
         guard: what the suite was before the subject's code was imported.
     """
-    invariants, names = list(invariants), None if dtypes is None else tuple(dtypes)
-    run = functools.partial(
-        run_invariant,
-        subject,
-        profile=PROFILES[profile],
-        device=device,
-        dtypes=names,
-        seed=seed,
-        shrink=evidence,
-    )
-
-    def consequence(outcome: Outcome) -> str | None:
-        if outcome.failure is not None and outcome.failure.device_lost:
-            return f"not run: {device} cannot be used since {outcome.invariant} failed"
-        if outcome.invariant == CONTRACT and spoils_all(subject, outcome, device, names or ()):
-            return f"not run: {CONTRACT} failed, and so would this"
-        return None
-
-    outcomes = _outcomes(subject, invariants, run, consequence, guard or SuiteGuard())
+    invariants = list(invariants)
+    options: dict[str, Any] = {
+        "profile": PROFILES[profile],
+        "device": device,
+        "dtypes": None if dtypes is None else tuple(dtypes),
+        "seed": seed,
+        "shrink": evidence,
+    }
+    outcomes = _outcomes(subject, invariants, options, guard or SuiteGuard())
     return with_evidence(outcomes, subject, invariants) if evidence else outcomes
 
 
@@ -255,11 +244,7 @@ def spoils_all(
 
 
 def _outcomes(
-    subject: Subject,
-    invariants: Iterable[Invariant],
-    run: Callable[[Invariant], Outcome],
-    consequence_of: Callable[[Outcome], str | None],
-    guard: SuiteGuard,
+    subject: Subject, invariants: Iterable[Invariant], options: dict[str, Any], guard: SuiteGuard
 ) -> Iterator[Outcome]:
     consequence: str | None = None
     for invariant in invariants:
@@ -267,10 +252,20 @@ def _outcomes(
             yield Outcome(subject.name, invariant.name, "skipped", consequence)
             continue
         with seeded():
-            outcome = run(invariant)
+            outcome = run_invariant(subject, invariant, **options)
             change = guard.change()
             if change is None:
-                consequence = consequence or consequence_of(outcome)
+                consequence = consequence or _consequence(subject, outcome, options)
         if change is not None:
             outcome = Outcome(subject.name, invariant.name, "crashed", CHANGED.format(change))
         yield outcome
+
+
+def _consequence(subject: Subject, outcome: Outcome, options: dict[str, Any]) -> str | None:
+    """The reason why nothing else is run after an outcome; ``None`` if there is none."""
+    if outcome.failure is not None and outcome.failure.device_lost:
+        return f"not run: {options['device']} cannot be used since {outcome.invariant} failed"
+    given = options["device"], options["dtypes"] or ()
+    if outcome.invariant == CONTRACT and spoils_all(subject, outcome, *given):
+        return f"not run: {CONTRACT} failed, and so would this"
+    return None

@@ -16,6 +16,7 @@ HEAVY = 4
 """The weight from which a gap is shown in bold: a usual bug passes."""
 
 _NO_REFERENCE = "no reference: a wrong but self-consistent formula would pass"
+_DECODES = "padded_rows_decode_as_alone"
 _TURNED = "the grid was not transposed: rows may be taken for columns"
 
 
@@ -92,13 +93,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
         (alone, 2, _NO_REFERENCE, same),
         (spec.grid and transposes not in subject.laws, 2, _TURNED, f'laws=("{transposes}",)'),
         (not free, 2, moved, 'the convention positions="none" if positions do not count'),
-        (
-            decodes and left not in subject.laws,
-            HEAVY,
-            cached,
-            f'laws=("{left}",)',
-            "padded_rows_decode_as_alone",
-        ),
+        (decodes and left not in subject.laws, HEAVY, cached, f'laws=("{left}",)', _DECODES),
         (decodes and right not in subject.laws, 3, prompts, f'laws=("{right}",)'),
         (bool(narrower), 2, f"not tried in {' and '.join(narrower)}", "dtypes"),
         (drops and padding, 3, empty, "the convention empty_rows=zeros"),

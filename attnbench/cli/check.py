@@ -15,9 +15,9 @@ from attnbench.checking.profiles import PROFILES
 from attnbench.cli import options as option
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.formats import formats_of
+from attnbench.cli.formats import FORMATS, formats_of
 from attnbench.cli.watching import watch as watched
-from attnbench.errors import UsageError
+from attnbench.errors import UsageError, either
 from attnbench.processes.pool import MEMORY_GIB
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def command(
         typer.Option(
             "--format",
             metavar="FORMAT[=FILE]",
-            help="text, json, junit, sarif, github, gitlab or badge, printed or in a file; may be "
-            "repeated.",
+            help=f"{either(FORMATS)}, printed or in a file; may be repeated.",
         ),
     ] = None,
     exempt: Annotated[

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from attnbench.errors import UsageError
+from attnbench.errors import UsageError, either
 from attnbench.registry.address import Address, parse_address
 from attnbench.specs.conventions import parse_convention
+from attnbench.subject.styles import STYLE_NAMES
 
 RESULTS = Path("results/attnbench")
 """The default folder of the records."""
@@ -105,8 +106,8 @@ Style = Annotated[
     typer.Option(
         "--as",
         metavar="STYLE",
-        help="Style of call of a target that is a function, module or class: sdpa, flash, flex, "
-        "interface, keras, multihead, paged, textbook or varlen.",
+        help="Style of call of a target that is a function, module or class: "
+        f"{either(STYLE_NAMES)}.",
     ),
 ]
 Call = Annotated[

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from attnbench.cli.formats.places import Findings
 
 FORMATS = ("text", "json", "junit", "sarif", "github", "gitlab", "badge")
+_POINTING = {"sarif", "github", "gitlab"}
+"""Formats that point at lines of code."""
+
 _SHARED = ("text", "github")
 """Formats that can stand on standard output together: annotations are lines among the text."""
 
@@ -41,7 +44,7 @@ class Formats:
     def has_places(self) -> bool:
         """Whether a format points at lines of code."""
         names = {self.printed, *(name for name, _ in self.files)}
-        return bool(names & {"github", "sarif", "gitlab"})
+        return bool(names & _POINTING)
 
     def write(self, findings: Findings) -> None:
         """Write all formats but the text, which has been printed.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.program import steps
 from attnbench.invariants.caches.seen_tokens import seen_tokens
@@ -166,12 +167,8 @@ def _other_cuts(stage: Stage, found: FoundError) -> str:
             right = played(stage, "split", steps(begin.count, *other)) is None
             cut = " + ".join(map(str, other)) if len(other) > 1 else f"{total} at once"
             outcomes["right" if right else "wrong"].append(cut)
-    parts = [f"as {_or(as_)} it is {how}" for how, as_ in outcomes.items() if as_]
+    parts = [f"as {either(as_)} it is {how}" for how, as_ in outcomes.items() if as_]
     return f"\n  cut {'; '.join(parts)}" if parts else ""
-
-
-def _or(names: list[str]) -> str:
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _in_double(stage: Stage, judged: str, found: FoundError) -> str:
