@@ -186,10 +186,19 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
         return f"{self.other} has" if self.other else "should be"
 
 
+def first_line(text: str) -> str:
+    """The first line of a text that is not empty; "" if there is none."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def message_of(error: BaseException) -> str:
+    """The first line of an exception's message; its type if it has none."""
+    return first_line(str(error)) or type(error).__name__
+
+
 def headline(error: BaseException) -> str:
     """The type of an exception and the first line of its message."""
-    first = (str(error).strip().splitlines() or [""])[0].rstrip()
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return ": ".join(filter(None, (type(error).__name__, first_line(str(error)))))
 
 
 def check_name(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnbench.answers.compared_calls import LENGTH, ComparedCall, calls_of, layer_call, made
 from attnbench.answers.way import Tensors, Way
-from attnbench.errors import UsageError, nearest
+from attnbench.errors import UsageError, message_of, nearest
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.styles.tiny_models import CACHES, cache_spec
 from attnbench.subject.subject import Subject
@@ -180,7 +180,7 @@ def _attentions(
             try:
                 _inner(module, subject.name, "attention").set_attn_implementation(own_name)
             except (ValueError, ImportError) as error:
-                raise UsageError(f"--attention {value}: {str(error).splitlines()[0]}") from None
+                raise UsageError(f"--attention {value}: {message_of(error)}") from None
         ways = [
             Way(value, module, call.output(subject), dtype)
             for value, module in zip(values, modules, strict=True)

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
-from attnbench.benchmark.agreement.judgement import output_agreement, verify
+from attnbench.benchmark.agreement.judgement import rating, verify
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import VERSION as CONTRACT_VERSION
 from attnbench.benchmark.contract import Contract
@@ -96,19 +95,16 @@ def prepare(address: str, case: BenchCase, device: str, baseline: str = BASELINE
     return Prepared(address, subject, bench, *bench.build(subject), baseline)
 
 
-def _error(prepared: Prepared) -> float:
-    """The largest error of the output, as a share of the allowed error.
+def _error(prepared: Prepared, direction: str = "forward") -> float:
+    """The largest error of the output or a gradient, as a share of the allowed error.
 
     Raises:
         ValueError: the share is above 1, so that timing the subject makes no sense.
     """
-    result = output_agreement(prepared.subject, prepared.module, prepared.inputs)
-    if not result.agrees:
-        raise ValueError(
-            f"{prepared.subject.name} is off by {result.error_abs:.3g}, {result.ratio:.3g} times "
-            f"the allowed error; see: {prepared.subject.check_command}"
-        )
-    return _round(result.ratio, 3)
+    result = rating(prepared.subject, prepared.module, prepared.inputs, direction)
+    if result["status"] != "ok":
+        raise ValueError(f"{prepared.subject.name}: {result['reason']}")
+    return _round(result["error_ratio"], 3)
 
 
 def _round(value: float, digits: int) -> float:
@@ -117,14 +113,7 @@ def _round(value: float, digits: int) -> float:
 
 
 def _timer(prepared: Prepared, direction: str) -> Timer:
-    _error(prepared)
-    if direction != "forward":
-        ratio = gradient_ratio(prepared.subject, prepared.module, prepared.inputs)
-        if ratio > 1.0:
-            raise ValueError(
-                f"gradients of {prepared.subject.name} are off by {ratio:.3g} times the "
-                f"allowed error; see: {prepared.subject.check_command}"
-            )
+    _error(prepared, direction)
     call = prepared.call(direction)
     call()
     return Timer(call, prepared.device, _CONTRACT.pace(str(prepared.device)))

@@ -51,9 +51,7 @@ class Journal:
                 "Name another place."
             ) from None
         except UnicodeDecodeError as error:
-            raise UsageError(
-                f"--resume {path}: it is no journal of a check ({error}); name another file."
-            ) from None
+            raise self._unreadable(error) from None
         if text:
             self._read(text, json.loads(head))
 
@@ -74,9 +72,7 @@ class Journal:
         except UsageError:
             raise
         except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise UsageError(
-                f"--resume {self.path}: it is no journal of a check ({error}); name another file."
-            ) from None
+            raise self._unreadable(error) from None
         if differences:
             lines = [f"  {n}: {request.get(n)!r} there, {expected[n]!r} now" for n in differences]
             raise UsageError(
@@ -85,6 +81,10 @@ class Journal:
             )
         if fragment:  # the run was killed while writing it
             self._cut(len(text.encode()) - len(fragment.encode()))
+
+    def _unreadable(self, error: Exception) -> UsageError:
+        what = f"it is no journal of a check ({error})"
+        return UsageError(f"--resume {self.path}: {what}; name another file.")
 
     def _cut(self, size: int) -> None:
         with self.path.open("rb+") as file:

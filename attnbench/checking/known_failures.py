@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.report_text import first_line
 from attnbench.checking.works import Work
-from attnbench.errors import UsageError, nearest
+from attnbench.errors import UsageError, first_line, nearest
 
 _EXEMPTION = re.compile(r"(?:(.*?): )??(\w+)\s*=\s*(.+)", re.DOTALL)
 _HEAD = "# Known failures: they are skipped. `attnbench check --update-baseline` wrote this file.\n"

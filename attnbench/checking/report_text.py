@@ -11,6 +11,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.cause.likely_cause import lead_of
 from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
+from attnbench.errors import first_line
 
 if TYPE_CHECKING:
     from attnbench.checking.check_report import CheckReport
@@ -152,11 +153,6 @@ def _reproduction(outcome: Outcome, others: Iterable[Outcome]) -> list[str]:
                 title = f"reproduce {source.invariant}, which failed too:"
             return [f"  {title}", textwrap.indent(source.failure.script.rstrip(), "    ")]
     return ["  reproduce:", f"    {outcome.command}"] if outcome.command else []
-
-
-def first_line(text: str) -> str:
-    """The first line of a text that is not empty."""
-    return next((line for line in text.splitlines() if line.strip()), "")
 
 
 def filled(head: str, text: str) -> str:

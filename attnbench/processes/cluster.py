@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnbench.errors import UsageError
+from attnbench.errors import UsageError, message_of
 from attnbench.processes.pool import Event, Task
 from attnbench.processes.remote import installed_versions, run_task
 
@@ -266,8 +266,8 @@ def _client_of(where: str) -> Iterator[Any]:
     try:
         client = Client(address, timeout=_ANSWER_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        message = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"no scheduler answers at {where} within 10 s ({message}).") from None
+        message = f"no scheduler answers at {where} within 10 s ({message_of(error)})."
+        raise UsageError(message) from None
     try:
         yield client
     finally:

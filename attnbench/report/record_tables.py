@@ -9,6 +9,7 @@ from typing import Any
 
 from attnbench.benchmark.grid import busy, half_width
 from attnbench.benchmark.records.record import Record, baseline_of
+from attnbench.errors import first_line
 from attnbench.report.ranking import Row, rows
 
 _MEANINGS = {
@@ -134,7 +135,7 @@ def reasons(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     subjects: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         if row["reason"]:
-            subjects[f"{row['status']}: {row['reason'].splitlines()[0]}"].append(row["subject"])
+            subjects[f"{row['status']}: {first_line(row['reason'])}"].append(row["subject"])
     return [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in subjects.items()]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attnbench.errors import DeviceError, nearest
+from attnbench.errors import DeviceError, message_of, nearest
 
 
 def available_devices() -> list[str]:
@@ -42,7 +42,7 @@ def check_device(name: str) -> None:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = message_of(error)
     else:
         if torch.device(name).type != "meta":
             return

@@ -13,6 +13,7 @@ from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio, tim
 from attnbench.benchmark.agreement.layer_agreement import layer_agreement
 from attnbench.benchmark.decoding import Step, StepInputs
 from attnbench.benchmark.timing.samples import Sample, Samples
+from attnbench.errors import headline
 from attnbench.oracle.textbook import TEXTBOOK
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
@@ -61,8 +62,8 @@ def rating(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) 
         if direction == "forward_backward" and result.agrees:
             slope_ratio = gradient_ratio(subject, module, inputs)
     except Exception as error:
-        reason = f"the reference could not be computed: {type(error).__name__}: {error}"
-        return {"status": "unverified", "reason": reason.splitlines()[0]}
+        reason = f"the reference could not be computed: {headline(error)}"
+        return {"status": "unverified", "reason": reason}
     values = {
         "error_abs": result.error_abs,
         "error_ratio": max(result.ratio, slope_ratio),

@@ -33,7 +33,7 @@ from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, take_bl
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.checking.canaries import CHANGED
 from attnbench.checking.suite_guard import SuiteGuard
-from attnbench.errors import RefusalError
+from attnbench.errors import RefusalError, message_of
 from attnbench.registry.catalog import registry
 from attnbench.specs import KernelSpec
 from attnbench.subject.devices import available_devices, check_device
@@ -65,10 +65,10 @@ def measure_row(
         facts["accelerator"] = accelerator_facts(device)  # clocks right after the load
         return replace(measurement, facts={**facts, **measurement.facts})
     except RefusalError as error:
-        return RowMeasurement("unsupported", _first_line(error))
+        return RowMeasurement("unsupported", message_of(error))
     except Exception as error:
         if is_out_of_memory(error):
-            status, reason = "out_of_memory", _first_line(error)
+            status, reason = "out_of_memory", message_of(error)
         else:
             status, reason = "failed", f"{type(error).__name__}: {error}"
         return RowMeasurement(status, reason, measuring_s=time.perf_counter() - start)
@@ -244,7 +244,3 @@ def devices(wanted: Sequence[str] | None) -> list[str]:
     for name in wanted:
         check_device(name)
     return list(wanted)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

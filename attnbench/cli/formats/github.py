@@ -13,9 +13,9 @@ from pathlib import Path
 from attnbench.checking.cause.likely_cause import lead_of
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.report_text import counts_text, finding_text, first_line
+from attnbench.checking.report_text import counts_text, finding_text
 from attnbench.cli.formats.places import Findings, Place
-from attnbench.errors import UsageError
+from attnbench.errors import UsageError, first_line
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_CHARACTERS = 4000

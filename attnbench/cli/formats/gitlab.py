@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
-from attnbench.checking.report_text import first_line
 from attnbench.cli.formats.places import Findings, Place
+from attnbench.errors import first_line
 
 
 def render(findings: Findings) -> str:

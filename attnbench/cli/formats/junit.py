@@ -7,8 +7,9 @@ import re
 from xml.etree import ElementTree
 
 from attnbench.checking.outcomes import GOOD
-from attnbench.checking.report_text import failure_text, first_line
+from attnbench.checking.report_text import failure_text
 from attnbench.cli.formats.places import Findings
+from attnbench.errors import first_line
 
 
 def render(findings: Findings) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnbench.benchmark.records.record import Record
+from attnbench.errors import first_line
 from attnbench.report import record_tables
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def wrong_lines(
             lines.append((subject, f"{subject}: {names}{suffix}; {command}"))
     for record in records:
         if record.status not in ("ok", "unsupported"):
-            reason = (record.reason.splitlines() or [""])[0]
+            reason = first_line(record.reason)
             place = f"{record.workload} on {record.machine_name}".removesuffix(" on ")
             line = f"{record.subject} at {place}: {record.status}: {reason}"
             lines.append((record.subject, line))

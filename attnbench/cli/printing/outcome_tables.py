@@ -14,10 +14,10 @@ from attnbench.checking.report_text import (
     counts_text,
     failure_text,
     finding_text,
-    first_line,
     gap_lines,
 )
 from attnbench.cli.printing.tables import print_line, screen_width
+from attnbench.errors import first_line
 
 _STATUS_WIDTH = max(map(len, STATUSES))
 _FEW_LAWS = 2

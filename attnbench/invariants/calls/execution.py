@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation, RefusalError
+from attnbench.errors import InvariantViolation, RefusalError, message_of
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, state_is_kept
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
@@ -168,7 +168,7 @@ def gradient_modes_agree(subject: Subject, case: Case) -> None:
             raise
         raise InvariantViolation(
             "after a call under inference_mode, the same call outside raised RuntimeError: "
-            f"{str(error).splitlines()[0]}: what is kept from call to call should be no "
+            f"{message_of(error)}: what is kept from call to call should be no "
             "inference tensor"
         ) from error
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.errors import RefusalError, headline
+from attnbench.errors import RefusalError, first_line, headline
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.signature import Keywords
 
@@ -108,12 +108,12 @@ def refusals(name: str, *, masked: bool) -> Iterator[None]:
         raise
     except (AssertionError, NotImplementedError, RuntimeError, ValueError, TypeError) as error:
         message = headline(error)
-        first_line = str(error).strip().partition("\n")[0]
-        if _NEEDS_GPU.search(first_line):
+        line = first_line(str(error))
+        if _NEEDS_GPU.search(line):
             raise RefusalError(
                 f"{name} needs a GPU ({message}): check it with --device cuda"
             ) from error
-        said_so = _REFUSAL.search(first_line) or (masked and _MASK_REFUSAL.search(first_line))
+        said_so = _REFUSAL.search(line) or (masked and _MASK_REFUSAL.search(line))
         if isinstance(error, NotImplementedError) or said_so:
             raise RefusalError(f"{name} refuses it: {message}") from error
         raise

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.errors import StyleError
+from attnbench.errors import StyleError, headline
 from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.styles.callee import name_of, spec_of
 from attnbench.subject.styles.constructors import HEADS, asks_for_heads, constructor_arguments
@@ -147,7 +147,7 @@ class _Probe:
     def _complaint(self) -> str:
         if self.raised is None:
             return "gives an output of another shape than (2, 3, 8)"
-        return f"raises {type(self.raised).__name__}: {str(self.raised).splitlines()[0][:120]}"
+        return f"raises {headline(self.raised)[:150]}"
 
     def _edits(self) -> bool:
         tensors = self.inputs()

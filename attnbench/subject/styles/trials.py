@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.errors import UsageError
+from attnbench.errors import UsageError, headline
 from attnbench.specs import DTYPES, CacheSpec, LayerSpec
 from attnbench.subject.styles.argument_names import FORMS, LENGTHS, OFFSETS, SLOTS
 from attnbench.subject.styles.held import TUPLES, Held
@@ -115,7 +115,7 @@ def with_dtypes(spec: LayerSpec, module: nn.Module, hidden: Tensor, **beside: Te
             )
         except Exception as error:  # any other a check reports
             if "without overflow" in str(error):
-                raised[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
+                raised[name] = headline(error)[:120]
     if not raised:
         return spec
     note = f"not tried in {' and '.join(raised)}, where it raises {next(iter(raised.values()))}"

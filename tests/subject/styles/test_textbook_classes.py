@@ -116,6 +116,18 @@ def test_weights_in_a_dictionary_and_a_hidden_size_are_found() -> None:
     assert spec.reference is None
 
 
+class Refusing(nn.Module):
+    """It raises an exception without a message."""
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Any = None) -> Any:
+        raise ValueError
+
+
+def test_an_exception_without_a_message_is_told_by_its_type() -> None:
+    with pytest.raises(StyleError, match=r"it raises ValueError\."):
+        adapted(Refusing)
+
+
 def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
     report = attnbench.check(DotProduct, profile="quick", invariants=["weights_sum_to_one"])
     assert report.ok, str(report)
