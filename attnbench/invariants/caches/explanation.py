@@ -96,7 +96,7 @@ def _unread(stage: Stage, found: FoundError) -> str:
         return ""
     if not read[True] or not read[False] or len(read[False]) > _NAMED:
         return ""
-    return f"\n  the next call does not read {_or(read[False])}, which the cache holds"
+    return f"\n  the next call does not read {either(read[False])}, which the cache holds"
 
 
 def _lengths(stage: Stage) -> str:
