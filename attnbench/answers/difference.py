@@ -225,7 +225,7 @@ def _unit(way: Way, inputs: Tensors, right: Tensor) -> Iterator[Tensor]:
 
 
 def _most(gap: Tensor, unit: Tensor) -> float:
-    """The largest gap in units; elements that are not finite are told of elsewhere."""
+    """The largest gap in units, over elements that are finite."""
     return float((gap.abs() / unit).nan_to_num(0.0, 0.0).max()) if gap.numel() else 0.0
 
 

@@ -39,7 +39,7 @@ class Operation:
 
     @property
     def line(self) -> str:
-        """What is the same whenever this line runs again."""
+        """The part that is the same whenever this line runs again."""
         return f"{self.name} at {self.where}"
 
 

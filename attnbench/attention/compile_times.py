@@ -17,7 +17,7 @@ _HITS = (("inductor", "fxgraph_cache_hit"), ("aot_autograd", "autograd_cache_hit
 
 @dataclass
 class Compiled:
-    """What was compiled in a context of :func:`compilations`.
+    """The compilations in a context of :func:`compilations`.
 
     Args:
         seconds: time that compilers took, including loading from caches.

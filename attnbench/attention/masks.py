@@ -63,7 +63,7 @@ def causal_mask(
     Args:
         q_len: L.
         kv_len: S.
-        device: of the mask.
+        device: device of the mask.
         top_left: query ``i`` sees keys up to ``i`` instead.
     """
     ones = torch.ones(q_len, kv_len, dtype=torch.bool, device=device)
@@ -84,7 +84,7 @@ def window_mask(
         kv_len: S.
         before: number of visible keys before its own position; ``None`` for all.
         after: number of visible keys after it; ``None`` for all.
-        device: of the mask.
+        device: device of the mask.
 
     Raises:
         MaskError: a window is negative.
@@ -184,7 +184,7 @@ def fold(
         lead: leading sizes of the scores.
         q_len: L.
         kv_len: S.
-        device: of the scores.
+        device: device of the scores.
         causal: alignment of causality, ``"bottom_right"`` or ``"top_left"``; ``"always"`` hides the
             future whatever ``is_causal`` says.
         window_size: numbers of visible keys before and after each position; -1 for all.

@@ -12,8 +12,7 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import CONTRACT
-from attnbench.specs import LayerSpec
-from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions
+from attnbench.specs.conventions import Conventions
 from attnbench.subject.subject import Subject
 
 _KEYS = frozenset(field.name for field in fields(Conventions))
@@ -32,10 +31,10 @@ def declaration(subject: Subject, invariant: str) -> str:
         return f'leave "{invariant}" out of the laws of the spec'
     if known["accepts"].get(invariant) in subject.accepts:
         return f'leave "{known["accepts"][invariant]}" out of accepts'
-    if isinstance(spec, LayerSpec) and invariant in known["fields"]:
+    if invariant in known["fields"]:
         return f"{known['fields'][invariant]} in the spec says so"
     key, values = known["conventions"].get(invariant, ("", ""))
-    keys = LAYER_DEFAULTS if isinstance(spec, LayerSpec) else _KEYS
+    keys = subject.usual or _KEYS
     conventions = getattr(spec, "conventions", None)
     style = getattr(spec, "style", None)
     if key in keys and conventions is not None and key not in conventions:
@@ -64,7 +63,7 @@ def raising_remedy(subject: Subject, case: Case, *, smallest: bool) -> str:
         known = smallest and "float32" in subject.dtypes
         advice = 'dtypes=("float32", ...) in the spec, or --dtype float32'
         return f"it raises in half types only: {advice}" if known else ""
-    if isinstance(subject.spec, LayerSpec) or _answers(subject, case):
+    if subject.kind == "layer" or _answers(subject, case):
         return ""  # a layer has one size, and what raises is another call of the check
     for sizes, declared, change in _SIZES:
         other = case.replace(**change(case))

@@ -62,7 +62,7 @@ def loaded_plugins() -> list[dict[str, Any]]:
 
 
 def plugins_and_shadows() -> tuple[list[dict[str, Any]], list[str]]:
-    """Those rows, and a sentence for each name of a built-in spec that a plugin registers, too."""
+    """The rows of all plugins, and a sentence for each built-in name that one registers too."""
     from attnbench.registry.catalog import registry
 
     return loaded_plugins(), registry().shadowed

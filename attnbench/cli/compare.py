@@ -51,7 +51,7 @@ def compare(
         targets: revisions and subjects, or two subjects, or two recorded runs.
         set_name, workload, inputs: the cases; the last two replace the set.
         dtypes: replace those of the set.
-        device, threads: of torch.
+        device, threads: device and number of threads of torch.
         budget, timeout: seconds, of the whole and of one block of a row.
         margin: percent; smaller changes are same or slight. By default 3, or 5 for recorded runs.
         results: folder of the recorded runs.

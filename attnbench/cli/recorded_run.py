@@ -32,7 +32,7 @@ PRELOAD = ("torch.fx.experimental.symbolic_shapes", _MEASURING)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run is recorded.
+    """The place where a run is recorded.
 
     Args:
         path: file of the run.

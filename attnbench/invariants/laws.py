@@ -82,7 +82,7 @@ class _Law:
         Args:
             inputs: the other ones.
             change, other: what they and the first ones are called.
-            units: in the last place, by which each feature may be rounded.
+            units: number of units in the last place by which each feature may be rounded.
             rounded: whether the features of the other inputs are rounded themselves. Features that
                 are exactly 0 in the first ones then allow nothing, and those of the others count.
         """

@@ -140,7 +140,7 @@ class LayerSubject(Subject):
 
     @functools.cached_property
     def constant_parameters(self) -> tuple[str, ...]:
-        """As for every subject; empty if the layer cannot be made, which is reported elsewhere."""
+        """Names as for every subject; none if the layer cannot be made, which a check reports."""
         try:
             return super().constant_parameters
         except ShapeError:

@@ -114,15 +114,16 @@ class Subject(ABC):
 
     def eps(self, dtype: torch.dtype) -> float:
         """One relative unit in the last place of the dtype in which it computes for ``dtype``."""
-        own = self.conventions.internal_dtype
-        given = float(torch.finfo(dtype).eps)
-        return given if own is None else max(given, float(torch.finfo(getattr(torch, own)).eps))
+        return max(float(torch.finfo(kind).eps) for kind in self._computed_in(dtype))
 
     def largest(self, dtype: torch.dtype) -> float:
         """The largest number of the dtype in which it computes for ``dtype``."""
+        return min(float(torch.finfo(kind).max) for kind in self._computed_in(dtype))
+
+    def _computed_in(self, dtype: torch.dtype) -> tuple[torch.dtype, ...]:
+        """A given dtype, and the one in which it computes whatever it is given."""
         own = self.conventions.internal_dtype
-        given = float(torch.finfo(dtype).max)
-        return given if own is None else min(given, float(torch.finfo(getattr(torch, own)).max))
+        return (dtype,) if own is None else (dtype, getattr(torch, own))
 
     @property
     def followed(self) -> str:

@@ -30,7 +30,7 @@ _SHARED = ("text", "github")
 
 @dataclass(frozen=True)
 class Formats:
-    """Where a report goes."""
+    """The formats and files of a report."""
 
     printed: str
     files: tuple[tuple[str, Path], ...]

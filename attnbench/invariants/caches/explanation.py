@@ -100,7 +100,7 @@ def _unread(stage: Stage, found: FoundError) -> str:
 
 
 def _lengths(stage: Stage) -> str:
-    """What the length is said to be after each of some appends to a new cache."""
+    """The lengths that a new cache reports after each of some appends."""
     texts: list[str] = []
     for counts in ((1,), (3,), (1, 1), (3, 2)):
         try:

@@ -125,8 +125,8 @@ class ProgramLines:
 
         Args:
             given: what that is called on.
-            place: in the output.
-            other: in what the new module gives.
+            place: index in the output.
+            other: index in the output of the new module.
             tolerance: what is allowed.
         """
         return (

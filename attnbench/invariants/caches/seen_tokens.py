@@ -230,7 +230,7 @@ def _with_source_token(subject: LayerSubject, token: int) -> LayerSubject:
 
 
 def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
-    """What to say where a wrong call of one token with a cache is right with one more in it."""
+    """A remark if a wrong call of one token with a cache is right with one more token in it."""
     *before, last = found.steps
     calls = sum(step.kind == "append" for step in found.steps)
     if judged != "split" or last.count != 1 or calls == 1:
@@ -241,7 +241,7 @@ def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
 
 
 def _not_one_by_one(stage: Stage, judged: str, found: FoundError) -> str:
-    """What to say where a wrong call of several tokens with a cache is right token by token."""
+    """A remark if a wrong call of several tokens with a cache is right token by token."""
     *before, last = found.steps
     if judged != "split" or last.count == 1 or all(step.kind != "append" for step in before):
         return ""

@@ -94,7 +94,7 @@ class Stage:
 
         Args:
             hidden: sequences.
-            padding_mask: of them.
+            padding_mask: the mask of these tokens.
             anew: whether it has to be that of a module that has not been called before. Otherwise
                 earlier calls may have had an effect, which costs a second look but no new module.
         """
@@ -137,12 +137,12 @@ class Track:
     """One sequence with its cache.
 
     Args:
-        number: in the order in which they began.
-        cache: of its tokens.
+        number: its number, in the order in which tracks began.
+        cache: the cache of its tokens.
         seen: its tokens so far.
         pads: padded slots at the left of each row; empty without padding.
         cuts: lengths of the chunks that it was given in.
-        outputs: of each of them.
+        outputs: the output of each chunk.
         mask: ``(B, length)``, True for a real token; ``None`` without padding.
     """
 

@@ -161,7 +161,7 @@ class LayerCase:
             other=other,
             allowed=most,
             error=abs(one - two) / most if most else None,
-            cause="nan_result" if one != one and two != two else cause,
+            cause=cause,
             compared={"got": got, "expected": expected},
         )
 

@@ -67,9 +67,9 @@ class Probe:
     """What small calls showed of a callee.
 
     Args:
-        name: of the callee.
-        answers: by question.
-        conventions: those that were inferred, under the names that specs use.
+        name: the callee's name.
+        answers: the answers, by question.
+        conventions: the conventions that were inferred, under the names that specs use.
         style: the style of call; ``None`` where none passes what the callee takes.
         callee: what a spec is made of.
         call: what its arguments are called, where the style knows them by other names.
@@ -112,7 +112,7 @@ class Probe:
 
     @property
     def _dtypes(self) -> tuple[str, ...] | None:
-        """Those that it takes; ``None`` where it takes each."""
+        """The dtypes that it takes; ``None`` if it takes all."""
         taken: tuple[str, ...] | None = self.answers["dtypes"].value
         return None if taken is None or len(taken) == len(DTYPES) else taken
 

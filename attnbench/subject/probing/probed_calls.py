@@ -82,9 +82,9 @@ class Calls:
         self.layout, self.training = "(B, H, L, E)", False
         self.raised, self.moved = "", False
         self.dtype = torch.float32
-        """That of the last output."""
+        """The dtype of the last output."""
         self.answers: dict[str, Answer] = {}
-        """What was found out so far."""
+        """The answers so far, by question."""
         self.hide: Callable[[Tensor], dict[str, Any]] | None = None
         """The mask for what ``(L, S)`` allows, once its form is known."""
         self.low = False

@@ -16,7 +16,7 @@ from attnbench.subject.styles.signature import Keywords
 def sampled(
     make: Maker, heads: int = 2, query: Tensor | None = None, grad: bool = False, **given: Any
 ) -> Any:
-    """What it returns for a small call, with 5 keys and 3 queries; ``None`` without an output."""
+    """The result of a small call with 5 keys and 3 queries; ``None`` if it gives no output."""
     query = torch.zeros(1, heads, 3, 4) if query is None else query
     key = given.pop("key", torch.zeros(1, 2, 5, 4))
     try:

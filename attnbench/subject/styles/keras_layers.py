@@ -31,8 +31,8 @@ def keras(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     Args:
         make: the layer's class, or a function that makes a layer; ``num_heads`` and ``key_dim`` (or
             ``head_dim``) are given where it takes them.
-        fields: of the spec, in place of what the adapter knows; conventions and exemptions are
-            added to its own.
+        fields: fields of the spec, in place of what the adapter knows; conventions and exemptions
+            are added to its own.
 
     Raises:
         StyleError: it makes no layer that is called with query and value.

@@ -37,8 +37,8 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     Args:
         make: ``make(embed_dim, num_heads, ...)``, a class or a function such as a
             ``functools.partial`` of one; or a module that is there already, whose sizes are kept.
-        fields: of the spec, in place of what the adapter knows; conventions and exemptions are
-            added to its own.
+        fields: fields of the spec, in place of what the adapter knows; conventions and exemptions
+            are added to its own.
 
     Raises:
         StyleError: it is not callable, or takes other arguments.

@@ -33,7 +33,7 @@ def varlen(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
 
     Args:
         function: gives ``(total_q, H, E)``, or a tuple that begins with it.
-        fields: of the spec, in place of what the adapter knows.
+        fields: fields of the spec, in place of what the adapter knows.
 
     Raises:
         StyleError: it is not callable, or takes other arguments.
@@ -53,7 +53,7 @@ def paged(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
 
     Args:
         function: gives ``(B, L, H, E)``, or a tuple that begins with it.
-        fields: of the spec, in place of what the adapter knows.
+        fields: fields of the spec, in place of what the adapter knows.
 
     Raises:
         StyleError: it is not callable, or takes other arguments.

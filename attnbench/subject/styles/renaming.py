@@ -29,7 +29,7 @@ _PASSED = (
 )
 """What a style may pass, in its order."""
 _FIRST = {name: meaning for meaning, names in FIRST.items() for name in names}
-"""What queries, q or Q, as some styles say, mean."""
+"""The meanings of ``queries``, ``q`` or ``Q``, as some styles call the query."""
 
 
 def renames(adapter: _Adapter) -> _Adapter:
@@ -86,7 +86,7 @@ class _Renamed(nn.Module):
             return getattr(super().__getattr__("module"), name)
 
     def forward(self, *tensors: Any, **given: Any) -> Any:
-        """What the module gives."""
+        """The result of the module."""
         return _called(self.module, self.__signature__, self.order, self.names, tensors, given)
 
 

@@ -62,7 +62,7 @@ class Keywords:
     """The arguments of a callee.
 
     Args:
-        names: of all arguments, in order.
+        names: the names of all arguments, in order.
         named: what a mechanism accepts, to the callee's own name for it.
         required: names of those without a default.
         open: whether it takes any keyword.

@@ -101,7 +101,7 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
         target: a function, a module or a class.
         style: how it is called, perhaps with its arguments' own names in brackets, as
             ``sdpa(queries=query)``; where none is named, only an object known exactly has one.
-        fields: of the spec, in place of what the adapter knows.
+        fields: fields of the spec, in place of what the adapter knows.
 
     Raises:
         UnknownNameError: there is no such style.

@@ -23,7 +23,7 @@ SLOTS = 5
 
 
 class Form:
-    """How it is called.
+    """The form in which a callee takes its arguments.
 
     Args:
         order: which of query, key and value its first three arguments are.

@@ -120,7 +120,7 @@ class _Probe:
         sizes: tuple[int, int, int] | None = None,
         **given: Any,
     ) -> Any:
-        """What a call gives; ``None`` where it raises or the output has another shape."""
+        """The result of a call; ``None`` if it raises or the output has another shape."""
         tensors = self.inputs(sizes) if tensors is None else tensors
         try:
             with torch.no_grad():
@@ -207,7 +207,7 @@ class _Probe:
         return self.call(**given) is not None
 
     def _hidden(self, left: int) -> dict[str, Any]:
-        """What leaves the first keys of each row."""
+        """The lengths or the mask that leave the first keys of each row."""
         if self.takes_lengths:
             return {"valid_lens": torch.full((2,), left)}
         return {"attn_mask": (torch.arange(SLOTS) < left).expand(3, SLOTS)}
@@ -260,7 +260,7 @@ class _Probe:
         return found is not None and _close(_first(found), expected)
 
     def formula(self, pools: bool, referenced: bool) -> tuple[str, ...]:
-        """What is said of a formula that no reference checks."""
+        """The remark on a formula that no reference checks."""
         if referenced:
             return ()
         query, key, _ = self.inputs()
@@ -274,7 +274,7 @@ class _Probe:
         return ("no reference: a wrong but self-consistent formula would pass",)
 
     def notes(self) -> tuple[str, ...]:
-        """What was found out, for the report's first line."""
+        """The facts for the report's first line."""
         found = ["recognised by its arguments"]
         if inspect.isclass(self.make):
             given = constructor_arguments(self.make, 8, 8, 8, SLOTS)

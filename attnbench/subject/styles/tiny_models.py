@@ -31,7 +31,7 @@ A difference in the last bit makes one of a whole step of the quantisation at so
 """
 
 _PASSED_AS = ("cache", "past_key_values")
-"""What the library calls the argument for a cache: since 5.24, and before."""
+"""The library's names of the argument for a cache: since 5.24, and before."""
 
 _SLOTS = 48
 
@@ -44,7 +44,7 @@ class TinyModel(nn.Module):
     """A model called on hidden states, in the place of the embeddings of its tokens.
 
     Args:
-        model: of transformers; ``forward`` takes ``inputs_embeds``.
+        model: a model of transformers; ``forward`` takes ``inputs_embeds``.
     """
 
     def __init__(self, model: Any) -> None:
@@ -101,8 +101,8 @@ def transformers(
         attention: ``eager``, ``sdpa``, ``flex_attention`` or another name that the library knows.
         cache_options: further arguments of the cache, such as ``backend`` of a quantised one, whose
             ``q_group_size`` is by default the size of a head.
-        fields: of :class:`attnbench.LayerSpec`, such as ``name`` and ``exempt``. A model with a
-            cache is causal unless it says otherwise.
+        fields: fields of :class:`attnbench.LayerSpec`, such as ``name`` and ``exempt``. A model
+            with a cache is causal unless it says otherwise.
 
     Raises:
         UsageError: transformers is not installed, or the kind of cache is unknown.

@@ -142,7 +142,7 @@ def returned_cache(
     """The cache that a module gives back, and the operations on it that are known.
 
     Args:
-        module: with the interface of a layer.
+        module: a module with the interface of a layer.
         spec: the cache of a layer, which takes what a call gives back.
         hidden: tokens of a first and a second call.
         request: the arguments that ask for a cache, for the error.
