@@ -49,6 +49,7 @@ class LayerSubject(Subject):
     kind: ClassVar[str] = "layer"
     size_count: ClassVar[int] = 1
     usual: ClassVar[Mapping[str, Any]] = LAYER_DEFAULTS
+    least_eps: ClassVar[float] = torch.finfo(torch.float32).eps
 
     spec: LayerSpec
 

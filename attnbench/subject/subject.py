@@ -48,6 +48,11 @@ class Subject(ABC):
     usual: ClassVar[Mapping[str, Any]] = {}
     """The defaults of conventions that differ for this kind."""
 
+    least_eps: ClassVar[float] = 0.0
+    """The least unit of rounding. In layers, tables of positions and softmax are often in float32
+    for any dtype.
+    """
+
     name: str
     spec: Spec
     address: Address
@@ -114,7 +119,8 @@ class Subject(ABC):
 
     def eps(self, dtype: torch.dtype) -> float:
         """One relative unit in the last place of the dtype in which it computes for ``dtype``."""
-        return max(float(torch.finfo(kind).eps) for kind in self._computed_in(dtype))
+        computed = (float(torch.finfo(kind).eps) for kind in self._computed_in(dtype))
+        return max(self.least_eps, *computed)
 
     def largest(self, dtype: torch.dtype) -> float:
         """The largest number of the dtype in which it computes for ``dtype``."""

@@ -21,14 +21,6 @@ _DRAWS = 16
 _COARSE = 1e-4
 
 
-def eps_of(subject: LayerSubject, dtype: torch.dtype) -> float:
-    """One relative unit in the last place of the dtype, or of a coarser internal dtype.
-
-    It is at least that of float32, in which tables of positions are often made for any dtype.
-    """
-    return max(subject.eps(dtype), torch.finfo(torch.float32).eps)
-
-
 def floor_of(subject: LayerSubject, expected: Tensor, dtype: torch.dtype | None = None) -> float:
     """The difference that is always allowed between equal outputs: some units of the largest value.
 
@@ -37,7 +29,7 @@ def floor_of(subject: LayerSubject, expected: Tensor, dtype: torch.dtype | None 
         expected: an output.
         dtype: dtype of the other output, if it is narrower.
     """
-    eps = eps_of(subject, dtype or expected.dtype)
+    eps = subject.eps(dtype or expected.dtype)
     units = 4 if eps > _COARSE else 32  # units of a half type are large
     return units * eps * max(largest(expected), 1e-30)
 
@@ -47,7 +39,7 @@ def gradient_floor(subject: LayerSubject, gradient: Tensor) -> float:
 
     All of a gradient may be rounding, as behind a norm of one feature.
     """
-    return 32 * eps_of(subject, gradient.dtype) * max(largest(gradient), 1.0)
+    return 32 * subject.eps(gradient.dtype) * max(largest(gradient), 1.0)
 
 
 def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Tensor) -> Any:
@@ -90,7 +82,7 @@ def rounding_of(
         padding_mask: ``(B, L)``.
         eps: one relative unit in the last place; by default that of the dtype.
     """
-    eps = eps_of(subject, hidden.dtype) if eps is None else eps
+    eps = subject.eps(hidden.dtype) if eps is None else eps
     signs, means = torch.Generator().manual_seed(0), RoundedMeans(eps)
 
     def moved(tensor: Tensor) -> Tensor:

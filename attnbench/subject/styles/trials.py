@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,19 +100,31 @@ def is_causal(module: Callable[..., Tensor], hidden: Tensor) -> bool:
     return True
 
 
+def _in_dtypes(
+    spec: LayerSpec, module: nn.Module, hidden: Tensor, beside: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Callable[..., Tensor]]]:
+    """Yield each dtype of a layer, and a call of the module in it, which takes a padding mask."""
+    for name in DTYPES if spec.dtypes is None else spec.dtypes:
+        dtype = getattr(torch, name)
+
+        def call(real: Tensor, dtype: torch.dtype = dtype) -> Tensor:
+            masked = {"padding_mask": real} if "padding_mask" in spec.accepts else {}
+            others = {name: tensor.to(dtype) for name, tensor in beside.items()}
+            output: Tensor = copy.deepcopy(module).to(dtype)(hidden.to(dtype), **masked, **others)
+            return output
+
+        yield name, call
+
+
 @torch.no_grad()
 def with_dtypes(spec: LayerSpec, module: nn.Module, hidden: Tensor, **beside: Tensor) -> LayerSpec:
     """A layer without the dtypes that lack a number of it, as float16 lacks -1e9."""
     real = torch.ones(hidden.shape[:2], dtype=torch.bool)
     real[-1, 1:] = False
-    masked, raised = {"padding_mask": real} if "padding_mask" in spec.accepts else {}, {}
-    for name in DTYPES if spec.dtypes is None else ():
-        dtype = getattr(torch, name)
+    raised = {}
+    for name, call in _in_dtypes(spec, module, hidden, beside) if spec.dtypes is None else ():
         try:
-            made = copy.deepcopy(module).to(dtype)
-            made(
-                hidden.to(dtype), **masked, **{n: tensor.to(dtype) for n, tensor in beside.items()}
-            )
+            call(real)
         except Exception as error:  # any other a check reports
             if "without overflow" in str(error):
                 raised[name] = headline(error)[:120]
@@ -124,14 +136,17 @@ def with_dtypes(spec: LayerSpec, module: nn.Module, hidden: Tensor, **beside: Te
 
 
 @torch.no_grad()
-def with_empty_rows(spec: LayerSpec, module: Callable[..., Tensor], hidden: Tensor) -> LayerSpec:
+def with_empty_rows(
+    spec: LayerSpec, module: nn.Module, hidden: Tensor, **beside: Tensor
+) -> LayerSpec:
     """A layer whose outputs are NaN for an item without a real token, and only for that item."""
     real = torch.ones(hidden.shape[:2], dtype=torch.bool)
     real[-1] = False
-    with contextlib.suppress(Exception):  # which a check reports
-        output = module(hidden, real) if "padding_mask" in spec.accepts else hidden
-        if bool(output[-1].isnan().any() and output[:-1].isfinite().all()):
-            return replace(spec, conventions={"empty_rows": "nan", **spec.conventions})
+    for _, call in _in_dtypes(spec, module, hidden, beside):
+        with contextlib.suppress(Exception):  # which a check reports
+            output = call(real)
+            if bool(output[-1].isnan().any() and output[:-1].isfinite().all()):
+                return replace(spec, conventions={"empty_rows": "nan", **spec.conventions})
     return spec
 
 

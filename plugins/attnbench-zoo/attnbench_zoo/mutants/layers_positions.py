@@ -16,6 +16,7 @@ from attnbench_zoo.twins.layers import (
     RINGED,
     SLOPED,
     STATIC,
+    UNCACHED,
     Banded,
     Layer,
     Learned,
@@ -31,6 +32,7 @@ __all__ = ["MUTANTS"]
 MUTANTS: list[Mutant] = []
 _growing = Group(GROWING, MUTANTS)
 _learned = Group(LEARNED, MUTANTS)
+_uncached = Group(UNCACHED, MUTANTS)
 _sloped = Group(SLOPED, MUTANTS)
 _banded = Group(BANDED, MUTANTS)
 _static = Group(STATIC, MUTANTS)
@@ -53,6 +55,15 @@ class PositionsCountTheItems(Learned):
     def embed(self, hidden: Tensor, where: Tensor) -> Tensor:
         items = torch.arange(len(hidden))[:, None]
         return super().embed(hidden, items.expand(hidden.shape[:2]))
+
+
+@_uncached("own", killers=("later_tokens_are_invisible",))
+class LayerPositionsCountFromTheEnd(Learned):
+    """The last token of a call is at position 0."""
+
+    def where(self, past: int, count: int, real: Tensor | None) -> Tensor:
+        where = super().where(past, count, real)
+        return where[:, -1:] - where
 
 
 @_growing("own", killers=("calls_may_be_cut_anywhere",))

@@ -25,6 +25,7 @@ __all__ = [
     "SINKING",
     "SLOPED",
     "STATIC",
+    "UNCACHED",
     "Banded",
     "Encoding",
     "Layer",
@@ -342,6 +343,9 @@ def _twin(made: type[Layer], capacity: int | None = None, **changes: object) -> 
 
 GROWING = _twin(Layer, name="growing_layer")
 LEARNED = _twin(Learned, conventions={})
+UNCACHED = _twin(
+    Learned, name="uncached_layer", cache=None, accepts=("padding_mask",), conventions={}
+)
 SLOPED = _twin(Sloped)
 BANDED = _twin(Banded, window=2 * WINDOW - 1)
 RINGED = _twin(Ringed, window=WINDOW)
