@@ -48,11 +48,7 @@ def loaded_plugins() -> list[dict[str, Any]]:
 
     return [
         {
-            "plugin": plugin.name,
-            "status": plugin.status,
-            "distribution": plugin.distribution,
-            "version": plugin.version,
-            "module": plugin.value,
+            **plugin.as_row(),
             "brings": [spec_key(spec) for spec in plugin.specs],
             "message": plugin.message,
             "traceback": plugin.trace,

@@ -72,10 +72,12 @@ def start(
     if machines is None:
         return [(None, recorded_run.start(results, run, resume=resume, preload=preload))]
     names = {machine.name: re.sub(r"[^\w.-]", "-", machine.name) for machine in machines.all}
+    known = unfinished.runs(results) if resume else []
     if resume:
-        run = run or _newest_run(results, names.values())
-        resumable = [name for name in names.values() if _exists(results, f"{run}-{name}")]
-        if not resumable:
+        pairs = itertools.product(known, names.values())
+        own = [stem.removesuffix(f"-{name}") for stem, name in pairs if stem.endswith(f"-{name}")]
+        run = run or next(iter(own), None)
+        if run not in own:
             raise UsageError(
                 f"there is no run {run!r} of {', '.join(names)} in {results}; omit --resume."
             )
@@ -83,26 +85,9 @@ def start(
     places: list[tuple[Machine | None, Place]] = []
     for machine in machines.all:
         run_id = f"{run}-{names[machine.name]}"
-        is_resumed = resume and _exists(results, run_id)
-        place = recorded_run.start(results, run_id, resume=is_resumed, preload=preload)
+        place = recorded_run.start(results, run_id, resume=run_id in known, preload=preload)
         places.append((machine, place))
     return places
-
-
-def _exists(results: Path, run: str) -> bool:
-    path = store.run_path(results, run)
-    return path.exists() or unfinished.exists(path)
-
-
-def _newest_run(results: Path, machines: Sequence[str] | Any) -> str | None:
-    """The newest run that one of the machines recorded."""
-    files = sorted(
-        (*results.glob("*.jsonl"), *unfinished.files(results)), key=lambda p: -p.stat().st_mtime
-    )
-    ends = [f"-{name}" for name in machines]
-    return next(
-        (p.stem.removesuffix(end) for p in files for end in ends if p.stem.endswith(end)), None
-    )
 
 
 def plan(

@@ -135,11 +135,8 @@ def _block_deadly() -> dict[str, dict[str, Any]]:
     os.environ[variable] = ",".join([disabled, *errors])
     return {
         plugin.name: {
-            "plugin": plugin.name,
+            **plugin.as_row(),
             "status": "failed",
-            "distribution": plugin.distribution,
-            "version": plugin.version,
-            "module": plugin.value,
             "brings": [],
             "message": errors[plugin.name],
             "traceback": errors[plugin.name],

@@ -48,15 +48,8 @@ def _metadata_rows() -> list[dict[str, Any]]:
     rows = []
     for plugin in discover():
         module = absent_module(plugin) if plugin.status == "found" else None
-        rows.append(
-            {
-                "plugin": plugin.name,
-                "status": f"missing: no module {module}" if module else plugin.status,
-                "distribution": plugin.distribution,
-                "version": plugin.version,
-                "module": plugin.value,
-            }
-        )
+        missing = {"status": f"missing: no module {module}"} if module else {}
+        rows.append(plugin.as_row() | missing)
     return rows
 
 

@@ -209,15 +209,13 @@ def _place(results: Path, run: str | None, *, resume: bool) -> Place:
         if unfinished.exists(path) or path.exists():
             raise UsageError(f"run {run!r} already exists: add --resume, or choose another name.")
         return Place(path, run)
-    if run is None:
-        files = (*results.glob("*.jsonl"), *unfinished.files(results))
-        runs = sorted(files, key=lambda path: path.stat().st_mtime)
-        if not runs:
-            raise UsageError(f"there is no run to resume in {results}; omit --resume.")
-        run = runs[-1].stem
-    path = store.run_path(results, run)
-    if not path.exists() and not unfinished.exists(path):
+    known = unfinished.runs(results)
+    if run is None and not known:
+        raise UsageError(f"there is no run to resume in {results}; omit --resume.")
+    run = run or known[0]
+    if run not in known:
         raise UsageError(f"there is no run {run!r} in {results}; omit --resume.")
+    path = store.run_path(results, run)
     return Place(path, run, tuple(store.read(path)) if path.exists() else ())
 
 

@@ -204,8 +204,7 @@ class Registry:
     @functools.cached_property
     def _kernels(self) -> dict[int, list[KernelSpec]]:
         table: dict[int, list[KernelSpec]] = {}
-        specs = [entry.spec for entries in self._by_key.values() for entry in entries]
-        kernels = [spec for spec in specs if isinstance(spec, KernelSpec)]
+        kernels = [spec for _, spec, _ in self.specs() if isinstance(spec, KernelSpec)]
         for kernel in sorted(kernels, key=lambda kernel: (-kernel.priority, kernel.name)):
             with contextlib.suppress(LookupError):  # raised when the kernel itself is looked up
                 table.setdefault(id(self.scoring_for(kernel)), []).append(kernel)
@@ -213,8 +212,8 @@ class Registry:
 
     @functools.cached_property
     def _by_origin(self) -> dict[str, ScoringSpec]:
-        specs = [entry.spec for entries in self._by_key.values() for entry in entries]
-        return {getattr(s.make, ORIGIN): s for s in specs if isinstance(s, ScoringSpec)}
+        scorings = (spec for _, spec, _ in self.specs() if isinstance(spec, ScoringSpec))
+        return {getattr(spec.make, ORIGIN): spec for spec in scorings}
 
     def scoring_by_origin(self, origin: str | None) -> ScoringSpec | None:
         """The scoring function that made a module of this origin; ``None`` if none did."""

@@ -63,6 +63,11 @@ class Plugin:
         message = f"{type(error).__name__}: {error}"
         return replace(self, status="failed", message=message, trace="".join(lines), specs=())
 
+    def as_row(self) -> dict[str, Any]:
+        """Its metadata as a row of ``attnbench plugins``."""
+        values = {n: getattr(self, n) for n in ("status", "distribution", "version")}
+        return {"plugin": self.name, **values, "module": self.value}
+
 
 def normalised(name: str) -> str:
     """The name of a distribution or entry point in the form in which names are compared."""

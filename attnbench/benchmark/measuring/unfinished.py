@@ -18,9 +18,10 @@ def exists(path: Path) -> bool:
     return path.with_suffix(_SUFFIX).exists()
 
 
-def files(folder: Path) -> list[Path]:
-    """The files of measurements of all runs in a folder."""
-    return list(folder.glob(f"*{_SUFFIX}"))
+def runs(folder: Path) -> list[str]:
+    """The ids of all runs in a folder, finished or not, the newest first."""
+    files = (*folder.glob("*.jsonl"), *folder.glob(f"*{_SUFFIX}"))
+    return [path.stem for path in sorted(files, key=lambda path: -path.stat().st_mtime)]
 
 
 def append(path: Path, item: StoredMeasurement) -> None:

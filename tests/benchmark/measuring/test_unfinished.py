@@ -22,7 +22,7 @@ def test_takes_come_back_and_a_line_that_was_cut_short_is_left_out(tmp_path: Pat
     path = tmp_path / "run.jsonl"
     for subject in ("dot", "additive"):
         unfinished.append(path, taken(subject))
-    assert unfinished.files(tmp_path) == [path.with_suffix(".partial")]
+    assert unfinished.runs(tmp_path) == [path.stem]
     with path.with_suffix(".partial").open("a") as file:
         file.write('{"subject": "cos')
     assert unfinished.read(path) == [taken("dot"), taken("additive")]
