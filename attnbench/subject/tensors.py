@@ -17,9 +17,9 @@ _OFFSET = {"float64": 1024.0, "float32": 1024.0, "bfloat16": 32.0, "float16": 32
 _FLOAT16_MAX = 65504.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Inputs:
-    """The inputs of a subject, with torch's names.
+    """The inputs of a subject, with torch's names; each is equal to itself alone.
 
     Args:
         query: ``(*lead, L, Eq)``.
