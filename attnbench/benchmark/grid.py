@@ -84,7 +84,7 @@ def _grid(records: Sequence[Record]) -> Grid:
     return Grid(tuple(columns), titles, tuple(lines))
 
 
-def scoring_of(kernel: str) -> str:
+def scoring_address(kernel: str) -> str:
     """The address of a kernel's scoring function, with the options kept."""
     name, bracket, options = kernel.partition("(")
     return name.rpartition("/")[0] + bracket + options
@@ -96,7 +96,7 @@ def _ordered(kinds: dict[str, str]) -> list[tuple[str, bool]]:
     scorings = [name for name, kind in kinds.items() if kind == "scoring"]
     for name in sorted(scorings, key=lambda name: (name != BASELINE, name)):
         lines.append((name, False))
-        kernels = [n for n, k in kinds.items() if k == "kernel" and scoring_of(n) == name]
+        kernels = [n for n, k in kinds.items() if k == "kernel" and scoring_address(n) == name]
         lines += [(kernel, True) for kernel in sorted(kernels)]
     names = {name for name, _ in lines}
     rest = sorted(

@@ -19,7 +19,7 @@ from attnbench.benchmark.workloads import Selection
 from attnbench.cli import recorded_run
 from attnbench.cli.plugin_loading import with_plugins
 from attnbench.cli.printing.tables import progress
-from attnbench.cli.recorded_run import Place, RunSession
+from attnbench.cli.recorded_run import RunPlace, RunSession
 from attnbench.errors import UsageError
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.machines import MEASURING, Machine, MachineLostError, Machines
@@ -60,7 +60,7 @@ def start(
     *,
     resume: bool = False,
     preload: Sequence[str] = (),
-) -> list[tuple[Machine | None, Place]]:
+) -> list[tuple[Machine | None, RunPlace]]:
     """Prepare the run of each machine; see :func:`recorded_run.start`.
 
     In a cluster, the id of a run consists of the names of the run and the machine. If a run is
@@ -82,7 +82,7 @@ def start(
                 f"there is no run {run!r} of {', '.join(names)} in {results}; omit --resume."
             )
     run = run or store.new_run()
-    places: list[tuple[Machine | None, Place]] = []
+    places: list[tuple[Machine | None, RunPlace]] = []
     for machine in machines.all:
         run_id = f"{run}-{names[machine.name]}"
         place = recorded_run.start(results, run_id, resume=run_id in known, preload=preload)
@@ -91,7 +91,7 @@ def start(
 
 
 def plan(
-    places: Sequence[tuple[Machine | None, Place]], selection: Selection, **options: Any
+    places: Sequence[tuple[Machine | None, RunPlace]], selection: Selection, **options: Any
 ) -> list[RunSession]:
     """The session of each machine; see :func:`recorded_run.plan`."""
     return [recorded_run.plan(p, selection, machine=machine, **options) for machine, p in places]

@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from attnbench.benchmark.grid import scoring_of
+from attnbench.benchmark.grid import scoring_address
 from attnbench.benchmark.machine.setting import Setting, here
 from attnbench.benchmark.measuring import unfinished
 from attnbench.benchmark.measuring.session import Planned, Session, StoredMeasurement
@@ -31,7 +31,7 @@ PRELOAD = ("torch.fx.experimental.symbolic_shapes", _MEASURING)
 
 
 @dataclass(frozen=True)
-class Place:
+class RunPlace:
     """The place where a run is recorded.
 
     Args:
@@ -52,7 +52,7 @@ class RunSession:
     """A session and the place of its records."""
 
     session: Session
-    place: Place
+    place: RunPlace
     left_out: tuple[str, ...] = ()
 
     @property
@@ -73,7 +73,7 @@ class RunSession:
 
 def start(
     results: Path, run: str | None = None, *, resume: bool = False, preload: Sequence[str] = ()
-) -> Place:
+) -> RunPlace:
     """Find the place of a run, then start the server of measuring processes.
 
     Raises:
@@ -88,7 +88,7 @@ def start(
 
 
 def plan(
-    place: Place,
+    place: RunPlace,
     selection: Selection,
     *,
     targets: Sequence[Address] | None,
@@ -189,7 +189,7 @@ def _subjects(targets: Sequence[Address] | None, baselines: tuple[str, str]) -> 
         row for row in rows if row["kind"] == "kernel" and str(row["target"]) == row["subject"]
     ]
     partners = (baseline_of(row["kind"], baselines) for row in rows)
-    extras = dict.fromkeys((*partners, *(scoring_of(row["subject"]) for row in kernels)))
+    extras = dict.fromkeys((*partners, *(scoring_address(row["subject"]) for row in kernels)))
     for name in reversed([name for name in extras if targets and name not in names]):
         with contextlib.suppress(UnknownNameError):  # no baseline without the built-in plugins
             rows = [*ask("subject_rows", targets=[parse_address(name)], size=LAYER_SIZE), *rows]
@@ -200,7 +200,7 @@ def _subjects(targets: Sequence[Address] | None, baselines: tuple[str, str]) -> 
     return list(dict.fromkeys(subjects))
 
 
-def _place(results: Path, run: str | None, *, resume: bool) -> Place:
+def _place(results: Path, run: str | None, *, resume: bool) -> RunPlace:
     if run is not None and not re.fullmatch(r"\w[\w.-]*", run):
         raise UsageError(f"--run {run} names a file: use letters, digits, '_', '-' and '.' only.")
     if not resume:
@@ -208,7 +208,7 @@ def _place(results: Path, run: str | None, *, resume: bool) -> Place:
         path = store.run_path(results, run)
         if unfinished.exists(path) or path.exists():
             raise UsageError(f"run {run!r} already exists: add --resume, or choose another name.")
-        return Place(path, run)
+        return RunPlace(path, run)
     known = unfinished.runs(results)
     if run is None and not known:
         raise UsageError(f"there is no run to resume in {results}; omit --resume.")
@@ -216,10 +216,10 @@ def _place(results: Path, run: str | None, *, resume: bool) -> Place:
     if run not in known:
         raise UsageError(f"there is no run {run!r} in {results}; omit --resume.")
     path = store.run_path(results, run)
-    return Place(path, run, tuple(store.read(path)) if path.exists() else ())
+    return RunPlace(path, run, tuple(store.read(path)) if path.exists() else ())
 
 
-def _same_baselines(place: Place, baselines: tuple[str, str]) -> None:
+def _same_baselines(place: RunPlace, baselines: tuple[str, str]) -> None:
     """Refuse to resume a run whose ratios have another baseline."""
     for record in place.done:
         baseline = baseline_of(record.kind, baselines)

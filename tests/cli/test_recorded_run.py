@@ -9,7 +9,7 @@ import pytest
 
 from attnbench.benchmark.records.record import BASELINES, Record
 from attnbench.cli import recorded_run
-from attnbench.cli.recorded_run import Place
+from attnbench.cli.recorded_run import RunPlace
 from attnbench.errors import PluginError, UsageError
 from attnbench.registry.address import parse_address
 
@@ -17,7 +17,7 @@ from attnbench.registry.address import parse_address
 def test_a_run_is_not_resumed_with_another_baseline() -> None:
     names = ("run", "created", "contract", "subject", "case", "direction", "dtype", "device")
     record = Record(**dict.fromkeys(names, "x"), status="ok", baseline="scaled_dot", ratio=1.0)
-    place = Place(Path("mine.jsonl"), "mine", (record,))
+    place = RunPlace(Path("mine.jsonl"), "mine", (record,))
     recorded_run._same_baselines(place, BASELINES)
     with pytest.raises(UsageError, match=r"began with the baseline scaled_dot(?s:.*)--baseline"):
         recorded_run._same_baselines(place, ("dot", BASELINES[1]))

@@ -16,7 +16,7 @@ from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.grid import scoring_of
+from attnbench.benchmark.grid import scoring_address
 from attnbench.benchmark.machine.load import available_bytes
 from attnbench.benchmark.machine.setting import Setting, fields_of
 from attnbench.benchmark.measuring.row_measurements import (
@@ -273,7 +273,7 @@ class Session:
     def _gain(self, row: _Row, rows: Sequence[_Row]) -> float | None:
         if row.planned.kind != "kernel":
             return None
-        name = scoring_of(row.planned.name)
+        name = scoring_address(row.planned.name)
         for scoring in rows:
             if scoring.planned.name == name and scoring.case == row.case:
                 numbers = sorted(set(row.by_pass) & set(scoring.by_pass))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from attnbench.checking.outcomes import Outcome
 
 
-def checks_of(
+def check_counts(
     outcomes: Iterable[Outcome], invariants: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
     """For each subject, the number of invariants that hold and that apply, and those violated."""
@@ -116,7 +116,7 @@ def content(
     addresses: Mapping[str, str],
 ) -> dict[str, Any]:
     """The content of the screen as plain data."""
-    checks = checks_of(outcomes, invariants)
+    checks = check_counts(outcomes, invariants)
     failures = wrong_lines(checks, records, addresses)
     unchecked = sum(row["not_run"] for row in checks.values())
     return {

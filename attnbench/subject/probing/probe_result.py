@@ -22,7 +22,7 @@ from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.renaming import parsed, renamed
 from attnbench.subject.styles.signature import FIRST, MEANINGS, Keywords, keywords_of, order_of
-from attnbench.subject.styles.textbook_calls import SLOTS, is_textbook
+from attnbench.subject.styles.textbook_calls import SLOTS, has_textbook_names
 from attnbench.subject.styles.textbook_classes import textbook
 
 _STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
@@ -237,7 +237,7 @@ def _instance(made: Any, size: int) -> Any:
 
 
 def _style_of_class(made: Any) -> str | None:
-    if is_textbook(made):
+    if has_textbook_names(made):
         return "textbook"
     keywords = keywords_of(made.forward) if hasattr(made, "forward") else None
     masked = keywords is not None and "attn_mask" in keywords

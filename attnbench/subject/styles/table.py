@@ -21,7 +21,7 @@ from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.packing import paged, varlen
 from attnbench.subject.styles.signature import keywords_of
-from attnbench.subject.styles.textbook_calls import is_textbook
+from attnbench.subject.styles.textbook_calls import has_textbook_names
 from attnbench.subject.styles.textbook_classes import textbook
 
 _FLEX = "torch.nn.attention.flex_attention"
@@ -72,7 +72,7 @@ def known_style(target: object) -> str | None:
         return "flex" if getattr(target, "__name__", "") == "flex_attention" else None
     if target is nn.MultiheadAttention or type(target) is nn.MultiheadAttention:
         return "multihead"
-    return "textbook" if is_textbook(target) else None
+    return "textbook" if has_textbook_names(target) else None
 
 
 _POOLED = """

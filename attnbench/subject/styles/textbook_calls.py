@@ -60,7 +60,7 @@ class Form:
         return [text for text, holds in texts.items() if holds]
 
 
-def is_textbook(target: Any) -> bool:
+def has_textbook_names(target: Any) -> bool:
     """Whether names show the style: plural or capital ones, lengths, or ``mask`` beside sizes."""
     called = target.forward if inspect.isclass(target) and hasattr(target, "forward") else target
     keywords = keywords_of(called) if callable(called) else None
