@@ -13,7 +13,7 @@ from attnbench.checking.profiles import PROFILES, current_profile
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.calls import autocast, compiling
 from attnbench.subject.lookup import resolve
-from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
+from tests.invariant_runs import ATTENTION, assert_tells_apart, by_name, mutant, run
 
 INVARIANTS = {**by_name(autocast), **by_name(compiling)}
 
@@ -129,6 +129,16 @@ def test_attend_compiles_as_one_graph(masked: bool) -> None:
     tensors = inputs.query, inputs.key, inputs.value
     whole = torch.compile(call, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(whole(*tensors), call(*tensors))
+
+
+def test_a_subject_is_not_to_blame_where_nothing_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*called: Any, **options: Any) -> None:
+        raise OSError("Read-only file system: 'cache'")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    outcome = run(ATTENTION.spec, INVARIANTS["compiled_equals_eager"])
+    assert outcome.status == "skipped"
+    assert "here (see attnbench doctor) torch.compile raised OSError: Read-only" in outcome.reason
 
 
 def test_a_check_can_ask_for_the_profile_it_is_run_under() -> None:
