@@ -92,7 +92,8 @@ def test_another_shape_is_named() -> None:
     report = attnbench.check(replace(STORED.spec, make=Kept), profile="quick", invariants=SUMS)
     assert "one number a query" in str(report)
     failure = report.of("failed")[0].failure
-    assert failure is not None and failure.cause == "log_sum_shape"
+    assert failure is not None
+    assert failure.cause == "log_sum_shape"
 
 
 def test_what_is_returned_is_one_of_three() -> None:

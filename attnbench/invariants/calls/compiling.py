@@ -132,9 +132,9 @@ def compiled_equals_eager(subject: Subject, case: Case) -> None:
     try:
         _compiled_by(backend, subject, case)
     except InvariantViolation:
-        with in_one_sentence("here (see attnbench doctor) torch.compile", may_raise=True):
-            torch.compile(lambda number: number + 1, backend=backend)(torch.ones(2))
         if backend == "inductor" or fails(_compiled_by, "inductor", subject, case):
+            with in_one_sentence("here (see attnbench doctor) torch.compile", may_raise=True):
+                torch.compile(lambda number: number + 1, backend=backend)(torch.ones(2))
             raise
         raise RefusalError(
             f"only backend {backend!r}, which is for debugging, fails; 'inductor' agrees"

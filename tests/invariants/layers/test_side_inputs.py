@@ -72,7 +72,8 @@ def test_extras_of_another_form_are_named(drawn: Any, told: str) -> None:
     report = attnbench.check(spec, profile="quick", invariants=EXTRAS)
     assert told in str(report)
     failure = report.of("failed")[0].failure
-    assert failure is not None and failure.cause == "extras_shape"
+    assert failure is not None
+    assert failure.cause == "extras_shape"
     assert "raised on a legal input" not in str(report)
 
 
