@@ -77,8 +77,8 @@ def _summary(findings: Findings) -> str:
         failures = [o for o in outcomes if not o.ok]
         if failures:
             message = finding_text(failures, findings.statements)
-            lines += ["", f"#### `{name}`", "", "~~~text", message, "~~~"]
             command = lead_of(failures).command
-            lines += ["", f"Run it: `{command}`"] if command else []
+            lines += ["", f"#### `{name}`", *(["", f"Run it: `{command}`"] if command else [])]
+            lines += ["", "~~~text", message, "~~~"]
     lines += ["", *(f"- {note}" for note in report.notes)]
     return "\n".join(lines).rstrip() + "\n"
