@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.twins.attention import Attention
+from attnbench_zoo.twins.attention import ATTENTION, Attention
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
@@ -13,7 +13,7 @@ from attnbench.checking.profiles import PROFILES, current_profile
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.calls import autocast, compiling
 from attnbench.subject.lookup import resolve
-from tests.invariant_runs import ATTENTION, assert_tells_apart, by_name, mutant, run
+from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
 
 INVARIANTS = {**by_name(autocast), **by_name(compiling)}
 
