@@ -95,23 +95,12 @@ def check(
         DeviceError: the device is not available.
     """
     guard = SuiteGuard()
-    subjects, selection = planned(
-        target, style=style, profile=profile, device=device, dtypes=dtypes, invariants=invariants
-    )
+    options: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtypes}
+    subjects, selection = planned(target, style=style, invariants=invariants, **options)
     try_options(subjects)
     reports = []
     for subject in subjects:
-        outcomes = with_cause(
-            outcomes_of(
-                subject,
-                selection,
-                profile=profile,
-                device=device,
-                dtypes=dtypes,
-                seed=seed,
-                guard=guard,
-            )
-        )
+        outcomes = with_cause(outcomes_of(subject, selection, seed=seed, guard=guard, **options))
         gaps = coverage_of(gaps_of(subject), {subject.name: subject.laws}, outcomes)
         notes = notes_of(outcomes)
         reports.append(CheckReport(outcomes, profile, seed, notes, subject.about, gaps))

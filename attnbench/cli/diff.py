@@ -125,10 +125,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
 
     table = [
         {
-            "first": row["first"],
-            "second": row["second"],
-            "call": row["call"],
-            "verdict": row["verdict"],
+            **{name: row[name] for name in ("first", "second", "call", "verdict")},
             **_numbers(row),
             **{key: row[key] for key in ("flipped_share", "kl_nats") if key in row},
         }

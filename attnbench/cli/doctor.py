@@ -16,7 +16,7 @@ from attnbench.cli.exit_codes import OK, VIOLATED
 from attnbench.cli.installed_versions import installed_version, version_problems
 from attnbench.cli.options import AsJson
 from attnbench.cli.printing.tables import print_json, print_line
-from attnbench.errors import AttnbenchError, UsageError, nearest
+from attnbench.errors import AttnbenchError, UsageError, check_name
 from attnbench.specs import DTYPES
 
 _FUNCTION = "attnbench.benchmark.machine.sdpa_backends:backend_rows"
@@ -43,8 +43,7 @@ def command(
     problems = [*version_problems(), *_folder_problems()]
     backends: list[dict[str, Any]] = []
     for name in dtype or ():
-        if name not in DTYPES:
-            raise UsageError(f"--dtype: no dtype is called {name!r}. {nearest(name, DTYPES)}")
+        check_name("dtype", name, DTYPES, UsageError)
     if installed_version("torch"):
         from attnbench.cli.plugin_loading import load_plugins
         from attnbench.processes.pool import Task, call

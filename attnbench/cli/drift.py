@@ -84,10 +84,7 @@ def _print_rows(rows: list[dict[str, Any]], errors: dict[str, str]) -> None:
 
     table = [
         {
-            "subject": row["subject"],
-            "law": row["law"],
-            "dtype": row["dtype"],
-            "grade": row["grade"],
+            **{name: row[name] for name in ("subject", "law", "dtype", "grade")},
             "begins at": row["begins"],
             "first bit": row["bit"],
             "units": row["units"],

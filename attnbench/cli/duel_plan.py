@@ -154,14 +154,11 @@ def duel(
         pairs = _subjects(request, exchange, notes)
         rows = [
             Row(
-                pair[0] if pair[0] == pair[1] else f"{pair[1]} against {pair[0]}",
+                a if a == b else f"{b} against {a}",
                 case,
-                (
-                    _order(pair[0], sides[0], case, path),
-                    _order(pair[1], sides[1], case, path),
-                ),
+                (_order(a, sides[0], case, path), _order(b, sides[1], case, path)),
             )
-            for pair in pairs
+            for a, b in pairs
             for case, path in zip(cases, inputs, strict=True)
         ]
         yield Plan(*_side_names(request, sides), Duel(exchange, rows, **options), notes)

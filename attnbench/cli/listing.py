@@ -60,9 +60,7 @@ def command(
         print_table(
             [
                 {
-                    "subject": row["subject"],
-                    "kind": row["kind"],
-                    "formula": row["formula"],
+                    **{name: row[name] for name in ("subject", "kind", "formula")},
                     "sizes": "Eq = Ek" if row["equal_sizes"] else "",
                     "dtypes": _dtypes(row["dtypes"]),
                     "laws": ", ".join(row["laws"]),
