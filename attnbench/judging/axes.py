@@ -31,7 +31,8 @@ for _table, _kept in (("needs", True), ("excludes", False)):
         for _axis, _names in _others.items():
             _left = [name for name in AXES[_axis] if (name in _names) == _kept]
             _ALLOWED.setdefault(_level, []).append((_axis, _left))
-_SIZES = ("B", "H", "heads of keys", "L", "S", "mask", "E", "Ev")
+_OPEN = (None,)
+_SIZES = ("B", "H", "heads of keys", "L", "S", "lengths", "mask", "E", "Ev")
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,15 @@ class Most:
 
     def fits(self, row: Row) -> bool:
         """Whether calls of a row, or of a part of one, may be made and are small enough."""
-        allowed = (pair for level in row.values() for pair in _ALLOWED.get(level, ()))
-        if not all(row.get(axis, levels[0]) in levels for axis, levels in allowed):
-            return False
-        sizes = _least(*(row.get(axis) for axis in _SIZES))
+        least: dict[str, list[str]] = {axis: [level] for axis, level in row.items()}
+        for level in row.values():
+            for axis, levels in _ALLOWED.get(level, ()):
+                least[axis] = [one for one in least.get(axis, levels) if one in levels]
+                if not least[axis]:
+                    return False
+        if not {"L", "S"} <= set(row):
+            least.pop("mask", None)  # what is longer, L or S, is open
+        sizes = _least(*(least.get(axis, _OPEN)[0] for axis in _SIZES))
         return sizes is not None and self.allow(sizes)
 
 
@@ -153,7 +159,10 @@ def drawn_sizes(row: Row, chance: random.Random) -> CallSizes:
             full = [number for number in some if number % _FULL == 0]
             return chance.choice(chance.choice((some, full or some, (some[0], some[-1]))))
 
-        def between(least: int, last: int, share: float = share) -> int:
+        def between(options: Sequence[int], share: float = share) -> int:
+            least, last = options[0], options[-1]
+            if len(options) <= last - least:
+                return chance.choice(options)
             power: float = (last / least) ** (share * chance.random())
             number = round(least * power)
             if chance.random() < _AT_BORDERS:
@@ -177,13 +186,12 @@ def _least(*levels: str | None) -> CallSizes | None:
 
 
 def _sizes(
-    row: Row, choose: Callable[[Sequence[int]], int], between: Callable[[int, int], int]
+    row: Row, choose: Callable[[Sequence[int]], int], between: Callable[[Sequence[int]], int]
 ) -> CallSizes | None:
     """Sizes of a row; ``None`` if there are none. What a part of a row leaves open is least."""
     level = {axis: levels[row.get(axis, next(iter(levels)))] for axis, levels in AXES.items()}
-    lengths = _lengths(
-        level["L"], level["S"], row["mask"] if {"L", "S", "mask"} <= set(row) else "", between
-    )
+    mask = row["mask"] if {"L", "S", "mask"} <= set(row) else ""
+    lengths = _lengths(level["L"], level["S"], level["lengths"], mask, between)
     if lengths is None:
         return None
     numbers = {
@@ -207,24 +215,31 @@ def _divisors(count: int) -> list[int]:
 def _lengths(
     queries: Sequence[int],
     keys: Sequence[int],
+    beside: Sequence[int],
     mask: str,
-    between: Callable[[int, int], int],
+    between: Callable[[Sequence[int]], int],
 ) -> tuple[int, int] | None:
-    """L and S, in the order that a causal mask names; there are as many as keys without a range."""
+    """L and S, in the order that a causal mask names; there are as many as keys without a range.
+
+    Both lie ``beside`` a power of two by one of these numbers, if there are any.
+    """
+
+    def drawn(least: int, last: int) -> int:
+        near = {2**power + step for power in range(14) for step in beside}
+        every = range(least, last + 1)
+        options = sorted(near.intersection(every)) if beside else every
+        return between(options) if options else 0
+
     (kv_least, kv_most) = keys
-    if not queries:
-        kv_len = between(kv_least, kv_most)
-        return kv_len, kv_len
-    q_least, q_most = queries
+    q_least, q_most = queries or keys
     if mask.endswith("L < S"):
         kv_least = max(kv_least, q_least + 1)
     if mask.endswith("L > S"):
         kv_most = min(kv_most, q_most - 1)
-    if kv_least > kv_most:
-        return None
-    kv_len = between(kv_least, kv_most)
+    kv_len = drawn(kv_least, kv_most)
     if mask.endswith("L < S"):
         q_most = min(q_most, kv_len - 1)
     if mask.endswith("L > S"):
         q_least = max(q_least, kv_len + 1)
-    return between(q_least, q_most), kv_len
+    q_len = drawn(q_least, q_most) if queries else kv_len
+    return (q_len, kv_len) if q_len and kv_len else None

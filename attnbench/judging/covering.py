@@ -1,4 +1,4 @@
-"""Pairwise covering: a few rows of levels, in which every possible pair of levels comes together.
+"""Covering: a few rows of levels, with every pair that may come together, and many triples.
 
 Rows are built greedily, as in AETG (Cohen et al. 1997, IEEE Trans. Software Eng. 23). The
 maintained packages for it take no seed, and do not promise to cover all pairs under constraints.
@@ -6,7 +6,10 @@ maintained packages for it take no seed, and do not promise to cover all pairs u
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
+import operator
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,6 +22,8 @@ Pair = tuple[tuple[str, str], tuple[str, str]]
 _ROUNDS, _TOLD = 6, 6
 _STEPS = 2000
 """Most parts of rows that are tried for a pair."""
+_PAIR = 16
+"""How many triples a pair counts for: with more, there are fewer rows, and fewer triples in all."""
 
 
 def pairs_of(row: Mapping[str, str]) -> set[Pair]:
@@ -26,65 +31,124 @@ def pairs_of(row: Mapping[str, str]) -> set[Pair]:
     return set(itertools.combinations(sorted(row.items()), 2))
 
 
+class Together:
+    """Which levels came together in a row, two and three at a time.
+
+    Args:
+        axes: levels by axis.
+    """
+
+    def __init__(self, axes: Mapping[str, Collection[str]]) -> None:
+        self.levels = [(axis, level) for axis in axes for level in axes[axis]]
+        self.number = {level: number for number, level in enumerate(self.levels)}
+        # by the numbers of two levels, the bits of all that came with both
+        self.thirds = [[0] * len(self.levels) for _ in self.levels]
+
+    def copy(self) -> Together:
+        """What came so far."""
+        found = copy.copy(self)
+        found.thirds = [bits.copy() for bits in self.thirds]
+        return found
+
+    def add(self, row: Row) -> None:
+        """Count a row."""
+        numbers = [self.number[level] for level in row.items()]
+        bits = sum(1 << number for number in numbers)
+        for one, other in itertools.product(numbers, numbers):
+            self.thirds[one][other] |= bits
+
+    def came(self, pair: Pair) -> bool:
+        """Whether both levels of a pair came in one row."""
+        one, other = (self.number[level] for level in pair)
+        return self.thirds[one][other] != 0
+
+    def gain(self, number: int, others: Sequence[int]) -> int:
+        """How many triples and pairs of a level with some others did not come yet."""
+        bits, thirds = sum(1 << other for other in others), self.thirds[number]
+        triples = sum((bits & ~thirds[other]).bit_count() for other in others)
+        return triples + _PAIR * sum(not thirds[other] for other in others)
+
+
 def cover(
     axes: Mapping[str, Collection[str]],
     fits: Sequence[Callable[[Row], bool]],
     chance: random.Random,
-    covered: Collection[Pair] = (),
+    together: Together | None = None,
 ) -> Iterator[Row]:
-    """Rows in which each pair of levels comes that any row may have.
+    """Rows in which each pair of levels comes that any row may have, and many of three levels.
 
     Args:
         axes: levels by axis; those that leave the others the least choice come first.
         fits: whether a row, or a part of one, may be; from the strictest to the widest. A pair
             comes in a row of the first of them that allows any row with the pair.
         chance: draws the order.
-        covered: pairs that need not come.
+        together: what came already, and need not come.
     """
-    left = {
+    together = Together(axes) if together is None else together.copy()
+    searches = [_Search(axes, allowed, together, chance) for allowed in fits]
+    pairs = [
         (one, other)
         for first, second in itertools.combinations(sorted(axes), 2)
         for one in zip(itertools.repeat(first), axes[first], strict=False)
         for other in zip(itertools.repeat(second), axes[second], strict=False)
-    } - set(covered)
-    for pair in chance.sample(sorted(left), len(left)):
-        if pair not in left:
-            continue
-        tries = (
-            _completed(dict(pair), axes, allowed, left, chance, iter(range(_STEPS)))
-            for allowed in fits
-        )
-        row = next((found for found in tries if found is not None), None)
-        left -= {pair} if row is None else pairs_of(row)
-        if row is not None:
-            yield row
+    ]
+    for pair in chance.sample(pairs, len(pairs)):
+        if not together.came(pair):
+            rows = (search.row_with(pair) for search in searches)
+            row = next((found for found in rows if found is not None), None)
+            if row is not None:
+                together.add(row)
+                yield row
 
 
-def _completed(
-    row: Row,
-    axes: Mapping[str, Collection[str]],
-    fits: Callable[[Row], bool],
-    left: set[Pair],
-    chance: random.Random,
-    steps: Iterator[int],
-) -> Row | None:
-    """A whole row with the levels of a part of one, which has many pairs that are left."""
-    axis = next((axis for axis in axes if axis not in row), None)
-    if next(steps, None) is None or not fits(row):
+class _Search:
+    """Looks for rows with what did not come yet.
+
+    Args:
+        axes, fits, chance: as of :func:`cover`, but one condition.
+        together: what came.
+    """
+
+    def __init__(
+        self,
+        axes: Mapping[str, Collection[str]],
+        fits: Callable[[Row], bool],
+        together: Together,
+        chance: random.Random,
+    ) -> None:
+        self.fits, self.together, self.chance = fits, together, chance
+        self.numbers = {axis: [together.number[axis, one] for one in axes[axis]] for axis in axes}
+        self.bits = {axis: sum(1 << one for one in self.numbers[axis]) for axis in axes}
+        self.fitting = dict.fromkeys(itertools.chain(*self.numbers.values()), 0)
+        for one, other in itertools.combinations(self.fitting, 2):
+            pair = dict((together.levels[one], together.levels[other]))
+            if len(pair) == 2 and fits(pair):
+                self.fitting[one] |= 1 << other
+                self.fitting[other] |= 1 << one
+
+    def row_with(self, pair: Pair) -> Row | None:
+        """A whole row with a pair, which has many pairs and triples that did not come."""
+        numbers = [self.together.number[level] for level in pair]
+        return self._completed(numbers, iter(range(_STEPS)))
+
+    def _completed(self, numbers: list[int], steps: Iterator[int]) -> Row | None:
+        row = dict(self.together.levels[number] for number in numbers)
+        if next(steps, None) is None or not self.fits(row):
+            return None
+        fitting = functools.reduce(operator.and_, (self.fitting[number] for number in numbers))
+        left = [axis for axis in self.numbers if axis not in row]
+        if not left or not all(fitting & self.bits[axis] for axis in left):
+            return None if left else row
+        options = [number for number in self.numbers[left[0]] if fitting >> number & 1]
+        for number in sorted(
+            self.chance.sample(options, len(options)),
+            key=lambda number: self.together.gain(number, numbers),
+            reverse=True,
+        ):
+            found = self._completed([*numbers, number], steps)
+            if found is not None:
+                return found
         return None
-    if axis is None:
-        return row
-
-    def gain(level: str) -> int:
-        own = (axis, level)
-        return sum(((own, one) if own < one else (one, own)) in left for one in row.items())
-
-    levels = chance.sample(list(axes[axis]), len(axes[axis]))
-    for level in sorted(levels, key=gain, reverse=True):
-        found = _completed({**row, axis: level}, axes, fits, left, chance, steps)
-        if found is not None:
-            return found
-    return None
 
 
 class Coverage:
@@ -102,7 +166,7 @@ class Coverage:
     ) -> None:
         self.axes, self.fits, self.chance = axes, fits, chance
         self.wanted: dict[Pair, None] = {}
-        self.right: set[Pair] = set()
+        self.right = Together(axes)
         self.refused = False
 
     def rows(self) -> Iterator[Row]:
@@ -125,26 +189,41 @@ class Coverage:
 
     def _alone(self, fits: Callable[[Row], bool], row: Row) -> bool:
         """Whether a row fits that has at most one pair which came, but in no right call."""
-        doubted = (pair for pair in pairs_of(row) if pair in self.wanted and pair not in self.right)
+        doubted = (p for p in pairs_of(row) if p in self.wanted and not self.right.came(p))
         return fits(row) and len(list(doubted)) <= 1
 
     def add(self, row: Row, *, right: bool) -> None:
         """Count the pairs of a row; where it is not right, an error was raised."""
-        pairs = pairs_of(row)
-        self.wanted |= dict.fromkeys(sorted(pairs))
-        self.right |= pairs if right else set()
+        self.wanted |= dict.fromkeys(sorted(pairs_of(row)))
+        if right:
+            self.right.add(row)
         self.refused |= not right
 
     def _lost(self) -> set[tuple[str, str]]:
-        return {one for pair in self.wanted for one in pair} - {
-            one for pair in self.right for one in pair
-        }
+        wanted = {one for pair in self.wanted for one in pair}
+        return {one for one in wanted if not self.right.came((one, one))}
 
     def untried(self) -> list[str]:
-        """The levels, and the pairs of other levels, of which no call was right."""
+        """The levels, the pairs of other levels, and the share of triples with no right call."""
         lost = self._lost()
-        pairs = [pair for pair in self.wanted if pair not in self.right and not lost & {*pair}]
+        pairs = [pair for pair in self.wanted if not (self.right.came(pair) or lost & {*pair})]
         told = [f"{one[1]} with {other[1]}" for one, other in pairs]
         more = [f"{len(told) - _TOLD} more pairs"] if len(told) > _TOLD else []
         levels = [level for axis in self.axes for level in self.axes[axis] if (axis, level) in lost]
-        return [*levels, *told[:_TOLD], *more]
+        return [*levels, *told[:_TOLD], *more, *self._triples()]
+
+    def _triples(self) -> list[str]:
+        fitting = _Search(self.axes, self.fits[-1], self.right, self.chance).fitting
+        every = left = 0
+        holes = []
+        for one, other in itertools.combinations(fitting, 2):
+            if fitting[one] >> other & 1:
+                thirds = fitting[one] & fitting[other] >> other << other
+                missing = thirds & ~self.right.thirds[one][other]
+                every, left = every + thirds.bit_count(), left + missing.bit_count()
+                holes += [(one, other, missing.bit_length() - 1)] if missing else []
+        drawn = self.chance.sample(holes, len(holes))
+        rows = (dict(self.right.levels[number] for number in hole) for hole in drawn)
+        example = next((" with ".join(row.values()) for row in rows if self.fits[-1](row)), "")
+        share = f"{100 * left / max(every, 1):.0f} % of the combinations of three levels"
+        return [f"{share}, such as {example}"] if example else []

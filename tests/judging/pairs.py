@@ -46,6 +46,11 @@ def more_keys_than_4096(query, key, value, mask, causal, scale):
 
 
 @_wrong_where
+def powers_of_two_with_many_keys(query, key, value, mask, causal, scale):
+    return key.shape[-2] > 512 and key.shape[-2] & (key.shape[-2] - 1) == 0
+
+
+@_wrong_where
 def more_features_than_512(query, key, value, mask, causal, scale):
     return query.shape[-1] > 512
 

@@ -74,7 +74,9 @@ def test_what_is_refused_hides_no_other_pair(seed: int) -> None:
     coverage = Coverage(SDPA, FITS, random.Random(seed))
     for row in coverage.rows():
         coverage.add(row, right=not refuses(row))
-    assert coverage.untried() == ["E of 513 to 1024", "H = 7 with float16"]
+    *told, triples = coverage.untried()
+    assert told == ["E of 513 to 1024", "H = 7 with float16"]
+    assert " % of the combinations of three levels, such as " in triples
 
 
 def test_a_callee_that_takes_everything_is_called_once_for_each_row() -> None:
@@ -83,6 +85,24 @@ def test_a_callee_that_takes_everything_is_called_once_for_each_row() -> None:
     for row in rows:
         coverage.add(row, right=True)
     assert len(rows) < 240
+    (told,) = coverage.untried()
+    share, _, example = told.partition(" % of the combinations of three levels, such as ")
+    assert int(share) < 55
+    names = example.split(" with ")
+    assert len(names) == 3
+    assert not any({*names} <= {*row.values()} for row in rows)
+
+
+def test_the_share_of_triples_that_did_not_come_is_that_of_a_plain_count() -> None:
+    axes = {"a": ["a1", "a2"], "b": ["b1", "b2"], "c": ["c1", "c2"]}
+    coverage = Coverage(
+        axes, [lambda row: {"a1", "b1"} - {*row.values()} != set()], random.Random(0)
+    )
+    coverage.add({"a": "a1", "b": "b2", "c": "c2"}, right=True)
+    coverage.add({"a": "a2", "b": "b2", "c": "c2"}, right=False)
+    assert coverage.untried()[-1].startswith("83 % of the combinations")  # five of six that may be
+    for levels in ("a1 b2 c1", "a2 b1 c1", "a2 b1 c2", "a2 b2 c1", "a2 b2 c2"):
+        coverage.add(dict(zip("abc", levels.split(), strict=True)), right=True)
     assert coverage.untried() == []
 
 

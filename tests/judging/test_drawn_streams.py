@@ -41,6 +41,10 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
     kv_len = key.shape[-2]
     lost = None if mask is None or mask.dtype == torch.bool else (mask.float() < -2e4).all(-1)
     return {
+        "L and S powers of two": q_len.bit_count() == kv_len.bit_count() == 1,
+        "L and S next to powers of two": all(
+            1 in ((n - 1).bit_count(), (n + 1).bit_count()) for n in (q_len, kv_len)
+        ),
         "several items and heads of long rows": batch > 1 < heads and min(q_len, kv_len) > 128,
         "views of one packed tensor": query.data_ptr() < key.data_ptr()
         and query.untyped_storage().data_ptr() == value.untyped_storage().data_ptr(),
@@ -221,6 +225,6 @@ def test_what_models_run_comes_in_every_judgement() -> None:
             for one in streams
             if one.grouped and one.case.kv_len > 512
         }
-        assert len(streams) == len(found) == 16
+        assert (len(streams), len(found)) == (18, 16)
     bare = axes_for((), Conventions(causal="top_left", masks=()), grouped=False, style="sdpa")
     assert all(MANY.fits(row) for row in typical_rows(bare, random.Random(0)))
