@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +37,9 @@ _VALUES: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 _POOL = 3
 LOST = -1e30
-"""Where a floating mask in float32 is below it for all keys of a query, all have equal weights."""
+"""Where a floating mask in float32 is below it for all keys of a query, scores are rounded away."""
+_UNITS = 4.0
+"""By how many units of rounding a mean of values may lie outside of them, as in error budgets."""
 
 
 @dataclass
@@ -172,10 +173,35 @@ class Stream:
             pair = query.shape[-2], key.shape[-2]
             last = 0 if self.causal == "top_left" else pair[1] - pair[0]
             mask = torch.ones(pair, dtype=torch.bool).tril(last)
-        if mask is not None and mask.is_floating_point():
-            lost = (mask.lt(LOST) & mask.isfinite()).all(-1, keepdim=True)  # rounds scores away
+        if (lost := self._lost()) is not None and mask is not None:
             query, mask = query.masked_fill(lost, 0.0), mask.masked_fill(lost, 0.0)
         return Inputs(query, key, value, attn_mask=mask, scale=self.keywords.get("scale"))
+
+    def _lost(self) -> Tensor | None:
+        """The rows of a floating mask by which scores are rounded away, ``(..., L, 1)``."""
+        mask = self.keywords.get("attn_mask")
+        if mask is None or not mask.is_floating_point():
+            return None
+        lost: Tensor = (mask.lt(LOST) & mask.isfinite()).all(-1, keepdim=True)
+        return lost
+
+    def averaged(self, output: Tensor, value: Tensor) -> Tensor:
+        """An output with the plain mean of the values in place of any mean, where scores are lost.
+
+        One pass over all keys has equal weights there. If parts of them are merged by their
+        log-sum-exps, the lengths of the parts are rounded away as well, and the weights are others.
+
+        Args:
+            output, value: ``(B, H, L, Ev)`` and ``(B, H, S, Ev)``.
+        """
+        lost = self._lost()
+        if lost is None:
+            return output
+        low, high = value.double().aminmax(dim=-2, keepdim=True)
+        slack = _UNITS * torch.finfo(value.dtype).eps * torch.maximum(low.abs(), high.abs())
+        wide = output.double()
+        within = ((wide >= low - slack) & (wide <= high + slack)).all(-1, keepdim=True)
+        return torch.where(lost & within, value.double().mean(-2, keepdim=True), wide)
 
 
 def _laid_out(tensor: Tensor, layout: str, heads: int) -> Tensor:
@@ -249,13 +275,10 @@ class Caller:
         wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
         if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:
             return float("inf")
-        chance = random.Random(seed)  # noqa: S311  # to be repeated by seed
-        if whole:
-            return error_of_all(inputs, output, chance)
-        items, q_len = math.prod(stream.case.lead), stream.case.q_len
-        chosen = [q_len - 1, *(chance.randrange(q_len) for _ in range(2))]
-        rows = sorted({*chosen[chance.randrange(2) :]})
-        return error_of_rows(inputs, output, chance.randrange(items), rows)
+        error = _error(inputs, output, seed, whole=whole)
+        if error <= 1.0:
+            return error
+        return _error(inputs, stream.averaged(output, inputs.value), seed, whole=whole)
 
     def _refuse(self, stream: Stream, wrong: Tensor, seed: int) -> None:
         """Refuse for a wrong answer; the same rows of other calls are compared to find out why."""
@@ -282,6 +305,16 @@ class Caller:
         answer = "the right answer" if right_alone else "a wrong answer too"
         seen = f"{shown}, in call {self.tally.calls} with {at}"
         raise RefusedError(name, f"{seen}; a new process gives {answer}")
+
+
+def _error(inputs: Inputs, output: Tensor, seed: int, *, whole: bool) -> float:
+    chance = random.Random(seed)  # noqa: S311  # to be repeated by seed
+    if whole:
+        return error_of_all(inputs, output, chance)
+    q_len = inputs.query.shape[-2]
+    chosen = [q_len - 1, *(chance.randrange(q_len) for _ in range(2))]
+    rows = sorted({*chosen[chance.randrange(2) :]})
+    return error_of_rows(inputs, output, chance.randrange(inputs.query.shape[:-2].numel()), rows)
 
 
 def _shown(stream: Stream, output: Tensor, seed: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.cases.case import Case
 from attnbench.judging.decision import Judgement, RefusedError
@@ -64,3 +65,25 @@ def test_calls_that_are_compared_whole_are_counted_apart() -> None:
         tally.add(case, whole=whole)
     found = Judgement("x", "accepted", calls=4, calls_right=tally.right, calls_whole=tally.whole)
     assert found.as_data()["calls"] == [4, 3, 1]
+
+
+def test_any_mean_of_the_values_is_right_where_a_mask_rounds_the_scores_away() -> None:
+    mask = torch.full((4, 6), torch.finfo(torch.float32).min)
+    mask[0] = 0.0
+    case = Case((2, 3), 4, 6, 8, 8, 5)
+    stream = Stream(case, {"attn_mask": mask}, "sdpa", Secret(0), values="far_values")
+    stream.draw()
+    caller = Caller(Zeros(1), lambda: Zeros(1), {}, random.Random(0))  # type: ignore[return-value]  # no process
+    query, key, value = stream.tensors()
+    whole = scaled_dot_product_attention(query, key, value, mask)
+    merged = whole.clone()  # of the first four keys and the last two
+    merged[..., 1:, :] = (value[..., :4, :].mean(-2) + value[..., 4:, :].mean(-2))[..., None, :] / 2
+    beyond, zeros, first = merged.clone(), merged.clone(), merged.clone()
+    beyond[..., 2, 1] = value[..., 1].abs().amax(-1) * 1.01
+    zeros[..., 3, :] = 0.0
+    first[..., 0, :] = merged[..., 1, :]
+    errors = [
+        caller.error(stream, one, 0, whole=True) > 1.0
+        for one in (whole, merged, beyond, zeros, first)
+    ]
+    assert errors == [False, False, True, True, True]
