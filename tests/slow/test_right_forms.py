@@ -74,7 +74,7 @@ def test_right_forms_are_not_accused(seed: int) -> None:
     axes = axes_for(NAMES, CONVENTIONS, grouped=False, style="sdpa")
     coverage = Coverage(axes, (FEW.fits, MANY.fits), chance)
     forms: list[Callable[..., Tensor]] = [fused, narrow, in_order, merged]
-    caller = Caller(None, None, {}, chance)  # type: ignore[arg-type]  # no process
+    caller = Caller(None, None, {}, chance)
     wrong = []
     for row in coverage.rows():
         stream = stream_of(row, "sdpa", "top_left", chance, secret)
