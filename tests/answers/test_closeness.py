@@ -22,6 +22,7 @@ from attnbench.errors import (
     ShapeError,
     UsageError,
 )
+from attnbench.oracle.textbook import textbook_output
 from attnbench.subject.tensors import Inputs
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -121,6 +122,45 @@ def test_a_known_mistake_is_named_as_the_likely_cause(
     with pytest.raises(InvariantViolation, match="\n  likely cause: ") as caught:
         assert_attention_close(sdpa(query, key, value, **mistake), query, key, value, **given)
     assert caught.value.cause == cause
+
+
+SLOPES = torch.tensor([0.5, 0.25, 0.125])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("mistake", "given", "cause"),
+    [
+        ({}, {"softcap": 0.5}, "softcap_argument"),
+        ({}, {"alibi_slopes": SLOPES}, "slopes_argument"),
+        ({"alibi_slopes": -SLOPES}, {"alibi_slopes": SLOPES}, "slopes_argument"),
+        ({}, {"sinks": 16 * SLOPES}, "sinks_argument"),
+        ({"window_size": (2, 0)}, {"window_size": (3, 0)}, "window_argument"),
+        ({"window_size": (3, 1)}, {"window_size": (3, 0)}, "window_argument"),
+        ({}, {"is_causal": True}, "causality"),
+    ],
+)
+def test_an_option_that_is_forgotten_or_misread_is_named(
+    dtype: Any, mistake: Any, given: Any, cause: str
+) -> None:
+    tensors = _tensors(dtype)
+    output = textbook_output(Inputs(*tensors, **mistake)).to(dtype)
+    with pytest.raises(InvariantViolation) as caught:
+        assert_attention_close(output, *tensors, **given)
+    assert caught.value.cause == cause
+
+
+def test_a_cap_that_brings_hidden_keys_back_and_values_of_other_heads_are_named() -> None:
+    query, key, value = _tensors(torch.float32)
+    scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(~MASK, -1e4)
+    capped = (torch.tanh(scores / 2) * 2).softmax(-1) @ value
+    for output, options, cause in (
+        (capped, {"attn_mask": MASK, "softcap": 2.0}, "softcap_argument"),
+        (sdpa(query, key, value.roll(1, -3)), {}, "heads"),
+    ):
+        with pytest.raises(InvariantViolation) as caught:
+            assert_attention_close(output, query, key, value, **options)
+        assert caught.value.cause == cause
 
 
 def test_inputs_in_float64_stay_as_they_are_where_it_fails() -> None:

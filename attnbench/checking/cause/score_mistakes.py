@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -184,11 +185,39 @@ def _scale(call: Call) -> Named:
         yield name + suffix, textbook_output(call.inputs.replace(scale=other))
 
 
+def _options(call: Call) -> Named:
+    """Options that are forgotten, or read otherwise."""
+    inputs, stages = call.inputs, call.stages
+    if not call.scaled:
+        return
+    others: list[tuple[str, dict[str, Any]]] = [
+        (f"{name}_ignored", {name: None})
+        for name in ("softcap", "sinks", "alibi_slopes", "window_size")
+        if getattr(inputs, name) is not None
+    ]
+    if inputs.alibi_slopes is not None:
+        others.append(("alibi_slopes_added", {"alibi_slopes": -inputs.alibi_slopes}))
+    for step in (-1, 1) if inputs.window_size else ():
+        for side in (0, 1):
+            edges = list(inputs.window_size or ())
+            edges[side] += step
+            if min(edges) >= 0:
+                others.append(("window_size_one_off", {"window_size": tuple(edges)}))
+    for name, given in others:
+        yield name, textbook_output(inputs.replace(**given))
+    if inputs.softcap is not None:
+        scores = stages.scores.masked_fill(~stages.allowed, -inputs.softcap)
+        every = torch.ones_like(stages.allowed)
+        yield "softcap_after_the_mask", stages.replace(scores=scores, allowed=every).output
+
+
 def _values(call: Call) -> Named:
     value, weights = call.stages.value, call.stages.weights
     if call.scaled and call.inputs.key.shape == value.shape:  # for groups, the values are expanded
         yield "keys_pooled", weights @ call.inputs.key.cpu().double()
     yield "values_reversed", weights @ value.flip(-2)
+    if value.dim() > 3:
+        yield "values_of_another_head", weights @ value.roll(1, -3)
     if value.dim() > 2 and value.shape[0] > 1:
         yield "values_of_another_item", weights @ value.roll(1, 0)
         yield "values_of_first_item", weights @ value[:1]
@@ -207,6 +236,7 @@ def _groups(call: Call) -> Named:
 
 
 TOPICS: tuple[Topic, ...] = (
+    _options,
     _keys,
     _axes,
     _softmax,

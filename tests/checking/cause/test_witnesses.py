@@ -342,8 +342,8 @@ def top_left(
     ("invariant", "told"),
     [
         ("weights_sum_to_one", "half precision overflows, or loses more than it has to"),
-        ("causal_and_padding_combine", "causality ends at the wrong key"),
-        ("masking_equals_deleting", "causality ends at the wrong key"),
+        ("causal_and_padding_combine", "causality is lost, or ends at the wrong key"),
+        ("masking_equals_deleting", "causality is lost, or ends at the wrong key"),
     ],
 )
 def test_a_cause_stands_over_a_failure_that_it_explains(invariant: str, told: str) -> None:
