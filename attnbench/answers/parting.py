@@ -66,9 +66,10 @@ def _first_own(mine: Trace, theirs: Trace, name: str) -> str:
     in another way.
     """
     known: dict[tuple[int, int], list[Tensor]] = {}
-    for operation in theirs.operations:
-        known.setdefault(_rows(operation.output), []).append(operation.output)
     own, others = _by_line(mine), _by_line(theirs)
+    for outputs in others.values():
+        for whole in (*outputs, *_wholes(outputs)):
+            known.setdefault(_rows(whole), []).append(whole)
     counts: Counter[str] = Counter()
     first: Operation | None = None
     for operation in mine.operations:
@@ -82,11 +83,22 @@ def _first_own(mine: Trace, theirs: Trace, name: str) -> str:
                 return _in_words(name, first or operation)
             continue
         same = known.get(_rows(output), [])
+        if not same and not place:
+            wholes = (whole for whole in _wholes(own[line]) if _rows(whole) in known)
+            output = next(wholes, output)
+            same = known.get(_rows(output), [])
         if any(_close(output, other.reshape(output.shape)) for other in same):
             first = None if _varies(output) else first
         elif same:
             first = first or operation
     return _in_words(name, first) if first else ""
+
+
+def _wholes(parts: list[Tensor]) -> Iterator[Tensor]:
+    """Yield what several results of a line may be parts of: they joined along each axis."""
+    for axis in range(parts[0].dim()) if len(parts) > 1 else ():
+        if len({(*t.shape[:axis], *t.shape[axis + 1 :]) for t in parts}) == 1:
+            yield torch.cat(parts, axis)
 
 
 def _rows(tensor: Tensor) -> tuple[int, int]:

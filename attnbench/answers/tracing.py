@@ -105,9 +105,9 @@ class _Operations(OperationMode):
 
 def _place() -> str:
     """The line outside torch and this package that called the operation."""
-    for frame in reversed(traceback.extract_stack(limit=40)):
-        path = Path(frame.filename)
-        if not any(path.is_relative_to(folder) for folder in _NOT_THEIRS):
+    for frame in reversed(traceback.extract_stack(limit=60)):
+        path, traced_by_torch = Path(frame.filename), frame.filename.startswith("<eval_with_key>")
+        if not traced_by_torch and not any(map(path.is_relative_to, _NOT_THEIRS)):
             if "<" in frame.filename or not frame.line:
                 return ""
             return f"{path.name}:{frame.lineno}: {frame.line.strip()}"

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from attnbench.answers.compared_ways import difference
 from attnbench.answers.difference import Difference, compare_ways
+from attnbench.answers.tracing import traced
 from attnbench.answers.way import Way
 from attnbench.cli import main
 from attnbench.errors import UsageError
@@ -224,6 +226,34 @@ def test_hidden_scores_are_no_loss() -> None:
 def test_a_mask_that_is_left_out_is_named_though_the_other_side_is_fused() -> None:
     found = compare_ways(_attention(masked), _attention(sdpa), _long(0))
     assert "scores.masked_fill(" in found.operations[0]
+
+
+def capped(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    scores = torch.tanh(scores / 3) * 3
+    return scores.softmax(-1) @ value
+
+
+def uncapped_by_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    output, total = torch.zeros_like(query), torch.zeros_like(query[..., :1])
+    for keys, values in zip(key.split(100, -2), value.split(100, -2), strict=True):
+        powers = (query @ keys.mT * query.shape[-1] ** -0.5).exp()
+        output, total = output + powers @ values, total + powers.sum(-1, keepdim=True)
+    return output / total
+
+
+def test_results_of_blocks_are_compared_with_the_whole() -> None:
+    found = compare_ways(_attention(capped), _attention(uncapped_by_blocks), _long(0))
+    assert found.verdict == "bug"
+    assert "torch.tanh(scores / 3)" in found.operations[0]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_an_operator_that_torch_traces_has_the_line_that_calls_it() -> None:
+    tensors = [torch.randn(1, 2, 3, 8) for _ in range(3)]
+    with torch.no_grad(), traced(nn.Identity()) as trace:
+        flex_attention(*tensors)  # a line of its own
+    assert trace.operations[-1].where.endswith("flex_attention(*tensors)  # a line of its own")
 
 
 def test_nan_on_one_side_is_a_bug_with_its_place() -> None:
