@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.benchmark.contract import LAYER_DIRECTIONS
 from attnbench.benchmark.records.record import Record
-from attnbench.benchmark.records.store import read, read_folder
+from attnbench.benchmark.records.store import read_all
 from attnbench.errors import RecordError
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def load(*paths: Path) -> pd.DataFrame:
     import pandas as pd  # takes 0.5 s to import
 
     frames = [
-        asv_frame(path)
-        if (path / "benchmarks.json").is_file()
-        else records_frame(read_folder(path) if path.is_dir() else read(path))
+        asv_frame(path) if (path / "benchmarks.json").is_file() else records_frame(read_all([path]))
         for path in paths
     ]
     return pd.concat(frames, ignore_index=True) if frames else records_frame(())

@@ -21,7 +21,7 @@ from attnbench.specs import DTYPES
 
 _FUNCTION = "attnbench.benchmark.machine.sdpa_backends:backend_rows"
 _TIMEOUT_S = 120.0
-_REASON_WIDTH = 52
+_REASON_WIDTH = 51
 """Characters of a reason, so that a line fits in 80 columns."""
 
 
@@ -92,7 +92,7 @@ def _show(facts: dict[str, Any], backends: list[dict[str, Any]], problems: list[
         text = textwrap.shorten(row["reason"], _REASON_WIDTH, placeholder=" ...")
         if row["works"]:
             text = f"{row['time_s'] * 1e3:8.3g} ms, error {row['error']:.2g} times what is allowed"
-        print_line(f"  {row['device']:4} {row['dtype']:8} {row['backend']:9} {text}")
+        print_line(f"  {row['device']:4} {row['dtype']:8} {row['backend']:10} {text}")
     for line in problems:
         print_line(f"wrong: {line}", "failed")
     if not problems:

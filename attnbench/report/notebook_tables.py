@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnbench.benchmark.records.record import Record
-from attnbench.benchmark.records.store import read, run_files
+from attnbench.benchmark.records.store import read_all
 from attnbench.checking.plain_tables import html_lines, html_table, text_table
 from attnbench.report import record_tables
 
@@ -57,11 +56,5 @@ class Records(_Tables):
         Raises:
             RecordError: there are no records, or they cannot be read.
         """
-        paths = run_files(map(Path, sources or ["results/attnbench"]))
-        return cls.of(record for path in paths for record in read(path))
-
-    @classmethod
-    def of(cls, records: Iterable[Record]) -> Records:
-        """The tables of records."""
-        records = list(records)
+        records = read_all(map(Path, sources or ["results/attnbench"]))
         return cls(record_tables.as_rows(records), [*record_tables.parts(records)])

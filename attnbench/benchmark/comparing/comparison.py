@@ -23,7 +23,7 @@ from attnbench.benchmark.comparing.verdict import (
     taken_in_turn,
 )
 from attnbench.benchmark.records.record import Record
-from attnbench.benchmark.records.store import read, read_folder, run_path
+from attnbench.benchmark.records.store import read_all, run_path
 from attnbench.errors import RecordError, nearest
 
 Key = tuple[str, str, str]
@@ -63,7 +63,7 @@ def read_side(text: str, folder: Path) -> list[Record]:
             f"{text!r} is not a file or folder of records, nor the id of a run in {folder}. "
             f"{nearest(text, runs)}"
         )
-    records = read_folder(path) if path.is_dir() else list(read(path))
+    records = read_all([path])
     if not any(record.status == "ok" for record in records):
         counts = Counter(record.status for record in records)
         summary = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing"

@@ -194,10 +194,10 @@ def run_files(sources: Iterable[Path]) -> list[Path]:
     return paths
 
 
-def read_folder(folder: Path) -> list[Record]:
-    """Read the records of all runs in a folder, by run and then in the order written.
+def read_all(sources: Iterable[Path]) -> list[Record]:
+    """Read the records of files and folders, by run and then in the order written.
 
     Raises:
-        RecordError: a file cannot be read; see :func:`read`.
+        RecordError: see :func:`run_files` and :func:`read`.
     """
-    return [record for path in sorted(folder.glob("*.jsonl")) for record in read(path)]
+    return [record for path in run_files(sources) for record in read(path)]
