@@ -410,6 +410,16 @@ def test_dropout_is_found_in_a_function_that_computes_in_half_types() -> None:
     assert probe(rescales).answers["dropout"].status == "ambiguous"
 
 
+def test_dropout_that_is_given_as_a_module_is_found_and_not_passed_as_a_number() -> None:
+    def attention(query: Tensor, key: Tensor, value: Tensor, dropout: Any = None) -> Tensor:
+        weights = (query @ key.mT / math.sqrt(query.shape[-1])).softmax(-1)
+        return (weights if dropout is None else dropout(weights)) @ value
+
+    found = probe(attention)
+    assert found.answers["dropout"].value == "on weights, rescaled, by a module"
+    assert found.call == "f(query=query, key=key, value=value)"
+
+
 def test_keys_that_it_adds_are_counted() -> None:
     for options, extra in (({}, 0), ({"add_zero_attn": True}, 1), ({"add_bias_kv": True}, 1)):
         made = nn.MultiheadAttention(8, 2, batch_first=True, **options)

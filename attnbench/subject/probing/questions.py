@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.subject.probing.mask_questions import (
     boolean_masks,
@@ -106,9 +106,13 @@ def _dropout(calls: Calls) -> Answer:
     if "dropout_p" not in calls.named:
         return Answer.not_taken(name, "no argument drops")
     tensors = calls.tensors()
-    calls.training = True
-    plain, dropped = calls.weights(tensors), calls.weights(tensors, dropout_p=0.5)
-    ones = calls.output([*tensors[:2], torch.ones_like(tensors[2])], dropout_p=0.5)
+    calls.training, form = True, ""
+    share: float | nn.Module = 0.5
+    plain, dropped = calls.weights(tensors), calls.weights(tensors, dropout_p=share)
+    if dropped is None:  # as in the annotated transformer
+        share, form = nn.Dropout(0.5), ", by a module"
+        dropped = calls.weights(tensors, dropout_p=share)
+    ones = calls.output([*tensors[:2], torch.ones_like(tensors[2])], dropout_p=share)
     calls.training = False
     if plain is None or dropped is None or ones is None:
         return Answer.ambiguous(name, f"dropout_p=0.5 raises {calls.raised}")
@@ -123,7 +127,8 @@ def _dropout(calls: Calls) -> Answer:
         return Answer.ambiguous(name, "dropout_p=0.5 drops no weight")
     for value, factor in (("on weights, rescaled", 2.0), ("on weights, not rescaled", 1.0)):
         if torch.allclose(dropped[kept], factor * plain[kept], 1e-3):
-            return Answer.inferred(name, value, f"a kept weight is {factor:g} times its own")
+            told = f"a kept weight is {factor:g} times its own"
+            return Answer.inferred(name, value + form, told)
     return Answer.ambiguous(name, "kept weights are neither 1 nor 2 times their own")
 
 
