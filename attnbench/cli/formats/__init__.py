@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnbench.cli.printing.outputs import check_writable, write_file
-from attnbench.cli.printing.tables import print_json
+from attnbench.cli.printing.tables import print_json, print_line
 from attnbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Formats:
         if self.printed == "json":
             print_json(json.loads(findings.report.to_json()))
         elif self.printed != "text":
-            print(_rendered(self.printed, findings))
+            print_line(_rendered(self.printed, findings))
 
 
 def _rendered(name: str, findings: Findings) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grids, half_width, overhead_share
 from attnbench.benchmark.records.record import Record, baseline_of
+from attnbench.checking.plain_tables import shown
 from attnbench.cli.printing.tables import console
 from attnbench.report import record_tables
 
@@ -41,7 +42,7 @@ def show(content: Mapping[str, Any], records: Sequence[Record], subjects: Sequen
     from rich.markup import escape
 
     screen = console()
-    failures = content["wrong"]
+    failures = [*map(shown, content["wrong"])]
     if failures:
         screen.print(f"[bold red]Wrong:[/] {escape(failures[0])}")
         for line in failures[1:8]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from attnbench.checking.plain_tables import cell_text
+from attnbench.checking.plain_tables import cell_text, shown
 
 _WIDTH = 120
 """Width of output in a pipe or a file, in columns."""
@@ -92,7 +92,7 @@ def print_line(text: str, status: str = "") -> None:
 
     The text goes through ``sys.stdout``, which a progress bar redirects while it is shown.
     """
-    style = _STYLES.get(status)
+    text, style = shown(text), _STYLES.get(status)
     if style and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
         screen = console()  # without colours if NO_COLOR is set
         with screen.capture() as capture:
@@ -127,7 +127,7 @@ def print_parts(parts: Iterable[str | Sequence[Mapping[str, Any]]]) -> None:
     """Print lines and tables; see :func:`print_table`."""
     for part in parts:
         if isinstance(part, str):
-            print(part)
+            print_line(part)
         else:
             print_table(part)
 

@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.cli.printing.tables import prepare_streams, print_json, print_line, print_table
+from attnbench.cli.printing.tables import (
+    prepare_streams,
+    print_json,
+    print_line,
+    print_parts,
+    print_table,
+)
 from tests.cli_runs import run
 
 ROWS = [
@@ -78,15 +84,19 @@ def test_what_utf8_lacks_or_a_terminal_acts_on_is_escaped(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(content, encoding="utf-8"))
     prepare_streams()
     print_line("\ud800.py")
+    print_parts(["\x1b]0;x\x07 \u202e"])
+    print_table([{"subject": "\x1b[2J"}])
     for file in ("\ud800.py", "\x9b2K"):
         print_json({"file": file})
     print_json({"reason": "1 ± 2"})
     sys.stdout.flush()
     text = content.getvalue().decode()
     assert text.replace("\n", "").isprintable()
-    first, rest = text.split("\n", 1)
-    assert first == "\\ud800.py"
-    found = [json.loads(part + "}") for part in rest.split("}\n")[:-1]]
+    first, second, rest = text.split("\n", 2)
+    assert (first, second) == ("\\ud800.py", "\\x1b]0;x\\x07 \\u202e")
+    table, _, rest = rest.partition("{")
+    assert "\\x1b[2J" in table
+    found = [json.loads("{" + part.rstrip("}\n") + "}") for part in rest.split("}\n{")]
     assert found == [{"file": "\ud800.py"}, {"file": "\x9b2K"}, {"reason": "1 ± 2"}]
     assert "1 ± 2" in rest
 
