@@ -29,7 +29,6 @@ from attnbench.subject.styles.trials import (
     returned_cache,
     tried,
     with_dtypes,
-    with_empty_rows,
     without_crop,
 )
 from attnbench.subject.styles.turned_masks import padding_as
@@ -228,7 +227,6 @@ def layer(
             refuse_positions(spec, module.names, known | {positions})
         refuse_unknown(spec, module, known | {positions})
         spec = with_dtypes(spec, module, hidden, **beside)
-        spec = with_empty_rows(spec, module, hidden, **beside)
         if spec.cache is None and "causal" not in fields:
             with contextlib.suppress(Exception):  # which a check reports
                 spec = replace(spec, causal=is_causal(partial(module, **beside), hidden))
