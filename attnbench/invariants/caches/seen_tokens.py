@@ -230,29 +230,21 @@ def _with_source_token(subject: LayerSubject, token: int) -> LayerSubject:
 
 
 def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
-    """A remark if a wrong call of one token with a cache is right with one more token in it."""
+    """A remark if a wrong last call is right with one token more, or token by token."""
     *before, last = found.steps
-    calls = sum(step.kind == "append" for step in found.steps)
-    if judged != "split" or last.count != 1 or calls == 1:
+    if judged != "split" or all(step.kind != "append" for step in before):
         return ""
-    longer = (*before, replace(last, count=2))
     remark = ", though not in calls of two tokens: a call of one is computed in another way"
-    return remark if played(stage, judged, longer) is None else ""
-
-
-def _not_one_by_one(stage: Stage, judged: str, found: FoundError) -> str:
-    """A remark if a wrong call of several tokens with a cache is right token by token."""
-    *before, last = found.steps
-    if judged != "split" or last.count == 1 or all(step.kind != "append" for step in before):
-        return ""
-    text = ", though not one token at a time: a call of several is computed in another way"
-    steps_of_one = (*before, *[replace(last, count=1)] * last.count)
-    return text if played(stage, judged, steps_of_one) is None else ""
+    others = [replace(last, count=2)]
+    if last.count > 1:
+        remark = ", though not one token at a time: a call of several is computed in another way"
+        others = [replace(last, count=1)] * last.count
+    return remark if played(stage, judged, (*before, *others)) is None else ""
 
 
 def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     """What may be wrong where an output depends on the tokens that it should depend on."""
-    if alone := _not_beside(stage, judged, found) or _not_one_by_one(stage, judged, found):
+    if alone := _not_beside(stage, judged, found):
         return f"and is wrong{alone}"
     alike = copy.copy(stage)
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()

@@ -39,6 +39,7 @@ def items_are_independent(layer: LayerCase) -> None:
     for got, want, change, cause in (
         (layer.run(mates)[only], expected[only], f"item {item} among others", "items_mixed"),
         (alike, alike[:1].expand_as(alike), f"{batch} times item {item}", "layer_item_place"),
+        (alike[:1], expected[only], f"item {item} among its equals", "items_mixed"),
         (layer.run(layer.hidden[order]), expected[order], f"items in order {order.tolist()}", None),
         (layer.run(layer.hidden[only]), expected[only], f"item {item} alone", None),
     ):
