@@ -9,6 +9,7 @@ import typer
 
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
+from attnbench.specs import DTYPES
 
 _NONE = {"inferred": "that of the inputs", "not taken": "", "ambiguous": ""}
 """What an answer without a value means: only an internal dtype is inferred to be none."""
@@ -48,4 +49,6 @@ def _value(row: Mapping[str, Any]) -> Any:
     value = row["value"]
     if value is None:
         return _NONE[row["status"]]
-    return ", ".join(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return "all four" if len(value) == len(DTYPES) else ", ".join(value)
+    return value
