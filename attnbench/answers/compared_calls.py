@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,11 +97,21 @@ def made(subject: Subject, case: Case, weights: str | None) -> nn.Module:
     if weights is None:
         return module
     try:
-        state = load_file(weights)
+        parts = dict(module.named_modules())
+        state = {n: value for n, value in load_file(weights).items() if not _is_beyond(n, parts)}
         module.load_state_dict(state)
     except Exception as error:
-        raise InputsError(f"--weights {weights} do not fit {subject.name}: {error}") from None
+        text = " ".join(str(error).split())
+        raise InputsError(f"--weights {weights} do not fit {subject.name}: {text}") from None
     return module.to(getattr(torch, case.dtype))
+
+
+def _is_beyond(name: str, parts: Mapping[str, nn.Module]) -> bool:
+    """Whether a weight is of a part outside the layers that a module lacks, as of embeddings."""
+    path = name.split(".")[:-1]
+    part = parts.get(".".join(path))
+    is_lacking = part is None or not any(True for _ in part.parameters())
+    return is_lacking and not any(map(str.isdigit, path))
 
 
 def own_inputs(file: str, dtype: torch.dtype) -> tuple[str, Inputs]:

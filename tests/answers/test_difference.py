@@ -10,18 +10,22 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from attnbench.answers.compared_calls import made
 from attnbench.answers.compared_ways import difference
 from attnbench.answers.difference import Difference, compare_ways
 from attnbench.answers.tracing import traced
 from attnbench.answers.way import Way
-from attnbench.cli import main
-from attnbench.errors import UsageError
+from attnbench.cases.case import Case
+from attnbench.cli import diff, main
+from attnbench.errors import InputsError, UsageError
 from attnbench.processes.pool import GIB, Task
 from attnbench.saved_inputs import save_inputs
+from attnbench.subject.lookup import resolve
 
 X = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(0))
 
@@ -332,6 +336,21 @@ def test_a_mistaken_question_is_one_line(arguments: list[str], told: str, capsys
     assert "Traceback" not in printed
 
 
+def test_weights_of_a_whole_model_are_taken_without_embeddings_and_head(tmp_path: Any) -> None:
+    (subject,) = resolve("rotary_attention")
+    case = Case((2,), query_size=16, key_size=16, value_size=16)
+    state = dict(subject.build(case)[0].state_dict())
+    file = tmp_path / "model.safetensors"
+    save_file({**state, "embed.weight": X, "lm_head.weight": X.clone()}, file)
+    made(subject, case, str(file))
+    save_file({**state, "layers.2.norm.weight": X}, file)
+    with pytest.raises(
+        InputsError, match=r"do not fit .*Unexpected key.*layers\.2\.norm"
+    ) as caught:
+        made(subject, case, str(file))
+    assert "\n" not in str(caught.value)
+
+
 def test_its_process_is_ended_before_the_system_runs_out_of_memory(monkeypatch: Any) -> None:
     tasks: list[Task] = []
 
@@ -341,7 +360,7 @@ def test_its_process_is_ended_before_the_system_runs_out_of_memory(monkeypatch: 
 
     monkeypatch.setattr("attnbench.processes.pool.call", call)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8 * GIB))
-    main(["diff", "scaled_dot", "dot", "--json"])
+    diff._rows(targets=())
     assert tasks[-1].memory_gib <= 7
 
 
