@@ -64,10 +64,13 @@ def graph_breaks() -> int:
 
 
 def faked(call: nn.Module, *tensors: Tensor) -> Any:
-    """The result of a call on fake tensors, parameters and buffers: shapes without values."""
+    """The result of a call on fake tensors, parameters and buffers: shapes without values.
+
+    A tensor that the module keeps elsewhere is a constant, as it is for ``torch.compile``.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    mode = FakeTensorMode()
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
     # state_dict() leaves out buffers that are not persistent, such as rotary tables
     state: dict[str, Tensor] = dict(call.named_parameters(remove_duplicate=False))
     state |= dict(call.named_buffers(remove_duplicate=False))

@@ -224,7 +224,7 @@ def test_outcomes_are_shown_as_they_come_and_failures_at_once() -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=60)[0]
-    assert first.startswith("WrongShape: sizes of 1 are squeezed away, or the output has the wrong")
+    assert first.startswith("WrongShape: the output has the wrong shape, as where sizes of 1 are")
     assert shown[1].startswith("FAILED WrongShape: weights_sum_to_one")
     assert any("counterexample" in line for line in shown)
     assert "1 failed" in rest

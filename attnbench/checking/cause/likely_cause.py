@@ -88,6 +88,9 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         double = {name for name, case in cases.items() if case.dtype == "float64"}
         others = {n: failure for n, failure in failures.items() if n not in double}
         failures = others or failures  # what fails in other dtypes too has another cause
+    contract = failures.get(CONTRACT)
+    if contract and fails_narrow(contract) and _wide_count(failures) > _MOST_FAILURES:
+        failures = {n: failure for n, failure in failures.items() if n != CONTRACT}
     cause_named = _named_cause(failures)
     if cause_named == _INPUTS_CHANGED:
         return Clue("says", cause_named, cause_named)
@@ -108,11 +111,15 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     return _clue_in_table(wide, failures) or _clue_in_table(failures, failures)
 
 
+def _wide_count(failures: Mapping[str, Failure]) -> int:
+    return sum(bool(entry.case) and not fails_narrow(entry) for entry in failures.values())
+
+
 def _clue_in_table(
     candidates: Mapping[str, Failure], failures: Mapping[str, Failure]
 ) -> Clue | None:
     """The first clue of the table among some of the failures."""
-    wide_count = sum(bool(entry.case) and not fails_narrow(entry) for entry in failures.values())
+    wide_count = _wide_count(failures)
     for name, default in _table():
         candidate = candidates.get(name)
         if (

@@ -14,13 +14,17 @@ from attnbench.subject.subject import Subject
 _CASE = Case((3,), 4, 6, 8, 8, 8)
 _PADDED = Case((2,), 5, 5, 8, 8, 8, mask="padding", seed=1)
 _MARGIN = 1e-3
+_ROUNDING = 1e-14
 _ALONE = "query_alone_equals_query_among_others"
 """Exempt where queries reach each other by design."""
 _EVERY_KEY = "every_attendable_key_matters"
 """Exempt where some keys are never seen by design."""
+_HEADS = "heads_are_independent"
+"""Exempt where heads are mixed by design."""
 MIXED = {
     "queries_read_together": _ALONE,
     "items_read_together": "item_alone_equals_item_in_batch",
+    "heads_read_together": _HEADS,
     "key_not_read_by_all": _EVERY_KEY,
 }
 """Mistakes that one invariant states, and that explain nothing where it holds."""
@@ -29,7 +33,7 @@ MIXED = {
 def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a subject show; ``None`` without one."""
     masks = (_misread_mask, _late_mask, _read_key, _lost_part, _miscounted_lengths)
-    mechanism = (_wrong_axis, _mixed_rows, *masks)
+    mechanism = (_wrong_axis, _mixed_rows, _mixed_heads, *masks, _short_sums)
     for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(subject)) is not None:
@@ -78,6 +82,22 @@ def _mixed_rows(subject: Subject) -> str | None:
     always = subject.conventions.causal == "always" or _EVERY_KEY in subject.spec.exempt
     unread = ~moved((..., slice(1), slice(None)), "key", "value")
     return None if always or not bool(unread.any()) or bool(unread.all()) else "key_not_read_by_all"
+
+
+def _mixed_heads(subject: Subject) -> str | None:
+    """The mistake of heads that others of their item reach, without any mask."""
+    if _HEADS in subject.spec.exempt:
+        return None
+    module, inputs = subject.build(subject.legal(_CASE.replace(lead=(2, 3))))
+    expected, again = (subject.output(module, inputs.map(torch.clone)) for _ in range(2))
+    for head in (0, 2):
+        other = inputs.map(torch.clone)
+        for tensor in (other.query, other.key, other.value):
+            tensor[:, head] = 1 - 3 * tensor[:, head]
+        got = subject.output(module, other)
+        if torch.equal(expected, again) and not _agrees(got[:, 1], expected[:, 1]):
+            return "heads_read_together"
+    return None
 
 
 def _misread_mask(subject: Subject) -> str | None:
@@ -154,6 +174,15 @@ def _lost_part(subject: Subject) -> str | None:
     return next((name for name, keys in mistakes.items() if _agrees(output, masked(keys))), None)
 
 
+def _short_sums(subject: Subject) -> str | None:
+    """The mistake of rows that sum to a little less than 1 in any call, as of a softmax."""
+    module, inputs = subject.build(subject.legal(_CASE).replace(dtype="float64"))
+    weights = subject.weights(module, inputs)
+    missing = torch.zeros(()) if weights is None else 1 - weights.sum(-1)
+    short = bool(((missing > _ROUNDING) & (missing < _MARGIN)).all())
+    return "sum_with_epsilon" if short else None
+
+
 def _miscounted_lengths(subject: Subject) -> str | None:
     """The mistake of lengths that reach another item, which nothing else of their item does, or
     that leave another number of keys, whose output is that of so many.
@@ -182,18 +211,34 @@ def _miscounted_lengths(subject: Subject) -> str | None:
 
 
 def _foreign_scores(subject: Subject) -> str | None:
-    """The mistake of scores that other keys or other queries than their own change."""
+    """The mistake of scores at another place, or that other keys or queries than theirs change."""
     module, inputs = subject.build(subject.legal(_CASE))
-    for name, axis in (("key", -1), ("query", -2)):
-        other = getattr(inputs, name).clone()
-        other[..., -1, :] = 1 - 3 * other[..., -1, :]
-        expected = subject.scores(module, inputs)
-        got = subject.scores(module, inputs.replace(**{name: other}))
-        if expected is None or got is None or not bool((expected + got).isfinite().all()):
-            return None
-        if not _agrees(got.narrow(axis, 0, 3), expected.narrow(axis, 0, 3)):
-            return f"scores_of_other_{'keys' if name == 'key' else 'queries'}"
-    return None
+    query, key = inputs.query, inputs.key
+
+    def scores(query: Tensor, key: Tensor) -> Tensor:
+        found = subject.scores(module, inputs.replace(query=query, key=key))
+        if found is None or not bool(found.isfinite().all()):
+            raise ValueError("nothing is told by what is not finite")
+        return found
+
+    def moved(tensor: Tensor, slot: int) -> Tensor:
+        other = tensor.clone()
+        other[..., slot, :] = 1 - 3 * other[..., slot, :]
+        return other
+
+    expected = scores(query, key)
+    queries, keys = torch.split(query, 1, -2), torch.split(key, 1, -2)
+    rows = [[scores(q, k) for k in keys] for q in queries]
+    alone = torch.cat([torch.cat(row, -1) for row in rows], -2)
+    gaps = (expected.flatten(-2)[..., :, None] - alone.flatten(-2)[..., None, :]).abs().amin(-1)
+    if not _agrees(expected, alone) and _agrees(expected.flatten(-2) + gaps, expected.flatten(-2)):
+        return "scores_at_other_places"
+    if not _agrees(scores(query, moved(key, -1))[..., :3], expected[..., :3]):
+        return "scores_of_other_keys"
+    if not _agrees(scores(moved(query, -1), key)[..., :3, :], expected[..., :3, :]):
+        return "scores_of_other_queries"
+    late = scores(moved(query, 0), key)[..., 1:, :]
+    return None if _agrees(late, expected[..., 1:, :]) else "scores_of_earlier_queries"
 
 
 def _agrees(output: Tensor, expected: Tensor) -> bool:

@@ -32,6 +32,10 @@ def _keys(call: Call) -> Named:
 def _axes(call: Call) -> Named:
     stages = call.stages
     scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
+    if scores.dim() > 3:
+        joint = scores.transpose(-3, -2)
+        weights = joint.flatten(-2).softmax(-1).nan_to_num(0.0).reshape(joint.shape)
+        yield "softmax_over_heads_and_keys", call.pool(weights.transpose(-3, -2))
     for axis in range(scores.dim() - 1):
         weights = scores.softmax(axis).nan_to_num(0.0).masked_fill(~stages.allowed, 0.0)
         yield f"softmax_over_dimension_{axis}", call.pool(weights)
@@ -55,13 +59,18 @@ def _softmax(call: Call) -> Named:
     yield "softmax_with_a_sink", call.pool(powers / (powers.sum(-1, keepdim=True) + 1))
     for epsilon in (1e-2, 1e-3):
         yield "softmax_with_epsilon", call.pool(powers / (powers.sum(-1, keepdim=True) + epsilon))
-    # the last block of keys is filled up with zeros, in all calls or in those without masks
+    # the last block of keys is filled up with zeros, in all calls or in those without masks; a soft
+    # cap makes them of minus infinity
+    cap = call.inputs.softcap
+    filler, name = (0.0, "block") if cap is None else (-cap, "capped_block")
     for block in _BLOCKS:
-        zeros = -call.lengths[1] % block * (-top).exp()
+        zeros = -call.lengths[1] % block * (filler - top).exp()
         output = call.pool(powers / (powers.sum(-1, keepdim=True) + zeros))
-        yield f"last_block_filled_up_{block}", output
+        yield f"last_{name}_filled_up_{block}", output
         if bool(stages.allowed.all()):
-            yield f"open_block_filled_up_{block}", output
+            yield f"open_{name}_filled_up_{block}", output
+    if cap is not None:
+        yield "softcap_over_hidden_keys", call.pool(scores.clamp_min(-cap).softmax(-1))
     yield "weights_not_normalised", call.pool(powers)
     logs = (weights.clamp_min(1e-300)).log().masked_fill(~stages.allowed, 0.0)
     yield "softmax_is_log_softmax", call.pool(logs)

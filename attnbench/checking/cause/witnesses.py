@@ -70,6 +70,7 @@ _CASES = (
     Case((1,), 2, 257, seed=17),
     Case((2,), 3, 5, 8, 8, 8, regime="huge", seed=18),
     Case((2,), 3, 5, 70, 70, 8, seed=19),
+    Case((2,), 3, 5, 8, 8, 8, mask="boolean", regime="huge", seed=21),
 )
 
 
@@ -238,7 +239,7 @@ def _margin(call: Call, eps: float) -> float:
 
 
 def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inputs]:
-    """The same call with a scale, with grouped heads, and with both."""
+    """The same call with a soft cap, a scale, grouped heads, and the last two."""
     if case.mask not in ("none", "padding") or case.kv_len > 16:
         return
     options: list[dict[str, float | bool]] = []
@@ -246,6 +247,8 @@ def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inpu
         options += [{"scale": scale} for scale in (0.3, -0.7, 0.0, 1.0)]
     if "enable_gqa" in subject.accepts and len(case.lead) > 1:
         options += [{"enable_gqa": True}, *({**o, "enable_gqa": True} for o in options[:1])]
+    if "softcap" in subject.accepts:
+        options += [{"softcap": 0.5}]
     for option in options:
         variant = inputs.replace(**option)
         if variant.enable_gqa:

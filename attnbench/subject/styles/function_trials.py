@@ -48,6 +48,25 @@ def second_output(make: Maker) -> str | None:
     return "unmoved" if torch.allclose(moved[1], there[1].to(moved[1]), atol=1e-4) else kind
 
 
+def takes_full_masks_only(make: Maker) -> bool:
+    """Whether it raises for a mask ``(L, S)``, and not for one ``(B, H, L, S)``."""
+    mask = torch.ones(1, 2, 3, 5, dtype=torch.bool)
+    return sampled(make, attn_mask=mask[0, 0]) is None and sampled(make, attn_mask=mask) is not None
+
+
+def is_causal_square(make: Maker) -> bool:
+    """Whether it takes as many queries as keys only, and no output changes with later keys."""
+    if getattr(sampled(make), "shape", None) == (1, 2, 3, 4):
+        return False
+    key = torch.linspace(-1.0, 1.0, 40).reshape(1, 2, 5, 4)
+    other = torch.cat([key[..., :2, :], -2 * key[..., 2:, :]], -2)
+    one, two = (sampled(make, query=key.clone(), key=keys) for keys in (key, other))
+    if one is None or two is None or not one.shape == two.shape == key.shape:
+        return False
+    changed = (one - two).abs().amax((0, 1, 3)) > 1e-6
+    return bool((changed == torch.tensor([False, False, True, True, True])).all())
+
+
 def takes_boolean_only(make: Maker) -> bool:
     """Whether it takes boolean masks, and raises for floating ones or hides keys where they are 0.
 

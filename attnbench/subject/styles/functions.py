@@ -23,10 +23,12 @@ from attnbench.subject.styles.callee import (
 )
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.function_trials import (
+    is_causal_square,
     lets_nan_through,
     sampled,
     second_output,
     takes_boolean_only,
+    takes_full_masks_only,
     takes_groups,
     takes_one_mask,
 )
@@ -103,6 +105,10 @@ def _spec(
     flags = ("is_causal", "dropout_p", "scale", "enable_gqa", *_OPTIONS)
     accepts = [flag for flag in flags if flag in keywords]
     notes: tuple[str, ...] = ()
+    if "attn_mask" in keywords and takes_full_masks_only(make):
+        settings["full_masks"] = True
+        make = Maker(_Function, function, keywords, style=style, **settings)
+        notes = ("masks are given as (B, H, L, S), since it raises for (L, S)",)
     if sampled(make) is not None and sampled(make, dropout_p=0.1) is None:
         accepts = [flag for flag in accepts if flag != "dropout_p"]  # it takes a module there
     if style == "flash" and takes_groups(make):
@@ -112,7 +118,7 @@ def _spec(
     returns = ("output", "lse") if sums else ("output",)
     if second is not None:
         accepts += ["return_weights"] if second == "weights" else []
-        notes = (f"its output is the first of what it returns{_SECOND[second]}",)
+        notes += (f"its output is the first of what it returns{_SECOND[second]}",)
     if sums:
         kind = "turned" if sums == "lse_turned" else "folded"
         make = Maker(_Function, function, keywords, style=style, log_sums=kind, **settings)
@@ -120,8 +126,12 @@ def _spec(
     left = [name for name in keywords.names if name not in passed and _TELLING & {*name.split("_")}]
     if left:
         notes += (f"{' and '.join(left)} not passed: what that hides or moves is not looked at",)
+    sizes = one_head_size if style == "flash" else None
     if "attn_mask" not in keywords:
         conventions["masks"] = ()
+        if "is_causal" not in keywords and is_causal_square(make):
+            conventions["causal"], sizes = "always", _one_length
+            notes += ("it is causal and takes as many queries as keys only (found by trying)",)
     else:
         if takes_boolean_only(make):
             conventions["masks"] = ("boolean", "lengths")
@@ -130,7 +140,7 @@ def _spec(
     known = {
         **SCALED_DOT,
         "make": make,
-        "sizes": one_head_size if style == "flash" else None,
+        "sizes": sizes,
         "accepts": tuple(accepts),
         "returns": returns,
         "laws": ("pools_values", *(("splits_merge",) if sums else ())),
@@ -175,6 +185,11 @@ def one_head_size(sizes: Sizes) -> Sizes:
     return sizes.replace(value_size=sizes.query_size)
 
 
+def _one_length(sizes: Sizes) -> Sizes:
+    """The nearest sizes with as many queries as keys, and values as wide as queries."""
+    return one_head_size(sizes.replace(kv_len=sizes.q_len))
+
+
 class _Function(Callee):
     """A function of ``(B, H, L, E)`` with torch's keywords, or of ``(B, L, H, E)``."""
 
@@ -211,6 +226,9 @@ class _Function(Callee):
                 scale = stored_scale(given[name], tensor, own, heads=enable_gqa)
                 given[name] = scale.transpose(1, 2) if turned and scale.dim() == 4 else scale
         tensors = [fold(tensor, heads=enable_gqa) for tensor in (query, key, value)]
+        if attn_mask is not None and self.settings.get("full_masks"):
+            shape = (*tensors[0].shape[:-1], key.shape[-2])
+            given["attn_mask"] = given["attn_mask"].expand(shape)
         tensors = [tensor.transpose(1, 2) for tensor in tensors] if turned else tensors
         output, second = output_and_more(self.call(*tensors, **given))
         output = output.transpose(1, 2) if turned and isinstance(output, Tensor) else output

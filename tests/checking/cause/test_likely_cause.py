@@ -67,6 +67,16 @@ def test_what_fails_in_wide_dtypes_comes_before_what_half_precision_loses() -> N
     assert found == Clue("fails", "leading_padding_equals_deleting", "positions")
 
 
+def test_nan_in_half_types_is_no_cause_of_what_fails_in_wide_ones() -> None:
+    half, single = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("bfloat16", "float32"))
+    lost = failed(CONTRACT, named="half_precision", case=half, smallest=True)
+    assert clue_of(lost) == Clue("says", "half_precision", "half_precision")
+    names = "gradients_are_right", "long_gradients_are_right", "masked_slots_get_no_gradient"
+    lost += failed(*names, case=single, smallest=True)
+    found = clue_of(lost + failed("gradient_layouts_agree", named="nan_result", case=single))
+    assert found == Clue("says", "nan_result", "nan_result")
+
+
 def test_a_number_too_near_is_told_before_the_rows_without_keys_that_it_fills() -> None:
     extreme = "hidden_keys_stay_hidden_at_extreme_scores"
     empty = failed("empty_rows_give_zeros", mistakes=("empty_rows_mean",))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import attnbench
 from attnbench.adapters import textbook
 from attnbench.checking.cause.own_answers import MIXED, own_mistake
 from attnbench.subject.lookup import resolve
@@ -67,3 +68,79 @@ def test_a_subject_that_draws_random_numbers_mixes_no_rows() -> None:
     spec = textbook(Random, sizes=lambda s: s.replace(query_size=8, key_size=8, value_size=8))
     (subject,) = resolve(spec)
     assert own_mistake(subject) not in MIXED
+
+
+class Linear(nn.Module):
+    """Attention without a softmax, whose rows are divided by their sums over an axis."""
+
+    def __init__(self, axis: int, epsilon: float) -> None:
+        super().__init__()
+        self.axis, self.epsilon = axis, epsilon
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        query, key = query.sigmoid(), key.sigmoid()
+        sums = (query * key.sum(-2, keepdim=True)).sum(-1, keepdim=True)
+        if self.axis == -3 and query.dim() > 3:
+            sums = sums.cumsum(-3)
+        output: Tensor = query @ (key.mT @ value) / (sums + self.epsilon)
+        return output
+
+
+@pytest.mark.parametrize(
+    ("axis", "epsilon", "mistake"),
+    [
+        (-1, 0.0, None),
+        (-1, 1e-6, "sum_with_epsilon"),
+        (-3, 0.0, "heads_read_together"),
+    ],
+)
+def test_sums_over_heads_and_sums_with_an_epsilon_show_by_themselves(
+    axis: int, epsilon: float, mistake: str | None
+) -> None:
+    spec = attnbench.MechanismSpec(
+        name="linear",
+        make=lambda *sizes: Linear(axis, epsilon),
+        equal_sizes=True,
+        laws=("pools_values",),
+        conventions={"masks": ()},
+    )
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == mistake
+
+
+class Additive(nn.Module):
+    """Additive scores of all pairs in one list; ``order`` tells in which it is built."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order = order
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        if self.order == "summed":
+            query = query.cumsum(-2)
+        q_len, kv_len = query.shape[-2], key.shape[-2]
+        rows = query.repeat_interleave(kv_len, -2)
+        if self.order == "tiled":
+            rows = query.repeat(*[1] * (query.dim() - 2), kv_len, 1)
+        pairs = rows + key.repeat(*[1] * (key.dim() - 2), q_len, 1)
+        return pairs.tanh().sum(-1).unflatten(-1, (q_len, kv_len))
+
+
+@pytest.mark.parametrize(
+    ("order", "mistake"),
+    [
+        ("right", None),
+        ("tiled", "scores_at_other_places"),
+        ("summed", "scores_of_earlier_queries"),
+    ],
+)
+def test_pairs_in_another_order_and_running_sums_show_by_themselves(
+    order: str, mistake: str | None
+) -> None:
+    spec = attnbench.ScoringSpec(
+        name="additive", make=lambda q, k: Additive(order), equal_sizes=True
+    )
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == mistake

@@ -251,6 +251,52 @@ def test_zeros_that_fill_up_a_block_of_keys_are_named(function: Any) -> None:
     assert found in ("last_block_filled_up_16", "open_block_filled_up_16")
 
 
+def capped(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, softcap: float = 0.0
+) -> Tensor:
+    """Scores of a block of 16 are filled up with minus infinity before the soft cap."""
+    scores = query * query.shape[-1] ** -0.5 @ key.mT
+    fill = (0, -key.shape[-2] % 16)
+    scores = torch.nn.functional.pad(scores, fill, value=-torch.inf)
+    scores = softcap * (scores / softcap).tanh() if softcap else scores
+    if attn_mask is not None:
+        hidden = torch.nn.functional.pad(
+            ~attn_mask.expand(*attn_mask.shape[:-1], key.shape[-2]), fill, value=True
+        )
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return scores.softmax(-1).nan_to_num()[..., : key.shape[-2]] @ value
+
+
+def renormalised(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """The mask follows a softmax over all keys, and another division follows the mask."""
+    weights = (query * query.shape[-1] ** -0.5 @ key.mT).softmax(-1)
+    if attn_mask is not None:
+        weights = weights * attn_mask
+    return (weights / weights.sum(-1, keepdim=True)).nan_to_num() @ value
+
+
+def joint(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The softmax of each query runs over heads and keys."""
+    scores = (query * query.shape[-1] ** -0.5 @ key.mT).transpose(1, 2)
+    weights = scores.flatten(2).softmax(-1).reshape(scores.shape)
+    return weights.transpose(1, 2) @ value
+
+
+@pytest.mark.parametrize(
+    ("function", "mistake"),
+    [
+        (capped, "open_capped_block_filled_up_16"),
+        (renormalised, "hidden_scores_in_softmax"),
+        (joint, "softmax_over_heads_and_keys"),
+    ],
+)
+def test_a_sum_over_more_than_the_keys_of_a_query_is_named(function: Any, mistake: str) -> None:
+    (subject,) = resolve(sdpa(function, name="summed"))
+    assert explanations(subject)[:1] == (mistake,)
+
+
 class MaskedLate(torch.nn.Module):
     """Weights of a bilinear score, which the mask sets to 0 after the softmax."""
 

@@ -185,6 +185,20 @@ def test_a_buffer_that_is_not_persistent_is_no_fault() -> None:
     assert found.status == "passed", found.reason
 
 
+class Kept(Attention):
+    """A table that is computed at the first call and kept in a dictionary."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        kept = self.__dict__.setdefault("kept", {})
+        table = kept.setdefault(value.dtype, torch.zeros(1, dtype=value.dtype))
+        return super().pool(weights, value) + table
+
+
+def test_a_table_that_an_earlier_call_has_kept_is_no_fault() -> None:
+    found = run(mutant(Kept), INVARIANTS["fake_tensors_tell_the_shape"])
+    assert found.status == "passed", found.reason
+
+
 def test_a_failure_of_the_debugging_backend_alone_is_no_failure(monkeypatch: Any) -> None:
     compile_ = torch.compile
 

@@ -284,6 +284,51 @@ def test_an_output_of_another_dtype_fails_the_contract_and_is_no_error_of_the_tr
     assert "float64" in next(outcome for outcome in report.outcomes if not outcome.ok).reason
 
 
+def full_masks(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """Attention over (B, L, H, S), which turns a mask as it turns the scores."""
+    scores = (query * query.shape[-1] ** -0.5 @ key.mT).transpose(1, 2)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask.transpose(1, 2), -torch.inf)
+    return scores.softmax(-1).nan_to_num().transpose(1, 2) @ value
+
+
+def test_a_function_that_raises_for_small_masks_is_given_those_of_all_scores() -> None:
+    (subject,) = resolve(adapters.sdpa(full_masks))
+    assert "masks are given as (B, H, L, S)" in " ".join(subject.about)
+    names = ["keeps_the_contract", "masking_equals_deleting", "masks_broadcast"]
+    report = attnbench.check(full_masks, style="sdpa", profile="quick", invariants=names)
+    assert report.ok, str(report)
+    (subject,) = resolve(adapters.sdpa(boolean_alone))
+    assert "masks are given" not in " ".join(subject.about)
+
+
+def running(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal linear attention, of as many queries as keys."""
+    q, k = q.sigmoid(), k.sigmoid()
+    state = (k[..., :, None] * v[..., None, :]).cumsum(1)
+    sums = (q * k.cumsum(1)).sum(-1, keepdim=True)
+    return (q[..., None, :] @ state).squeeze(-2) / sums
+
+
+def test_a_causal_function_of_as_many_queries_as_keys_is_found_by_trying() -> None:
+    spec = flash(running, reference=None)
+    (subject,) = resolve(spec)
+    assert "causal and takes as many queries as keys only" in " ".join(subject.about)
+    names = ["keeps_the_contract", "future_does_not_leak", "weights_sum_to_one"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert report.ok, str(report)
+
+
+def test_a_row_for_each_key_is_told() -> None:
+    def of_keys(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (key @ key.mT).softmax(-1) @ value
+
+    report = attnbench.check(of_keys, style="sdpa", profile="quick", invariants=FEW)
+    assert "it gives a row for each key" in str(report)
+
+
 def test_an_argument_for_padding_that_is_not_passed_is_named() -> None:
     def padded(
         q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None = None, eps: float = 0.0
