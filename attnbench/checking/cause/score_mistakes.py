@@ -232,6 +232,19 @@ def _values(call: Call) -> Named:
         yield "values_of_first_item", weights @ value[:1]
 
 
+def _features(call: Call) -> Named:
+    """Features beyond the last whole block, which are lost in the scores or in the output."""
+    query, value = call.inputs.query, call.stages.value
+    for block in (2, 4, 8, 16, 32, 64, 128):
+        first, last = (
+            torch.arange(t.shape[-1]) < t.shape[-1] // block * block for t in (query, value)
+        )
+        yield f"features_lost_{block}", call.stages.output * last
+        if call.scaled and not bool(first.all()):
+            kept = query * first.to(query)
+            yield f"features_lost_{block}", textbook_output(call.inputs.replace(query=kept))
+
+
 def _groups(call: Call) -> Named:
     inputs = call.inputs
     if not inputs.enable_gqa or not call.scaled:
@@ -256,5 +269,6 @@ TOPICS: tuple[Topic, ...] = (
     _scores,
     _scale,
     _values,
+    _features,
     _groups,
 )
