@@ -33,7 +33,7 @@ MIXED = {
 def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a subject show; ``None`` without one."""
     masks = (_misread_mask, _late_mask, _read_key, _lost_part, _miscounted_lengths)
-    mechanism = (_wrong_axis, _mixed_rows, *masks, _short_sums)
+    mechanism = (_wrong_axis, _mixed_rows, *masks, _short_sums, _unplaced_keys)
     for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(subject)) is not None:
@@ -170,6 +170,26 @@ def _short_sums(subject: Subject) -> str | None:
     missing = torch.zeros(()) if weights is None else 1 - weights.sum(-1)
     short = bool(((missing > _ROUNDING) & (missing < _MARGIN)).all())
     return "sum_with_epsilon" if short else None
+
+
+def _unplaced_keys(subject: Subject) -> str | None:
+    """The mistake of keys that count alike in any order, where the convention says otherwise, or
+    whose scores are others at the same distance, though queries and keys are equal.
+    """
+    if subject.conventions.positions == "none":
+        return None
+    module, inputs = subject.build(subject.legal(_CASE))
+    turned = inputs.replace(key=inputs.key.flip(-2), value=inputs.value.flip(-2))
+    alike = _agrees(subject.output(module, turned), subject.output(module, inputs))
+    if alike or subject.conventions.positions == "absolute":
+        return "positions_ignored" if alike else None
+    module, inputs = subject.build(subject.legal(_CASE.replace(q_len=6)))
+    query, key = (t[..., :1, :].expand_as(t) for t in (inputs.query, inputs.key))
+    weights = subject.weights(module, inputs.replace(query=query, key=key))
+    steps = torch.zeros(2, 2) if weights is None else weights.log().diff(dim=-1)
+    if not bool(steps.any()) or _agrees(steps[..., 1:, 1:], steps[..., :-1, :-1]):
+        return None
+    return "scores_not_by_distance" if bool(steps.isfinite().all()) else None
 
 
 def _miscounted_lengths(subject: Subject) -> str | None:

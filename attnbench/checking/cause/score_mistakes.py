@@ -69,8 +69,6 @@ def _softmax(call: Call) -> Named:
         yield f"last_{name}_filled_up_{block}", output
         if bool(stages.allowed.all()):
             yield f"open_{name}_filled_up_{block}", output
-    if cap is not None:
-        yield "softcap_over_hidden_keys", call.pool(scores.clamp_min(-cap).softmax(-1))
     yield "weights_not_normalised", call.pool(powers)
     logs = (weights.clamp_min(1e-300)).log().masked_fill(~stages.allowed, 0.0)
     yield "softmax_is_log_softmax", call.pool(logs)

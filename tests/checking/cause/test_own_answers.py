@@ -110,6 +110,66 @@ def test_sums_over_heads_and_sums_with_an_epsilon_show_by_themselves(
     assert own_mistake(subject) == mistake
 
 
+def test_positions_that_do_not_count_show_by_the_order_of_keys() -> None:
+    def of(positions: str) -> str | None:
+        spec = attnbench.MechanismSpec(
+            name="linear",
+            make=lambda *sizes: Linear(-1, 0.0),
+            equal_sizes=True,
+            laws=("pools_values",),
+            conventions={"masks": (), "positions": positions},
+        )
+        (subject,) = resolve(spec)
+        return own_mistake(subject)
+
+    assert [of(positions) for positions in ("none", "relative")] == [None, "positions_ignored"]
+
+
+class Turned(nn.Module):
+    """Rotary attention, whose rotation has the sign that is given; queries may count from 0."""
+
+    def __init__(self, sign: float, late: bool) -> None:
+        super().__init__()
+        self.sign, self.late = sign, late
+
+    def turn(self, tensor: Tensor, first: int) -> Tensor:
+        one, two = tensor.chunk(2, -1)
+        angles = torch.arange(first, first + tensor.shape[-2]).to(tensor)[:, None] / 3
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat([one * cos + self.sign * two * sin, two * cos + one * sin], -1)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        first = key.shape[-2] - query.shape[-2] if self.late else 0
+        scores = self.turn(query / query.shape[-1], first) @ self.turn(key, 0).mT
+        output: Tensor = scores.softmax(-1) @ value
+        return output
+
+
+@pytest.mark.parametrize(
+    ("sign", "late", "mistake"),
+    [
+        (-1.0, True, None),
+        (1.0, True, "scores_not_by_distance"),
+        (-1.0, False, None),  # another mistake: the scores are by distance, of another origin
+    ],
+)
+def test_a_rotation_without_its_sign_shows_by_scores_at_one_distance(
+    sign: float, late: bool, mistake: str | None
+) -> None:
+    spec = attnbench.MechanismSpec(
+        name="turned",
+        make=lambda *sizes: Turned(sign, late),
+        equal_sizes=True,
+        sizes=lambda s: s.replace(query_size=2 * s.query_size, key_size=2 * s.query_size),
+        laws=("pools_values",),
+        conventions={"masks": (), "positions": "relative"},
+    )
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == mistake
+
+
 class Additive(nn.Module):
     """Additive scores of all pairs in one list; ``order`` tells in which it is built."""
 
