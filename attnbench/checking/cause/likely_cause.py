@@ -41,6 +41,8 @@ _EXTREME = "hidden_keys_stay_hidden_at_extreme_scores"
 
 _DECISIVE = ("nan_result", "extra_keys_share")
 _NARROW = "half_precision"
+_STATE = "calls_leave_no_trace"
+"""What fails this has another cause than rounding, in whichever dtype."""
 _NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
 """With the general ones, these point at half precision if they fail with half types only."""
 
@@ -107,7 +109,7 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         return Clue("says", cause_named, cause_named)
     if CONTRACT in failures:  # any other call fails as the contract's does
         return None
-    wide = {n: failure for n, failure in failures.items() if not fails_narrow(failure)}
+    wide = {n: f for n, f in failures.items() if n == _STATE or not fails_narrow(f)}
     return _clue_in_table(wide, failures) or _clue_in_table(failures, failures)
 
 

@@ -67,6 +67,13 @@ def test_what_fails_in_wide_dtypes_comes_before_what_half_precision_loses() -> N
     assert found == Clue("fails", "leading_padding_equals_deleting", "positions")
 
 
+def test_what_a_call_leaves_behind_is_a_cause_in_half_types_too() -> None:
+    half, single = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("float16", "float32"))
+    kept = failed("calls_leave_no_trace", case=half, smallest=True)
+    found = clue_of(kept + failed("leading_padding_equals_deleting", case=single, smallest=True))
+    assert found == Clue("fails", "calls_leave_no_trace", "state_kept")
+
+
 def test_nan_in_half_types_is_no_cause_of_what_fails_in_wide_ones() -> None:
     half, single = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("bfloat16", "float32"))
     lost = failed(CONTRACT, named="half_precision", case=half, smallest=True)
