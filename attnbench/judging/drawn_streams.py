@@ -13,8 +13,8 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.judging.axes import AXES, CallSizes, drawn_sizes
 from attnbench.judging.covering import Row
-from attnbench.judging.fresh_calls import Stream
 from attnbench.judging.secret import Secret
+from attnbench.judging.streams import Stream
 from attnbench.subject.tensors import lay_out, make_inputs
 
 _TILES = (8, 16, 32, 64)

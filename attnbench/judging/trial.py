@@ -17,9 +17,10 @@ from attnbench.judging.confined import Confined
 from attnbench.judging.covering import Coverage
 from attnbench.judging.decision import Judgement, RefusedError, Row
 from attnbench.judging.drawn_streams import keywords_of_case, stream_of
-from attnbench.judging.fresh_calls import Caller, Stream, Tally
+from attnbench.judging.fresh_calls import Caller, Tally
 from attnbench.judging.proxy import Proxy, style_of, subject_of
 from attnbench.judging.secret import Secret
+from attnbench.judging.streams import Stream
 from attnbench.judging.turns import FUSED_PLACE, timed
 from attnbench.subject.subject import Subject
 

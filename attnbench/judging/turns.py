@@ -28,7 +28,8 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.judging.confined import Confined
 from attnbench.judging.decision import RefusedError, Row
-from attnbench.judging.fresh_calls import Caller, Stream
+from attnbench.judging.fresh_calls import Caller
+from attnbench.judging.streams import Stream
 
 FUSED, TEXTBOOK, EMPTY, PRODUCT = range(4)  # callees of the honest process
 FUSED_PLACE = (str(Path(__file__).with_name("honest.py")), "fused")

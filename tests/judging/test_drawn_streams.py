@@ -13,10 +13,10 @@ from torch.nn.functional import scaled_dot_product_attention as fused
 from attnbench.judging.axes import AXES, FEW, MANY, axes_for, typical_rows
 from attnbench.judging.covering import Row, cover
 from attnbench.judging.drawn_streams import stream_of
-from attnbench.judging.fresh_calls import Stream
 from attnbench.judging.right_answers import error_of_all
 from attnbench.judging.secret import Secret
 from attnbench.judging.shared_bytes import copy_of
+from attnbench.judging.streams import Stream
 from attnbench.specs.conventions import Conventions
 
 NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}

@@ -14,8 +14,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from attnbench.cases.case import Case
 from attnbench.judging.decision import Judgement, RefusedError
 from attnbench.judging.entry import Answer
-from attnbench.judging.fresh_calls import Caller, Stream, Tally
+from attnbench.judging.fresh_calls import Caller, Tally
 from attnbench.judging.secret import Secret
+from attnbench.judging.streams import Stream
 
 
 class Zeros:

@@ -5,8 +5,8 @@ import random
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.judging.fresh_calls import Stream
 from attnbench.judging.secret import Secret
+from attnbench.judging.streams import Stream
 from attnbench.judging.trial import Trial
 
 

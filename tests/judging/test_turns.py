@@ -17,9 +17,10 @@ from attnbench.errors import AttnbenchError, UsageError
 from attnbench.judging.court import Court
 from attnbench.judging.decision import REFUSALS, Judgement, RefusedError, Row
 from attnbench.judging.entry import Answer, Limits
-from attnbench.judging.fresh_calls import Caller, Stream
+from attnbench.judging.fresh_calls import Caller
 from attnbench.judging.proxy import Proxy
 from attnbench.judging.secret import Secret
+from attnbench.judging.streams import Stream
 from attnbench.judging.turns import EMPTY, FUSED, PRODUCT, TEXTBOOK, interval, timed, total_ratio
 
 
