@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +20,8 @@ from attnbench.answers.difference import Difference, compare_ways
 from attnbench.answers.tracing import traced
 from attnbench.answers.way import Way
 from attnbench.cases.case import Case
-from attnbench.cli import diff, main
+from attnbench.cli import main
 from attnbench.errors import InputsError, UsageError
-from attnbench.processes.pool import GIB, Task
 from attnbench.saved_inputs import save_inputs
 from attnbench.subject.lookup import resolve
 
@@ -349,19 +347,6 @@ def test_weights_of_a_whole_model_are_taken_without_embeddings_and_head(tmp_path
     ) as caught:
         made(subject, case, str(file))
     assert "\n" not in str(caught.value)
-
-
-def test_its_process_is_ended_before_the_system_runs_out_of_memory(monkeypatch: Any) -> None:
-    tasks: list[Task] = []
-
-    def call(task: Task) -> list[Any]:
-        tasks.append(task)
-        return []
-
-    monkeypatch.setattr("attnbench.processes.pool.call", call)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8 * GIB))
-    diff._rows(targets=())
-    assert tasks[-1].memory_gib <= 7
 
 
 def test_the_command_prints_the_verdict_and_exits_with_1_for_a_bug(capsys: Any) -> None:
