@@ -72,6 +72,8 @@ _LAZY = {
     "subjects": "subject.lookup",
 }
 
+_MODULES = ("adapters", "saved_inputs", "strategies", "testing")
+
 __all__ = [
     "AttnbenchError",
     "CacheSpec",
@@ -120,6 +122,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # 20 ms that importing attnbench need not take
 
         return version("attnbench")
+    if name in _MODULES:
+        return importlib.import_module(f"attnbench.{name}")
     if name in _LAZY:
         value = getattr(importlib.import_module(f"attnbench.{_LAZY[name]}"), name)
         globals()[name] = value  # found without this function from now on

@@ -54,6 +54,11 @@ def test_every_public_name_can_be_had() -> None:
         _ = attnbench.nothing
 
 
+@pytest.mark.parametrize("door", ["adapters", "saved_inputs", "strategies", "testing"])
+def test_a_door_is_there_once_attnbench_is_imported(door: str) -> None:
+    assert run(f"import attnbench; print(attnbench.{door}.__name__)").strip() == f"attnbench.{door}"
+
+
 @pytest.mark.parametrize(
     "door", ["strategies", "saved_inputs", "testing", "asv", "benchmark.frames"]
 )
