@@ -166,12 +166,12 @@ def _both_nan(pair: tuple[Way, Way], inputs: Tensors, outputs: Tensors) -> str:
     count, total = int((~outputs[0].isfinite()).sum()), outputs[0].numel()
     if not count:
         return ""
-    texts = (
+    text = (
         f"{count} of {total} elements are NaN or infinite in both {pair[0].name} and {pair[1].name}"
     )
     if remark := _not_finite(inputs):
-        raise UsageError(f"{texts}{remark}: give finite ones.")
-    return texts
+        raise UsageError(f"{text}{remark}: give finite ones.")
+    return text
 
 
 def _not_finite(inputs: Tensors) -> str:
