@@ -47,7 +47,7 @@ def recorded(path: Path) -> tuple[list[str], dict[str, dict[str, float]]]:
 
 def planned(subjects: Sequence[str]) -> dict[str, list[str]]:
     """The invariants that say something of each subject."""
-    from attnbench.checking.tasks import plan
+    from attnbench.checking.child_checks import plan
 
     asked = {"profile": "thorough", "device": "cpu", "dtypes": None, "invariants": None}
     return plan(subjects, **asked)["of_subject"]  # type: ignore[no-any-return]
