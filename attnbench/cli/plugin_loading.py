@@ -21,7 +21,6 @@ _TRY_OPTIONS = "attnbench.checking.child_checks:try_options"
 PLAN = "attnbench.checking.child_checks:plan"
 """The function that plans a check, for :func:`ask`."""
 
-_CHECKS = "attnbench.checking.child_checks"
 _LOAD_S = 120.0
 _MAKE_S = 20.0
 
