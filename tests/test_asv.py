@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -193,6 +194,32 @@ def test_a_wrong_subject_is_not_timed(tmp_path: Path) -> None:
 
 
 FIRST_CASE = next(iter(asv.CASES))
+
+
+@pytest.mark.slow
+def test_the_suite_of_this_repository_is_read_and_one_of_its_functions_timed(
+    tmp_path: Path,
+) -> None:
+    clone = tmp_path / "clone"  # for asv writes into the folder of its results
+    subprocess.run(["git", "clone", "-q", Path(__file__).parents[1], clone], check=True)
+    here = ["-E", f"existing:{sys.executable}"]
+    once = ["run", *here, "--quick", "--dry-run", "--show-stderr"]
+    for command in (
+        ["machine", "--yes"],
+        ["check", *here],
+        [*once, "--bench", "attention.scaled_dot.track_time"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "asv", *command],
+            cwd=clone,
+            env={**os.environ, "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    assert "attention.scaled_dot.track_time" in done.stdout
+    assert "failed" not in done.stdout
 
 
 def test_each_process_gives_one_sample_and_asv_is_told_to_start_ten() -> None:

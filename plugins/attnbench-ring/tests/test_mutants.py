@@ -12,7 +12,7 @@ from pathlib import Path
 import attnbench_ring
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 MAIN = (sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())")
 INVARIANTS = ("keeps_the_contract", "agrees_with_scalar_reference", "gradients_are_right")
 MUTANTS = {

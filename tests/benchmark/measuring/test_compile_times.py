@@ -49,7 +49,7 @@ def measured(cache: Path) -> list[tuple[Any, ...]]:
     return [tuple(one) for one in json.loads(run.stdout.splitlines()[-1])]
 
 
-@pytest.mark.compile
+@pytest.mark.long
 def test_a_record_tells_compiling_from_a_cache_and_from_neither(tmp_path: Path) -> None:
     (first, made_s, first_s), (again, none_s, _) = measured(tmp_path)
     assert (first, again) == ("compiled", "")
