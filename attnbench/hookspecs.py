@@ -111,5 +111,6 @@ def attnbench_layers() -> Iterable[LayerSpec]:  # type: ignore[empty-body]  # a 
 def attnbench_invariants() -> Iterable[Invariant]:  # type: ignore[empty-body]  # no body
     """Invariants and laws: properties that hold for every case of a subject.
 
-    The built-in invariants use this hook too. See :class:`attnbench.Invariant`.
+    A module without hooks gives the invariants that it holds, as those of the built-in ones do. See
+    :class:`attnbench.Invariant`.
     """

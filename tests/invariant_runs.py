@@ -11,6 +11,7 @@ from attnbench_zoo.twins.attention import ATTENTION
 from attnbench import Case, MechanismSpec, Outcome
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
+from attnbench.registry.discovery import call_hooks
 from attnbench.specs import Invariant, KernelSpec, ScoringSpec
 from attnbench.subject.lookup import resolve
 
@@ -21,7 +22,8 @@ Spec = ScoringSpec | KernelSpec | MechanismSpec
 
 def by_name(*topics: ModuleType) -> dict[str, Invariant]:
     """The invariants of some topics."""
-    return {i.name: i for topic in topics for i in topic.attnbench_invariants()}
+    specs = [spec for topic in topics for spec in call_hooks(topic)]
+    return {spec.name: spec for spec in specs if isinstance(spec, Invariant)}
 
 
 def run(

@@ -15,7 +15,7 @@ from attnbench.invariants.toolkit.comparisons import (
     reject,
     same_gradients,
 )
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import hand_picked, has_gradients, leaves_of, ordinary
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
 from attnbench.subject.subject import Subject
@@ -155,6 +155,3 @@ def _has_groups(subject: Subject, case: Case) -> bool:
 
 
 _SOME = 64
-
-
-attnbench_invariants = hook_of(__name__)

@@ -11,7 +11,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.dropout import takes_dropout
 from attnbench.invariants.toolkit.applicability import any_of, declares
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import hand_picked
 from attnbench.invariants.variance import STANDARD_ERRORS
 from attnbench.subject.subject import Subject
@@ -214,6 +214,3 @@ def _long_case(subject: Subject) -> Case:
     """More queries and keys than a kernel's blocks, and as many values as keys."""
     case = subject.legal(Case((), 300, 270, 4, 4, 270))
     return subject.legal(case.replace(value_size=case.kv_len))
-
-
-attnbench_invariants = hook_of(__name__)

@@ -9,7 +9,7 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, grouped, select_items
 from attnbench.subject.subject import Subject
 
@@ -69,6 +69,3 @@ def heads_may_be_split(subject: Subject, case: Case) -> None:
         f"these heads among all {kv_heads * group}",
         taken=lambda output: output[..., first:last, :, :],
     )
-
-
-attnbench_invariants = hook_of(__name__)

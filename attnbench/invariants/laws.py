@@ -17,7 +17,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import has_scores
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign
 from attnbench.oracle.budget import Oracle
 from attnbench.subject.subject import Subject
@@ -214,6 +214,3 @@ def monotone_in_distance(subject: Subject, case: Case) -> None:
             f"scores[{row}, {other}] = {float(s_near[place]):.6g}, of a key at distance "
             f"{float(d_near[place]) ** 0.5:.4g}"
         )
-
-
-attnbench_invariants = hook_of(__name__)

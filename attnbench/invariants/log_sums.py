@@ -17,7 +17,7 @@ from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradient
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, select_keys
 from attnbench.oracle.operations import change_by_moves
 from attnbench.oracle.references import allowed_and_bias
@@ -256,6 +256,3 @@ def _cases(subject: Subject, *masks: str, **given: object) -> CaseStrategy:
         drawn_len=17,
         **given,
     )
-
-
-attnbench_invariants = hook_of(__name__)

@@ -17,7 +17,7 @@ from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import compared_with_reference
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import agree_within, needs, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import KINDS
@@ -267,6 +267,3 @@ def masked_runs_are_as_accurate(subject: Subject, case: Case) -> None:
 
 def _share(error: Tensor, budget: Tensor) -> float:
     return float((error / budget).square().mean().sqrt())
-
-
-attnbench_invariants = hook_of(__name__)

@@ -18,7 +18,7 @@ from attnbench.invariants.toolkit.comparisons import (
     same_gradient,
     same_gradients,
 )
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.specs.common import DTYPES
@@ -154,6 +154,3 @@ def _same_gradients(base: Baseline, there: Baseline) -> None:
         reject("one of the two has no graph here")
     weight, (one, two) = base.other(base.output), (base.subject.name, there.subject.name)
     same_gradients(got, expected, leaves, weight, two, one, eps=max(base.eps, there.eps))
-
-
-attnbench_invariants = hook_of(__name__)

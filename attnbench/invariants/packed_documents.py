@@ -22,7 +22,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, cases
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import agree_within, fails, holds
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.documents import HUGE, OPTIONS, Documents
 from attnbench.subject.subject import Subject
 
@@ -238,6 +238,3 @@ def _over_pages(
         **documents.options,
     )
     return output
-
-
-attnbench_invariants = hook_of(__name__)

@@ -11,7 +11,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import adds_keys, any_of, declares
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, needs
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, score_rounding
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import largest
@@ -87,6 +87,3 @@ def constant_values_come_back(subject: Subject, case: Case) -> None:
     share = 8 * subject.eps(got.dtype) + score_rounding(base.inputs)
     why = "all values of the item are that"
     agree_within(got, expected, share * expected.double().abs(), "output", None, why=why)
-
-
-attnbench_invariants = hook_of(__name__)

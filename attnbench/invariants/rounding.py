@@ -17,7 +17,7 @@ from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.numerics import representable
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, holds, needs, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.invariants.variance import STANDARD_ERRORS
 from attnbench.oracle.budget import Oracle
@@ -210,6 +210,3 @@ def finite_at_extremes(subject: Subject, case: Case) -> None:
     if subject.gives_weights and "return_weights" in subject.accepts:
         weights = needs(subject.weights(module, inputs))
         holds(weights.isfinite(), "weights", weights, what)
-
-
-attnbench_invariants = hook_of(__name__)

@@ -8,7 +8,7 @@ from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import same_gradients
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, has_gradients, leaves_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -55,6 +55,3 @@ def scale_multiplies_scores(subject: Subject, case: Case) -> None:
     base.on(base.inputs.replace(scale=2.0**-100)).expect(
         base.run(base.inputs.replace(scale=0.0)), "with scale=0, output", "scale=2**-100"
     )
-
-
-attnbench_invariants = hook_of(__name__)

@@ -16,7 +16,7 @@ from attnbench.errors import DtypeError, InvariantViolation
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, same_gradients
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
     benign,
     explicit,
@@ -238,6 +238,3 @@ def output_has_shape_and_dtype(subject: Subject, case: Case) -> None:
         raise InvariantViolation(f"with a floating mask in float32, {error}") from None
     except Exception:  # a mask of another dtype need not be taken
         return
-
-
-attnbench_invariants = hook_of(__name__)

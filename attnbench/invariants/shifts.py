@@ -10,7 +10,7 @@ from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.toolkit.applicability import adds_keys, any_of, hides_by_a_number
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.oracle.textbook import is_textbook
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -85,6 +85,3 @@ def _cases_of(subject: Subject) -> Iterable[Case]:
         dtype = dtypes[number % len(dtypes)] if dtypes else subject.dtypes[0]
         if subject.takes_mask(case.mask):
             yield subject.legal(case.replace(dtype=dtype, seed=number))
-
-
-attnbench_invariants = hook_of(__name__)

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, grouped
 from attnbench.subject.subject import Subject
 
@@ -97,6 +97,3 @@ def scales_restore_keys_and_values(subject: Subject, case: Case) -> None:
     what = "scale of 0" if kind == "zero" else "scale"
     change = f"keys and values stored in {dtype} with a {what} by {by}, output"
     base.on(restored).expect(base.run(given), change, "the call on their products with the scales")
-
-
-attnbench_invariants = hook_of(__name__)

@@ -8,7 +8,7 @@ from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.applicability import any_of, knows_positions, ties
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
     benign,
     select_items,
@@ -120,6 +120,3 @@ def heads_are_independent(subject: Subject, case: Case) -> None:
         "the same head before",
         taken=lambda output: output[..., head, :, :],
     )
-
-
-attnbench_invariants = hook_of(__name__)

@@ -11,7 +11,7 @@ from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import has_scores
 from attnbench.invariants.toolkit.comparisons import reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.subject.subject import Subject
 
 STANDARD_ERRORS = 6.0
@@ -99,6 +99,3 @@ def _fresh_scores(subject: Subject, case: Case) -> Tensor:
     with torch.no_grad():
         scores: Tensor = module(query, key)
     return scores.double()
-
-
-attnbench_invariants = hook_of(__name__)

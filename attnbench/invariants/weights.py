@@ -18,7 +18,7 @@ from attnbench.invariants.toolkit.applicability import (
 )
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
     FREE_MASKS,
     HIDING_MASKS,
@@ -205,6 +205,3 @@ def weights_follow_scores(subject: Subject, case: Case) -> None:
         "log(weights / weights[..., argmax])",
         "scores - scores[..., argmax]",
     )
-
-
-attnbench_invariants = hook_of(__name__)

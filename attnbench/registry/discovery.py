@@ -119,11 +119,11 @@ class _Manager(pluggy.PluginManager):
 
 
 def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
-    """All specs that the hooks of one plugin return.
+    """All specs that the hooks of one plugin return; without hooks, the invariants that it holds.
 
     Raises:
-        PluginError: a hook is misspelt, there is no hook, one returns something else, or the plugin
-            states a newer contract.
+        PluginError: a hook is misspelt, there is neither a hook nor an invariant, a hook returns
+            something else, or the plugin states a newer contract.
     """
     manager = _Manager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -138,6 +138,9 @@ def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
             )
     manager.check_pending()
     if not callers:
+        held = [value for value in vars(namespace).values() if isinstance(value, Invariant)]
+        if held:
+            return tuple(held)
         raise PluginError(
             f"{namespace!r} has no hook. Define one of {', '.join(HOOKS)}, "
             "and let the entry point name the module that holds it."

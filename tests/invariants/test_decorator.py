@@ -1,6 +1,5 @@
 """An invariant is declared beside its check, whose name and docstring it takes."""
 
-import sys
 from types import ModuleType
 
 import pytest
@@ -9,8 +8,9 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
 from attnbench.cases.drawing import Space
 from attnbench.errors import UsageError
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
+from attnbench.registry.discovery import call_hooks
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
@@ -63,16 +63,12 @@ def test_a_check_on_layers_gets_the_layer_at_the_case() -> None:
     assert given[0].hidden.shape == (2, 3, 8)
 
 
-def test_the_hook_gives_a_modules_invariants_also_when_code_replaced_a_check(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_module_without_hooks_gives_its_invariants_also_when_code_replaced_a_check() -> None:
     module = ModuleType("of_one_invariant")
     vars(module)["promise"] = keeps_its_word
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    hook = hook_of(module.__name__)
     check = keeps_its_word.check
     try:
         object.__setattr__(keeps_its_word, "check", print)
-        assert hook() == [keeps_its_word]
+        assert call_hooks(module) == (keeps_its_word,)
     finally:
         object.__setattr__(keeps_its_word, "check", check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import fault_at
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 
@@ -22,6 +22,3 @@ def keeps_the_contract(subject: Subject, case: Case) -> None:
     fault = fault_at(subject, case)
     if fault is not None:
         raise InvariantViolation(fault.text, cause=fault.cause) from fault.error
-
-
-attnbench_invariants = hook_of(__name__)

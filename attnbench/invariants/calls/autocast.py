@@ -15,7 +15,7 @@ from attnbench.invariants.numerics import bounds, within
 from attnbench.invariants.toolkit.applicability import supports
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.oracle.budget import Oracle
@@ -62,6 +62,3 @@ def autocast_agrees(subject: Subject, case: Case) -> None:
         inputs = (base.inputs.query, getattr(base.inputs, "padding_mask", None))
         allowed = rounding_of(subject, base.module, *inputs, eps=eps)
         agree_within(got, base.output, allowed, what, "the call without it")
-
-
-attnbench_invariants = hook_of(__name__)

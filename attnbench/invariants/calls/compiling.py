@@ -27,7 +27,7 @@ from attnbench.errors import InvariantViolation, RefusalError, headline
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import fails, reject, same_gradients
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, leaves_of
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
@@ -233,6 +233,3 @@ def fake_tensors_tell_the_shape(subject: Subject, case: Case) -> None:
             raise InvariantViolation(
                 f"with fake tensors, output.{name} = {one}, but should be {other}, as the call has"
             )
-
-
-attnbench_invariants = hook_of(__name__)

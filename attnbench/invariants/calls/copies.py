@@ -13,7 +13,7 @@ from torch import nn
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import ordinary
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
@@ -85,6 +85,3 @@ def _reloaded(base: Baseline) -> nn.Module:
         base.subject.output(module, base.inputs)
     module.load_state_dict(state)
     return module
-
-
-attnbench_invariants = hook_of(__name__)

@@ -11,7 +11,7 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError, message_of
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, state_is_kept
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, ordinary, placed_at
 from attnbench.specs import KINDS
 from attnbench.subject.devices import generator_of
@@ -210,6 +210,3 @@ def training_equals_evaluation(subject: Subject, case: Case) -> None:
         "the same call in evaluation mode",
     )
     base.repeat("in evaluation mode after calls in training mode, output", "that before")
-
-
-attnbench_invariants = hook_of(__name__)

@@ -13,7 +13,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, same_gradient
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import leaves_of, ordinary
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
@@ -127,6 +127,3 @@ def _last_bits(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """The tensor with each number moved by one unit in its last place, or not."""
     ways = torch.randint(-1, 2, tensor.shape, generator=generator).to(tensor)
     return tensor + tensor.abs() * ways * torch.finfo(tensor.dtype).eps
-
-
-attnbench_invariants = hook_of(__name__)

@@ -11,7 +11,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.call_cost import calls_at
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import hand_picked, placed_at
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import largest
@@ -94,6 +94,3 @@ def _seconds(subject: Subject, case: Case) -> float:
     small = case.replace(q_len=case.q_len // 4, kv_len=case.kv_len // 4)
     base = Baseline(subject, subject.legal(small))
     return min(timeit.repeat(lambda: base.run(base.inputs), number=1, repeat=2))
-
-
-attnbench_invariants = hook_of(__name__)

@@ -13,7 +13,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, leaves_of
 from attnbench.subject.subject import Subject
 
@@ -173,6 +173,3 @@ def _some(
         for n in range(count)
     )
     return listed(*map(subject.legal, made), enough=1, variants=variants)
-
-
-attnbench_invariants = hook_of(__name__)

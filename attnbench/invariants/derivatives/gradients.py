@@ -13,7 +13,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, holds, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, hand_picked, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
 from attnbench.oracle.references import widened
@@ -236,6 +236,3 @@ def kernel_gradients_equal_plain_ones(subject: Subject, case: Case) -> None:
         sizes = (float(tensor.detach().abs().max()) for tensor in (other, leaf))
         tolerance = 256 * eps * max(summed, *sizes)
         agree_within(one, other, tolerance, f"gradient by {name}", f"{subject.maker.name} itself")
-
-
-attnbench_invariants = hook_of(__name__)

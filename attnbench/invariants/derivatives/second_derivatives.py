@@ -8,7 +8,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import hand_picked, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
 from attnbench.subject.subject import Subject
@@ -58,6 +58,3 @@ def second_derivatives_are_right_or_refused(subject: Subject, case: Case) -> Non
             "torch.autograd.function.once_differentiable lets it say so",
             compared=None,
         ) from None
-
-
-attnbench_invariants = hook_of(__name__)

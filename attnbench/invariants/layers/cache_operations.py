@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
-from attnbench.invariants.toolkit.decorator import hook_of
 
 selected_rows_go_on_as_their_sequences = cache_invariant(
     "rows",
@@ -32,4 +31,3 @@ cache_operations_combine = cache_invariant(
     "one another in any order.",
     has_cache,
 )
-attnbench_invariants = hook_of(__name__)

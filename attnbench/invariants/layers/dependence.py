@@ -13,7 +13,6 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.stage import TOKENS
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.comparisons import holds, reject
-from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
@@ -255,6 +254,3 @@ def _reorders(subject: LayerSubject) -> bool:
     """Whether reordering all tokens should only reorder the outputs."""
     free = subject.conventions.positions == "none" and subject.width is None
     return free and not subject.spec.causal
-
-
-attnbench_invariants = hook_of(__name__)

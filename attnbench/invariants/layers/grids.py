@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
 from attnbench.subject.layer import LayerSubject
 
@@ -22,6 +21,3 @@ def transposes_with_the_grid(layer: LayerCase) -> None:
     what = f"of the transposed grid of {rows} x {columns}, transposed back, output"
     real = layer.real(grid)
     layer.expect(got, expected, real, what, "that of the grid", allowed=lambda: layer.limits(grid))
-
-
-attnbench_invariants = hook_of(__name__)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.errors import RefusalError
-from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
 from attnbench.subject.layer import LayerSubject
 
@@ -79,6 +78,3 @@ def _swapped(layer: LayerCase, first: str, last: str, heads: int, other: int) ->
             tensor[: heads * width] = rows[order].flatten(0, 1)
         out.weight.copy_(out.weight.reshape(-1, heads, width)[:, order].flatten(1))
         return layer.subject.call(module, layer.hidden)[0]
-
-
-attnbench_invariants = hook_of(__name__)

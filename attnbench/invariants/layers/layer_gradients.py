@@ -17,7 +17,7 @@ from attnbench.invariants.toolkit.comparisons import (
     reject,
     same_gradient,
 )
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import leaves_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_rounding import floor_of
@@ -124,6 +124,3 @@ def cached_gradients_are_right_or_stopped(layer: LayerCase) -> None:
     if bool(got[:, :cut].any()):  # a cache may stop them, those of the new keys and values too
         agree_within(got[:, :cut], want[:, :cut], tolerance, f"{change} past hidden", "one call")
         agree_within(got[:, cut:], want[:, cut:], tolerance, f"{change} new hidden", "one call")
-
-
-attnbench_invariants = hook_of(__name__)

@@ -15,7 +15,6 @@ from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import supports
 from attnbench.invariants.toolkit.comparisons import agree_within
-from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.oracle.references import NormEpsilon
@@ -204,4 +203,3 @@ absorbed_equals_expanded = _two_paths(
     "With projections absorbed and expanded, all is the same: by each of two methods, and where "
     "one goes on from the other.",
 )
-attnbench_invariants = hook_of(__name__)

@@ -9,7 +9,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import state_is_kept
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_faults import mixes_items
 from attnbench.specs import KINDS
@@ -128,6 +128,3 @@ def changed_parameters_are_used(subject: Subject, case: Case) -> None:
         "after a call and a step of all parameters, output",
         "a module with these parameters from the start",
     )
-
-
-attnbench_invariants = hook_of(__name__)

@@ -12,7 +12,6 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.comparisons import holds, reject
-from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, takes_padding
 from attnbench.invariants.toolkit.layer_faults import (
     holds_left_padding,
@@ -198,4 +197,3 @@ right_padding_is_inert = cache_invariant(
     lambda subject: takes_padding(subject) or has_cache(subject),
     law=True,
 )
-attnbench_invariants = hook_of(__name__)

@@ -17,7 +17,6 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import fails
-from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.specs import Invariant
 from attnbench.subject.layer import SOURCE
@@ -189,4 +188,3 @@ extras_go_with_their_tokens = _follows(
     "padded.",
     "extras",
 )
-attnbench_invariants = hook_of(__name__)

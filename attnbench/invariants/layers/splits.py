@@ -10,7 +10,7 @@ from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.invariants.caches.checks import cache_cases, cache_invariant, has_cache
 from attnbench.invariants.toolkit.applicability import accepts
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
@@ -84,4 +84,3 @@ calls_without_cache_leave_none = cache_invariant(
     "A call without a cache, between calls with one, neither affects them nor is affected.",
     has_cache,
 )
-attnbench_invariants = hook_of(__name__)

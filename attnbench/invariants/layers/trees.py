@@ -9,7 +9,6 @@ from torch import Tensor
 
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
-from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
 from attnbench.subject.layer import LayerSubject
 
@@ -112,6 +111,3 @@ def _ancestors(parents: list[int], token: int) -> list[int]:
     while parents[path[0]] >= 0:
         path.insert(0, parents[path[0]])
     return path
-
-
-attnbench_invariants = hook_of(__name__)

@@ -19,7 +19,7 @@ from attnbench.invariants.toolkit.applicability import (
 )
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, needs
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, hand_picked, select_keys, with_mask
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import largest
@@ -157,6 +157,3 @@ def key_given_again_equals_bias_of_log_2(subject: Subject, case: Case) -> None:
         f"with log {times} added to the scores of key {slot}, output",
         f"the call that is given that key and its value {times} times",
     )
-
-
-attnbench_invariants = hook_of(__name__)

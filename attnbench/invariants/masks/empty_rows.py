@@ -10,7 +10,7 @@ from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import holds, needs, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, leaves_of, masks_in_words, unmasked
 from attnbench.invariants.toolkit.slopes import gradients_of
 from attnbench.subject.subject import Subject
@@ -177,6 +177,3 @@ def empty_rows_have_finite_gradients(subject: Subject, case: Case) -> None:
                 gradient,
                 "finite, though some query has no key left",
             )
-
-
-attnbench_invariants = hook_of(__name__)

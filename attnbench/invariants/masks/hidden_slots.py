@@ -9,7 +9,7 @@ from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import holds, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, leaves_of, masks_in_words
 from attnbench.invariants.toolkit.slopes import gradients_of
 from attnbench.subject.subject import Subject
@@ -135,6 +135,3 @@ def hidden_slots_may_hold_nan_in_training(subject: Subject, case: Case) -> None:
             gradient,
             f"finite: {poison} is the {where} only of slots hidden from all queries",
         )
-
-
-attnbench_invariants = hook_of(__name__)

@@ -13,7 +13,7 @@ from attnbench.cases.spaces import CaseStrategy, changed
 from attnbench.errors import RefusalError
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, same_gradients
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
     FREE_MASKS,
     benign,
@@ -158,6 +158,3 @@ def _with_more_queries(subject: Subject, case: Case, *, kv_len: int | None = Non
     """The case with more queries than keys, so that the first ones come before every key."""
     turned = case.replace(q_len=case.kv_len, kv_len=kv_len or case.q_len)
     return turned if subject.legal(turned.replace(mask="none")).sizes == turned.sizes else case
-
-
-attnbench_invariants = hook_of(__name__)

@@ -16,7 +16,7 @@ from attnbench.invariants.toolkit.applicability import (
 )
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
     HIDING_MASKS,
     benign,
@@ -150,6 +150,3 @@ def masked_slots_get_no_gradient(subject: Subject, case: Case) -> None:
                 f"[{', '.join([*map(str, index[:-1]), '...'])}]",
                 "a slot hidden from that query",
             )
-
-
-attnbench_invariants = hook_of(__name__)

@@ -14,7 +14,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, knows_positions, ties
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
     benign,
     junk_in_words,
@@ -215,6 +215,3 @@ def decode_equals_prefill(subject: Subject, case: Case) -> None:
             same = torch.allclose(one, two, rtol=1e-2, equal_nan=True)
             cause = "positions" if same else "queries_mixed"
             raise violation.reworded(str(violation), cause=cause) from None
-
-
-attnbench_invariants = hook_of(__name__)

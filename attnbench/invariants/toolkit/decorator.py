@@ -1,10 +1,9 @@
-"""The decorator that makes an invariant of a check, and the hook of a module of such checks."""
+"""The decorator that makes an invariant of a check; a module of such checks is a plugin."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +49,3 @@ def invariant(
         )
 
     return declared
-
-
-def hook_of(module: str) -> Callable[[], list[Invariant]]:
-    """The hook that gives the invariants of a module; call it where all of them are declared."""
-    own = [value for value in vars(sys.modules[module]).values() if isinstance(value, Invariant)]
-
-    def attnbench_invariants() -> list[Invariant]:
-        return own
-
-    return attnbench_invariants
