@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -247,5 +248,4 @@ def _worst(gap: Tensor, unit: Tensor, outputs: Tensors) -> tuple[float, tuple[in
     alike = outputs[0].double() == outputs[1].double()
     off = (gap.abs() / unit).masked_fill(alike, 0.0).nan_to_num(nan=math.inf)
     flat = int(off.flatten().argmax())
-    place = torch.unravel_index(torch.tensor(flat), tuple(gap.shape))
-    return float(off.flatten()[flat]), tuple(int(i) for i in place)
+    return float(off.flatten()[flat]), tuple(map(int, np.unravel_index(flat, gap.shape)))

@@ -164,7 +164,7 @@ def dropout_is_independent(subject: Subject, case: Case) -> None:
         reject("dropout moves fewer than two rows")
     allowed = STANDARD_ERRORS / count**0.5
     if float(together.max()) > allowed:
-        worst = torch.unravel_index(together.argmax(), together.shape)
+        worst = divmod(int(together.argmax()), together.shape[1])
         rows = [divmod(int(varies.nonzero()[i]), dropped.shape[-2]) for i in worst]
         (head, row), (other, last) = rows
         raise InvariantViolation(

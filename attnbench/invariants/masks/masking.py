@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from attnbench.cases.case import Case
@@ -36,7 +37,7 @@ def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
     shape = base.inputs.query.shape[:-1]
     count = math.prod(shape)
     flat = dict.fromkeys((0, count - 1, base.choose(count)))
-    return [tuple(int(i) for i in torch.unravel_index(torch.tensor(n), shape)) for n in flat]
+    return [tuple(map(int, np.unravel_index(n, shape))) for n in flat]
 
 
 @invariant(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -62,7 +63,7 @@ def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Te
     worst = int(excess.flatten().argmax())
     if float(excess.flatten()[worst]) <= 1.0:
         return None
-    return tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), tuple(got.shape)))
+    return tuple(map(int, np.unravel_index(worst, got.shape)))
 
 
 def rounding_of(
