@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from attnbench_zoo.twins.attention import Attention
 from torch import Tensor, nn
 
-from attnbench import Case, InvariantViolation, KernelSpec, ScoringSpec, check
+from attnbench import Case, InvariantViolation, KernelSpec, ScoringSpec, adapters, check
 from attnbench.checking.api import select_invariants
 from attnbench.invariants import numerics, rounding, shapes
 from attnbench.subject.lookup import resolve
@@ -239,3 +240,27 @@ def test_no_more_draws_are_made_where_the_error_is_far_beyond(error: float, boun
     with pytest.raises(InvariantViolation):
         numerics.within(torch.tensor([error]), torch.zeros(1), allowed(), "output", "the other")
     assert len(looked_at) == bounds
+
+
+def _in_blocks(query: Tensor, key: Tensor, value: Tensor, *, rescaled: bool) -> Tensor:
+    """Attention without masks, in blocks of 100 keys with a running maximum, in float64."""
+    dtype = query.dtype
+    query, key, value = query.double(), key.double(), value.double()
+    top = query.new_full((*query.shape[:-1], 1), -torch.inf)
+    total, mixed = torch.zeros_like(top), query.new_zeros(*query.shape[:-1], value.shape[-1])
+    for keys, values in zip(key.split(100, -2), value.split(100, -2), strict=True):
+        scores = query @ keys.mT * query.shape[-1] ** -0.5
+        new = torch.maximum(top, scores.amax(-1, keepdim=True))
+        shrink = (top - new).exp() if rescaled else torch.ones_like(top)
+        total = total * shrink + (scores - new).exp().sum(-1, keepdim=True)
+        mixed = mixed * shrink + (scores - new).exp() @ values
+        top = new
+    return (mixed / total).to(dtype)
+
+
+@pytest.mark.parametrize("rescaled", [True, False])
+def test_blocks_of_keys_are_seen_also_of_what_takes_no_mask(rescaled: bool) -> None:
+    spec = adapters.sdpa(partial(_in_blocks, rescaled=rescaled), name="in_blocks")
+    name = "agrees_with_scalar_reference"
+    (outcome,) = check(spec, invariants=[name], profile="quick").outcomes
+    assert outcome.status == ("passed" if rescaled else "failed"), outcome.reason
