@@ -96,13 +96,13 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     cause_named = _named_cause(failures)
     if cause_named == _INPUTS_CHANGED:
         return Clue("says", cause_named, cause_named)
-    for failure in failures.values():
-        for explained in failure.mistakes[:1]:
-            mistake = mistake_of(explained)
-            cause = known_causes()["mistakes"][mistake]
-            if cause == "empty_rows" and _EXTREME in failures:  # a number too near hides keys
-                return Clue("fails", _EXTREME, "hidden_keys_count")
-            return Clue("makes", mistake, cause)
+    made = [mistake_of(name) for f in failures.values() for name in f.mistakes[:1]]
+    causes = {known_causes()["mistakes"][mistake] for mistake in made}
+    if len(causes) == 1:  # or else one that only resembles another is among them
+        (cause,) = causes
+        if cause == "empty_rows" and _EXTREME in failures:  # a number too near hides keys
+            return Clue("fails", _EXTREME, "hidden_keys_count")
+        return Clue("makes", made[0], cause)
     if cause_named is None:
         cause_named = next((f.named for f in failures.values() if _is_decisive(f)), None)
     if cause_named is not None:

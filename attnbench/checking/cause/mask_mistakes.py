@@ -70,7 +70,9 @@ def _places(call: Call) -> Named:
     kind = "lengths" if inputs.attn_mask is None else "mask"
     yield f"{kind}_laid_of_first_query", call.allow(allowed[..., :1, :])
     yield f"{kind}_laid_of_last_query", call.allow(allowed[..., -1:, :])
-    yield f"{kind}_laid_of_any_query", call.allow(allowed.any(-2, keepdim=True))
+    seen_by_any = allowed.any(-2, keepdim=True)
+    if not bool(seen_by_any.all()):  # or else it looks like no mask
+        yield f"{kind}_laid_of_any_query", call.allow(seen_by_any)
     if q_len == kv_len:
         yield f"{kind}_laid_transposed", call.allow(allowed.mT)
         yield f"{kind}_laid_of_keys_for_queries", call.allow(allowed[..., :1, :].mT)

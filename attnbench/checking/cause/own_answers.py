@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ MIXED = {
     "queries_read_together": _ALONE,
     "items_read_together": "item_alone_equals_item_in_batch",
     "heads_read_together": _HEADS,
+    "keys_of_another_head": _HEADS,
     "key_not_read_by_all": _EVERY_KEY,
 }
 """Mistakes that one invariant states, and that explain nothing where it holds."""
@@ -32,11 +34,13 @@ MIXED = {
 
 def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a subject show; ``None`` without one."""
+    apart = copy.copy(subject)  # an output that a later call overwrites is no other mistake
+    object.__setattr__(apart, "output", lambda *call: subject.output(*call).clone())
     masks = (_misread_mask, _late_mask, _read_key, _lost_part, _miscounted_lengths)
     mechanism = (_wrong_axis, _mixed_rows, *masks, _short_sums, _unplaced_keys)
     for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
-            if (found := look(subject)) is not None:
+            if (found := look(apart)) is not None:
                 return found
     return None
 
@@ -83,7 +87,18 @@ def _mixed_rows(subject: Subject) -> str | None:
     if _HEADS not in subject.spec.exempt and expected.dim() > 3:
         last, first = (moved((slice(None), head), *tensors) for head in (-1, 0))
         if bool(last[:, :-1].any() or first[:, 1:].any()):
-            return "heads_read_together"
+            by_query, by_keys = (
+                torch.stack(
+                    [
+                        moved((slice(None), head), *names).any((0, -1))
+                        for head in range(expected.shape[1])
+                    ]
+                )
+                for names in (tensors[:1], tensors[1:])
+            )
+            is_own = torch.equal(by_query, torch.eye(len(by_query), dtype=torch.bool))
+            others = is_own and bool((by_keys.sum(0) == 1).all())  # each head reads one key head
+            return "keys_of_another_head" if others else "heads_read_together"
     always = subject.conventions.causal == "always" or _EVERY_KEY in subject.spec.exempt
     unread = ~moved((..., slice(1), slice(None)), "key", "value")
     return None if always or not bool(unread.any()) or bool(unread.all()) else "key_not_read_by_all"

@@ -24,6 +24,12 @@ def _keys(call: Call) -> Named:
         if 0 < end < kv_len:
             yield name, call.allow(allowed & (slots < end))
     yield "first_key_lost", call.allow(allowed & (slots > 0))
+    for block in _BLOCKS:
+        rest = kv_len % block
+        if rest and kv_len > block:
+            shared = (slots >= kv_len - block) & (slots < kv_len - rest)
+            bias = call.stages.bias + shared * math.log(2.0)
+            yield f"last_block_moved_back_{block}", call.stages.replace(bias=bias).output
     last_slot = (allowed * (slots + 1)).amax(-1, keepdim=True) - 1
     single = allowed.sum(-1, keepdim=True) < 2
     yield "last_open_key_lost", call.allow(allowed & ((slots != last_slot) | single))

@@ -7,7 +7,6 @@ attention with that mistake.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,14 +15,12 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause import mask_mistakes, score_mistakes
-from attnbench.checking.cause.likely_cause import fails_narrow, mistake_of, shown_by
-from attnbench.checking.cause.own_answers import MIXED, own_mistake
+from attnbench.checking.cause.likely_cause import mistake_of
+from attnbench.checking.cause.own_answers import own_mistake
 from attnbench.checking.cause.textbook_call import Call, Named
 from attnbench.checking.known_causes import known_causes
-from attnbench.checking.outcomes import Failure
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
-from attnbench.specs import Invariant
 from attnbench.subject.styles.functions import other_layout
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -88,52 +85,15 @@ def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple
     names = likeliest(*tally(subject, counterexamples)) if other is None else []
     if subject.kind == "mechanism" and not is_textbook(subject):
         names = [n for n in names if known_causes()["mistakes"][mistake_of(n)] in _NO_DESIGN]
-    return tuple(names) or _own(subject)
+    return tuple(names) or found_otherwise(subject)
 
 
-def _own(subject: Subject) -> tuple[str, ...]:
+def found_otherwise(subject: Subject) -> tuple[str, ...]:
     """The mistake that is found otherwise than by its output, or none."""
     if (layout := other_layout(subject.spec)) is not None:
         return (f"layout_of_{layout}",)
     name = own_mistake(subject) or ("computed_in_float32" if _is_narrow(subject) else None)
     return () if name is None else (name,)
-
-
-def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Failure) -> bool:
-    """Whether a mistake of a subject explains a failure, which may have a cause of its own.
-
-    It does if the invariant is about that mistake, or if the mistake reproduces a wrong output that
-    the invariant got. A mistake that is not found by its output explains what fails in wide dtypes.
-    """
-    if mistake in MIXED:
-        return invariant.name == MIXED[mistake]
-    if invariant.name in shown_by(known_causes()["mistakes"][mistake_of(mistake)]):
-        return True
-    if mistake in _own(subject):
-        return not fails_narrow(failure)
-    answers: list[Answer] = []
-    watched = copy.copy(subject)
-
-    def output(module: nn.Module, inputs: Inputs) -> Tensor:
-        answer = subject.output(module, inputs)
-        answers.append((module, inputs, answer))
-        return answer
-
-    object.__setattr__(watched, "output", output)
-    with contextlib.suppress(Exception, SystemExit):  # it fails, as is known
-        invariant.check(watched, Case.from_id(failure.case or ""))
-    with torch.no_grad():
-        return any(_is_reproduced(mistake, subject, answer) for answer in answers)
-
-
-def _is_reproduced(mistake: str, subject: Subject, answer: Answer) -> bool:
-    """Whether the output of a call is wrong, and that of a mistake."""
-    with contextlib.suppress(Exception):  # a call may be of no textbook form
-        call, output, margin = _compared(subject, *answer)
-        if not _agree(output, call.compared(call.stages.output), margin):
-            others = (other for name, other in mistaken(call) if name == mistake)
-            return any(_reproduces(other, output, margin, empty=True) for other in others)
-    return False
 
 
 def likeliest(wrong_count: int, counts: Mapping[str, tuple[int, int]]) -> list[str]:
@@ -155,15 +115,13 @@ def tally(
     with torch.no_grad():
         for call, output, margin in _answers(subject, counterexamples):
             expected = call.compared(call.stages.output)
-            is_wrong = not _agree(output, expected, margin)
+            is_wrong = not agree(output, expected, margin)
             wrong_count += is_wrong
             mistakes = [
-                (n, other) for n, other in mistaken(call) if not _agree(other, expected, 4 * margin)
+                (n, other) for n, other in mistaken(call) if not agree(other, expected, 4 * margin)
             ]
             if is_wrong:
-                hits.update(
-                    {name for name, other in mistakes if _reproduces(other, output, margin)}
-                )
+                hits.update({name for name, other in mistakes if reproduces(other, output, margin)})
             else:
                 spoils.update({name for name, _ in mistakes})
     return wrong_count, {name: (count, spoils[name]) for name, count in hits.items()}
@@ -192,7 +150,7 @@ def cause_of_output(inputs: Inputs, output: Tensor) -> str | None:
         return None
     margin = _margin(call, torch.finfo(inputs.query.dtype).eps)
     for name, other in mistaken(call):
-        if _reproduces(other, output, margin) and not _agree(other, call.stages.output, 4 * margin):
+        if reproduces(other, output, margin) and not agree(other, call.stages.output, 4 * margin):
             cause: str = known_causes()["mistakes"][mistake_of(name)]
             return cause
     return None
@@ -216,10 +174,10 @@ def _answers(
             module, inputs = subject.build(case)
             for call_inputs in (inputs, *_with_options(subject, case, inputs)):
                 answer = subject.output(module, call_inputs)
-                yield _compared(subject, module, call_inputs, answer)
+                yield compared(subject, module, call_inputs, answer)
 
 
-def _compared(
+def compared(
     subject: Subject, module: nn.Module, inputs: Inputs, answer: Tensor
 ) -> tuple[Call, Tensor, float]:
     """A call, its output in float64, and the allowed error."""
@@ -274,7 +232,7 @@ def _is_narrow(subject: Subject) -> bool:
     return False
 
 
-def _reproduces(mistake: Tensor, output: Tensor, margin: float, *, empty: bool = False) -> bool:
+def reproduces(mistake: Tensor, output: Tensor, margin: float, *, empty: bool = False) -> bool:
     """Whether a mistake reproduces an output; rows without keys may be NaN in it.
 
     Where all rows are such, ``empty`` is the answer.
@@ -282,10 +240,10 @@ def _reproduces(mistake: Tensor, output: Tensor, margin: float, *, empty: bool =
     if mistake.shape != output.shape:
         return False
     lost = (mistake == 0).all(-1, keepdim=True) & output.isnan().all(-1, keepdim=True)
-    return empty if bool(lost.all()) else _agree(output.masked_fill(lost, 0.0), mistake, margin)
+    return empty if bool(lost.all()) else agree(output.masked_fill(lost, 0.0), mistake, margin)
 
 
-def _agree(first: Tensor, second: Tensor, margin: float) -> bool:
+def agree(first: Tensor, second: Tensor, margin: float) -> bool:
     """Whether two outputs agree, NaN with NaN."""
     if first.shape != second.shape:
         return False

@@ -20,7 +20,8 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause.likely_cause import with_cause
-from attnbench.checking.cause.witnesses import explains, explanations
+from attnbench.checking.cause.replays import explains, made_at
+from attnbench.checking.cause.witnesses import explanations
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.reproduction.source_lines import Step, Unwritable
 from attnbench.checking.reproduction.subject_source import Source, source_of
@@ -61,6 +62,9 @@ def with_evidence(
             case_ids.append(failure.case or "")
             with seeded():
                 mistakes = explanations(subject, case_ids)
+                made = () if mistakes else made_at(subject, by_name[outcome.invariant], failure)
+            failure = replace(failure, mistakes=made)
+            outcome = replace(outcome, failure=failure)
         if failure is not None and mistakes and not explained:
             with seeded():
                 explained = explains(mistakes[0], subject, by_name[outcome.invariant], failure)

@@ -19,9 +19,11 @@ from typing import Any
 from attnbench_zoo.mutants import MUTANTS, TOPICS
 
 from attnbench.checking.cause.likely_cause import clue_of
+from attnbench.checking.cause.replays import made_at
 from attnbench.checking.cause.witnesses import explanations
 from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.checking.runner import seeded
+from attnbench.registry.catalog import registry
 from attnbench.subject.lookup import resolve
 from tests.meta.mutants.measure import Result
 
@@ -84,10 +86,17 @@ def halves() -> dict[str, str]:
 
 def _explained(spec: Any, failed: Sequence[Result]) -> tuple[str, ...]:
     (subject,) = resolve(spec)
-    cases = [result.counterexample for result in failed if result.counterexample]
+    found = [result for result in failed if result.counterexample][:_CASES]
+    by_name = {invariant.name: invariant for invariant in registry().invariants()}
     with seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return explanations(subject, cases[:_CASES])
+        if mistakes := explanations(subject, [result.counterexample or "" for result in found]):
+            return mistakes
+        for result in found:
+            failure = Failure(case=result.counterexample, raised=result.raised)
+            if mistakes := made_at(subject, by_name[result.invariant], failure):
+                return mistakes
+    return ()
 
 
 def _outcomes(failed: Sequence[Result], mistakes: tuple[str, ...]) -> list[Outcome]:

@@ -1,0 +1,158 @@
+"""What a subject answers while a violated invariant runs again, and what explains that."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases.case import Case
+from attnbench.checking.cause.likely_cause import fails_narrow, mistake_of, shown_by
+from attnbench.checking.cause.own_answers import MIXED
+from attnbench.checking.cause.textbook_call import Call
+from attnbench.checking.cause.witnesses import (
+    agree,
+    compared,
+    found_otherwise,
+    mistaken,
+    reproduces,
+)
+from attnbench.checking.known_causes import known_causes
+from attnbench.checking.outcomes import COMPILING, Failure
+from attnbench.oracle.textbook import is_textbook
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+Answer = tuple[nn.Module, Inputs, Tensor]
+"""A module, the inputs of a call, and its output."""
+
+_TELLING = 24
+"""Fewest numbers in an output that tells one mistake from others."""
+
+_MOST_ANSWERS = 6
+"""Wrong answers that are explained."""
+
+_FINE = 0.03
+"""Share of the usual margin that the output of a mistake may be off by, in wide dtypes."""
+
+_LARGE_SCORE = 20.0
+"""Scores up to it leave every key some weight in all dtypes."""
+
+_MOST_PAIRS = 2**15
+"""Most query-key pairs in a call that is explained."""
+
+
+def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Failure) -> bool:
+    """Whether a mistake of a subject explains a failure, which may have a cause of its own.
+
+    It does if the invariant is about that mistake, or if the mistake reproduces a wrong output that
+    the invariant got. A mistake that is not found by its output explains what fails in wide dtypes.
+    """
+    if mistake in MIXED:
+        return invariant.name == MIXED[mistake]
+    if invariant.name in shown_by(known_causes()["mistakes"][mistake_of(mistake)]):
+        return True
+    if mistake in found_otherwise(subject):
+        return not fails_narrow(failure)
+    answers = _answers_at(subject, invariant, Case.from_id(failure.case or ""))
+    with torch.no_grad():
+        return any(_is_reproduced(mistake, subject, answer) for answer in answers)
+
+
+def _is_reproduced(mistake: str, subject: Subject, answer: Answer) -> bool:
+    """Whether the output of a call is wrong, and that of a mistake."""
+    with contextlib.suppress(Exception):  # a call may be of no textbook form
+        call, output, margin = compared(subject, *answer)
+        if not agree(output, call.compared(call.stages.output), margin):
+            others = (other for name, other in mistaken(call) if name == mistake)
+            return any(reproduces(other, output, margin, empty=True) for other in others)
+    return False
+
+
+def _answers_at(subject: Subject, invariant: Invariant, case: Case) -> list[Answer]:
+    """The answers of a subject while an invariant fails at a case, as is known."""
+    answers: list[Answer] = []
+    watched = copy.copy(subject)
+
+    def output(module: nn.Module, inputs: Inputs) -> Tensor:
+        answer = subject.output(module, inputs)
+        answers.append((module, inputs, answer.clone()))  # what comes later may write into it
+        return answer
+
+    object.__setattr__(watched, "output", output)
+    with contextlib.suppress(Exception, SystemExit):
+        invariant.check(watched, case)
+    return answers
+
+
+def made_at(subject: Subject, invariant: Invariant, failure: Failure) -> tuple[str, ...]:
+    """The mistakes that reproduce all wrong outputs at a counterexample, if they have one cause.
+
+    So those are found that a subject makes at some sizes, dtypes or options alone. As many mistakes
+    look alike at sizes of 1, these are widened first.
+    """
+    slow = invariant.name in COMPILING
+    if failure.case is None or failure.raised or slow or subject.kind == "layer":
+        return ()
+    if subject.kind == "mechanism" and not is_textbook(subject):
+        return ()
+    for case in map(subject.legal, _wider(Case.from_id(failure.case))):
+        if case.q_len * case.kv_len > _MOST_PAIRS or subject.unsupported(case) is not None:
+            continue
+        with torch.no_grad():
+            names = _common(subject, _answers_at(subject, invariant, case))
+        if names is not None:
+            causes = {known_causes()["mistakes"][mistake_of(name)] for name in names}
+            return tuple(sorted(names)) if len(causes) == 1 else ()
+    return ()
+
+
+def _wider(case: Case) -> Iterator[Case]:
+    """The case with more features, and with more items, queries and keys if it has few."""
+    q_len, kv_len = (5, 5) if case.q_len == case.kv_len else (4, 6)
+    if case.q_len > case.kv_len:
+        q_len, kv_len = kv_len, q_len
+    features = {"query_size": 8, "key_size": 8, "value_size": 5}
+    wide = {name: max(getattr(case, name), size) for name, size in features.items()}
+    lead = case.lead if len(case.lead) > 1 else (2, 3)
+    more = {"q_len": max(case.q_len, q_len), "kv_len": max(case.kv_len, kv_len), **wide}
+    for changes in ({"lead": lead, **more}, more, {"lead": lead, **wide}, wide):
+        yield case.replace(**changes)
+
+
+def _common(subject: Subject, answers: list[Answer]) -> set[str] | None:
+    """The mistakes that reproduce every wrong answer that tells; ``None`` without one."""
+    common: set[str] | None = None
+    wrong_count = 0
+    for answer in answers:
+        with contextlib.suppress(Exception):  # a call may be of no textbook form
+            call, output, margin = compared(subject, *answer)
+            expected = call.compared(call.stages.output)
+            if call.inputs.query.dtype not in (torch.float16, torch.bfloat16):
+                margin *= _FINE
+            if output.numel() < _TELLING or agree(output, expected, margin):
+                continue
+            names = {
+                name
+                for name, other in mistaken(call)
+                if reproduces(other, output, margin) and not agree(other, expected, 4 * margin)
+            }
+            if not names and _unwritten(call, output, expected, margin):
+                names = {"rows_unwritten"}
+            common = names if common is None else common & names
+            wrong_count += 1
+            if not common or wrong_count == _MOST_ANSWERS:
+                break
+    return common
+
+
+def _unwritten(call: Call, output: Tensor, expected: Tensor, margin: float) -> bool:
+    """Whether some rows are 0 that should not be, all others right, and no weight underflows."""
+    lost = (output == 0).all(-1, keepdim=True) & (expected != 0).any(-1, keepdim=True)
+    is_some = 0 < int(lost.sum()) < lost.numel()
+    is_plain = bool((call.stages.scores + call.stages.bias).abs().max() < _LARGE_SCORE)
+    return is_some and is_plain and agree(expected.masked_fill(lost, 0.0), output, margin)

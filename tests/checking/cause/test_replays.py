@@ -1,0 +1,116 @@
+"""Mistakes that are made at some sizes or options alone, found at their counterexamples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import attnbench
+from attnbench.adapters import flash, sdpa
+
+
+def whole_blocks(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """Blocks of 32 that divide both lengths need no mask to end them, and get none at all."""
+    whole = query.shape[-2] % 32 == 0 and key.shape[-2] % 32 == 0
+    return scaled_dot_product_attention(query, key, value, None if whole else attn_mask)
+
+
+def moved_back(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """The last block of 16 keys is moved back to be whole; some keys are in two blocks."""
+    length, rest = key.shape[-2], key.shape[-2] % 16
+    if length < 16 or not rest or attn_mask is not None:
+        return scaled_dot_product_attention(query, key, value, attn_mask)
+    slots = [*range(length - rest), *range(length - 16, length)]
+    return scaled_dot_product_attention(query, key[..., slots, :], value[..., slots, :])
+
+
+def windowed(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: tuple[int, int], right: bool
+) -> Tensor:
+    query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    before, after = window_size
+    distance = torch.arange(k.shape[1]) - torch.arange(q.shape[1])[:, None] - k.shape[1]
+    distance += q.shape[1]
+    seen = torch.ones_like(distance, dtype=torch.bool)
+    if before >= 0:
+        seen &= distance >= -before
+    if after >= 0:
+        seen &= distance <= after
+    if causal and (right or before < 0):
+        seen &= distance <= 0
+    return scaled_dot_product_attention(query, key, value, seen).transpose(1, 2)
+
+
+def first_rows(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, window_size: tuple[int, int] = (-1, -1)
+) -> Tensor:
+    """Only so many rows are computed as the window is wide."""
+    output = windowed(q, k, v, causal, window_size, True)
+    rows = torch.arange(q.shape[1])[:, None, None]
+    return output if window_size[0] < 0 else output * (rows <= window_size[0])
+
+
+def uncausal(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, window_size: tuple[int, int] = (-1, -1)
+) -> Tensor:
+    """Beside a window, causality is lost."""
+    return windowed(q, k, v, causal, window_size, False)
+
+
+def other_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+    """A head reads key and value of the head whose number is its own divided by their count."""
+    heads = torch.arange(q.shape[2]) // k.shape[2]
+    query, key, value = (t.transpose(1, 2) for t in (q, k[:, :, heads], v[:, :, heads]))
+    size = q.shape[1], k.shape[1]
+    seen = torch.ones(size, dtype=torch.bool).tril(size[1] - size[0]) if causal else None
+    return scaled_dot_product_attention(query, key, value, seen).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "invariant", "cause"),
+    [
+        (sdpa(whole_blocks), "masked_slots_are_inert", "mask_ignored"),
+        (sdpa(moved_back), "masking_equals_deleting", "keys_twice"),
+        (flash(first_rows), "window_leaves_the_keys_around", "rows_unwritten"),
+        (flash(uncausal), "window_leaves_the_keys_around", "causality"),
+        (flash(other_heads), "heads_are_independent", "head_mapping"),
+    ],
+)
+def test_a_mistake_that_is_made_in_some_calls_is_named(
+    spec: Any, invariant: str, cause: str
+) -> None:
+    report = attnbench.check(spec, profile="quick", invariants=[invariant])
+    (outcome,) = report.outcomes
+    assert outcome.failure is not None
+    assert outcome.failure.cause == cause
+
+
+def kept() -> Any:
+    """A function that hands out one buffer again and again."""
+    buffers: dict[Any, Tensor] = {}
+
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        output = scaled_dot_product_attention(query, key, value, attn_mask)
+        if torch.is_grad_enabled() or not output.numel():
+            return output
+        return buffers.setdefault(output.shape, output).copy_(output)
+
+    return attend
+
+
+def test_an_output_that_a_later_call_overwrites_is_not_taken_for_one_of_that_call() -> None:
+    names = ["calls_leave_no_trace", "outputs_are_final"]
+    report = attnbench.check(sdpa(kept(), name="kept"), profile="quick", invariants=names)
+    failures = [o.failure for o in report.outcomes if o.failure is not None]
+    assert failures
+    assert not any(failure.mistakes for failure in failures)
