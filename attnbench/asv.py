@@ -163,7 +163,7 @@ def fill(
         namespace[name] = _suite(name, address, module, expected, baselines)
 
     def missing_class(name: str) -> type:
-        if name.startswith("_") or name not in expected.classes():
+        if name.startswith("_") or name not in {n.partition(".")[0] for n in expected.versions}:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return _suite(name, None, module, expected, baselines)
 
@@ -222,7 +222,7 @@ def _benchmark(
         return result
 
     def setup(case: str, device: str) -> None:
-        version = expected.version(name)
+        version = expected.versions.get(name)
         if version not in (None, VERSION):
             raise NotImplementedError(f"this commit measures as of {VERSION}, not of {version}")
 

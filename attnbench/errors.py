@@ -93,7 +93,16 @@ class SpecError(AttnbenchError, ValueError):
 
 
 class PluginError(AttnbenchError):
-    """A plugin that could not be loaded, or returned something other than specs."""
+    """A plugin that could not be loaded, or returned something other than specs.
+
+    Args:
+        args: the message.
+        raised: the last line of the traceback, where its code raised something.
+    """
+
+    def __init__(self, *args: object, raised: str = "") -> None:
+        super().__init__(*args)
+        self.raised = raised
 
 
 class UnknownNameError(AttnbenchError, LookupError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -25,15 +26,15 @@ class ExpectedBenchmarks:
     def __init__(self, file: str | None, module: str) -> None:
         self._file = file
         self._prefix = module.partition(".")[2] + "."
-        self._version_by_name: dict[str, str] | None = None
 
-    def classes(self) -> set[str]:
-        """Names of the classes."""
-        return {name.partition(".")[0] for name in self._versions()}
-
-    def version(self, name: str) -> str | None:
-        """The version of a benchmark ``class.method``; ``None`` if it is unknown."""
-        return self._versions().get(name)
+    @functools.cached_property
+    def versions(self) -> dict[str, str]:
+        """The version of each benchmark ``class.method``."""
+        return {
+            name.removeprefix(self._prefix): str(row.get("version"))
+            for name, row in _benchmark_list(self._file).items()
+            if name.startswith(self._prefix) and isinstance(row, dict)
+        }
 
     def write_load(self, name: str, case: str, device: str, load: Mapping[str, float]) -> None:
         """Record the load of the machine; only within a run of asv."""
@@ -51,16 +52,6 @@ class ExpectedBenchmarks:
         }
         with contextlib.suppress(OSError), (folder.parent / LOADS).open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-    def _versions(self) -> dict[str, str]:
-        if self._version_by_name is None:
-            prefix = self._prefix
-            self._version_by_name = {
-                name.removeprefix(prefix): str(row.get("version"))
-                for name, row in _benchmark_list(self._file).items()
-                if name.startswith(prefix) and isinstance(row, dict)
-            }
-        return self._version_by_name
 
 
 def _results(file: str | None) -> Path | None:

@@ -93,7 +93,8 @@ def asv_frame(folder: Path) -> pd.DataFrame:
 
     benchmarks = _json(folder / "benchmarks.json", version=ASV_FORMAT)
     suite = {n: row for n, row in benchmarks.items() if isinstance(row, dict) and "subject" in row}
-    rows = [row for path in _result_files(folder) for row in _asv_rows(path, suite)]
+    files = [path for path in sorted(folder.glob("*/*.json")) if path.name != "machine.json"]
+    rows = [row for path in files for row in _asv_rows(path, suite)]
     if not rows:
         raise RecordError(
             f"{folder} has no results of a suite made by attnbench.asv; run 'asv run' first."
@@ -132,12 +133,6 @@ def _json(path: Path, *, version: int | None = None) -> dict[str, Any]:
             f"reads {version}; 'asv update' brings older files up to date."
         )
     return content
-
-
-def _result_files(folder: Path) -> Iterator[Path]:
-    for machine in sorted(folder.iterdir()):
-        if machine.is_dir():
-            yield from (p for p in sorted(machine.glob("*.json")) if p.name != "machine.json")
 
 
 def _asv_rows(path: Path, suite: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -53,6 +53,19 @@ class CheckReport:
         counter = Counter(outcome.status for outcome in self.outcomes)
         return {status: counter[status] for status in STATUSES if counter[status]}
 
+    @property
+    def failures(self) -> list[Outcome]:
+        """The outcomes that are neither passed nor skipped."""
+        return [outcome for outcome in self.outcomes if not outcome.ok]
+
+    @property
+    def by_subject(self) -> dict[str, list[Outcome]]:
+        """The outcomes of each subject, in order."""
+        groups: dict[str, list[Outcome]] = {}
+        for outcome in self.outcomes:
+            groups.setdefault(outcome.subject, []).append(outcome)
+        return groups
+
     def of(self, *statuses: str) -> list[Outcome]:
         """The outcomes with one of some statuses."""
         return [outcome for outcome in self.outcomes if outcome.status in statuses]

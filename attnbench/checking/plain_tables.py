@@ -27,19 +27,15 @@ def cell_text(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else shown(str(value))
+    return f"{value:.3g}" if isinstance(value, float) else escaped(str(value))
 
 
-def shown(text: str) -> str:
+def escaped(text: str) -> str:
     """A text with escapes in place of what a terminal acts on, but for the ends of lines."""
-    plain = text.replace("\n", "").isprintable()
-    return (
-        text if plain else "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
-    )
-
-
-def _escape(character: str) -> str:
-    return " " if character.isspace() else ascii(character)[1:-1]
+    if text.replace("\n", "").isprintable():
+        return text
+    spaced = "".join(" " if c.isspace() and c != "\n" else c for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in spaced)
 
 
 def html_lines(lines: Iterable[str]) -> str:

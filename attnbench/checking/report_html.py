@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 def report_html(report: CheckReport) -> str:
     """The report as a fragment of HTML, without script or style sheet."""
     statuses = [status for status in STATUSES if report.counts.get(status)]
-    subjects = dict.fromkeys(outcome.subject for outcome in report.outcomes)
-    by_subject = {name: [o for o in report.outcomes if o.subject == name] for name in subjects}
-    counted = {name: Counter(o.status for o in outcomes) for name, outcomes in by_subject.items()}
-    rows = [
-        {"subject": name, **{status: counts[status] or "" for status in statuses}}
-        for name, counts in counted.items()
-    ]
+    rows = []
+    for name, outcomes in report.by_subject.items():
+        counts = Counter(outcome.status for outcome in outcomes)
+        rows.append({"subject": name, **{status: counts[status] or "" for status in statuses}})
     parts = [f"<p><b>{counts_text(report)}</b></p>{html_table(rows)}"]
-    for name, outcomes in by_subject.items():
+    for name, outcomes in report.by_subject.items():
         failures = [outcome for outcome in outcomes if not outcome.ok]
         if failures:
             text = f'<pre style="white-space: pre-wrap">{html.escape(finding_text(failures))}</pre>'

@@ -29,22 +29,21 @@ _REPR_WIDTH = 240
 
 def report_in_short(report: CheckReport) -> str:
     """The counts and the first failure, as short as pytest shows an object."""
-    failures = [outcome for outcome in report.outcomes if not outcome.ok]
     text = f"CheckReport({counts_text(report)}"
-    if failures:
-        lead = lead_of(failures)
+    if report.failures:
+        lead = lead_of(report.failures)
         message = lead.diagnosis or first_line(lead.reason)
         text += f"; {lead.status}: {lead.invariant} on {lead.subject}: {message}"
-    end = ") str(report) has the rest" if failures else ")"
+    end = ") str(report) has the rest" if report.failures else ")"
     return textwrap.shorten(text, _REPR_WIDTH - len(end), placeholder=" ...") + end
 
 
 def report_in_full(report: CheckReport) -> str:
     """The facts about the subjects, each finding in full, the counts and the notes."""
     lines = list(report.about)
-    failures = [outcome for outcome in report.outcomes if not outcome.ok]
-    for subject in dict.fromkeys(outcome.subject for outcome in failures):
-        lines.append(finding_text([o for o in failures if o.subject == subject]) + "\n")
+    for outcomes in report.by_subject.values():
+        if failures := [outcome for outcome in outcomes if not outcome.ok]:
+            lines.append(finding_text(failures) + "\n")
     return "\n".join([*lines, counts_text(report), *report.notes, *gap_lines(report.coverage)])
 
 

@@ -28,7 +28,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from attnbench.checking.plain_tables import shown
+from attnbench.checking.plain_tables import escaped
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.exit_codes import INTERRUPTED, USAGE
 from attnbench.cli.printing.tables import prepare_streams
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command.main(args=words, prog_name="attnbench")
     except AttnbenchError as error:
-        print(shown(f"attnbench: {error}"), file=sys.stderr)
+        print(escaped(f"attnbench: {error}"), file=sys.stderr)
         return getattr(error, "exit_code", USAGE)
     except KeyboardInterrupt:  # during startup; typer handles a later one in the same way
         return INTERRUPTED

@@ -142,23 +142,19 @@ def _row(row: Row) -> dict[str, Any]:
     import statistics
 
     from attnbench.benchmark.comparing.verdict import LOOKS
+    from attnbench.benchmark.timing.blocks import student_quantile
 
     values = list(row.values.values())
     spread = statistics.stdev(values) if len(values) > 1 else math.nan
+    errors = {n: (student_quantile(n - 1, tail / 2) + 1.645) / n**0.5 for n, tail in LOOKS.items()}
     return {
         "subject": row.subject,
         "case": row.case.workload or row.case.id,
         "pairs": len(values),
         "mean_%": _percent(statistics.fmean(values)) if values else None,
         "spread_%": _percent(spread),
-        **{f"seen_{n}_%": _percent(_detectable(spread, n, share)) for n, share in LOOKS.items()},
+        **{f"seen_{n}_%": _percent(error * spread) for n, error in errors.items()},
     }
-
-
-def _detectable(spread: float, pairs: int, share: float) -> float:
-    from attnbench.benchmark.timing.blocks import student_quantile
-
-    return (student_quantile(pairs - 1, share / 2) + 1.645) * spread / math.sqrt(pairs)
 
 
 def _percent(log: float) -> float | None:

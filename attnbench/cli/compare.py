@@ -18,7 +18,7 @@ from attnbench.report.verdict_tables import (
     counts_line,
     duel_json,
     recorded_json,
-    shown,
+    table_of,
 )
 
 if TYPE_CHECKING:
@@ -219,5 +219,5 @@ def _compared_runs(runs: Sequence[str], results: Path, margin: float) -> Compari
 def _shown(data: dict[str, Any], lines: Sequence[str]) -> Comparison:
     from attnbench.report.notebook_tables import Comparison
 
-    table = [shown(data["rows"])] if data["rows"] else []
+    table = [table_of(data["rows"])] if data["rows"] else []
     return Comparison(data, [f"A: {data['a']}\nB: {data['b']}", *table, "\n".join(lines)])

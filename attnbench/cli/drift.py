@@ -62,7 +62,7 @@ def _rows(
     targets: list[Address], *, dtypes: list[str] | None, **arguments: Any
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The rows of all targets, each graded in its own process, and the errors of those without."""
-    from attnbench.errors import PluginError
+    from attnbench.errors import PluginError, first_line
     from attnbench.processes.pool import Task, call
 
     if dtypes:
@@ -74,8 +74,7 @@ def _rows(
         try:
             rows += call(Task(str(target), function, {"target": target, **arguments}, _TIMEOUT_S))
         except PluginError as error:
-            trace = str(error).rpartition("Traceback (most recent call last):\n")[2]
-            errors[str(target)] = next(line for line in trace.splitlines() if line[:1].strip())
+            errors[str(target)] = error.raised or first_line(str(error))
     return rows, errors
 
 

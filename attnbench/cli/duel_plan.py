@@ -147,7 +147,8 @@ def duel(
         notes.append("Both sides ran on any core: this system does not let a process choose one.")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
-        inputs = _write_inputs(cases, folder)
+        arguments = {"cases": cases, "folder": folder}
+        inputs = call(Task("inputs", "attnbench.benchmark.workloads:write_inputs", arguments))
         sides = _sides(request, stack)
         exchange = Exchange(sides, core if threads == 1 else None, threads, timeout_s=timeout_s)
         stack.enter_context(exchange)
@@ -161,19 +162,9 @@ def duel(
             for a, b in pairs
             for case, path in zip(cases, inputs, strict=True)
         ]
-        yield Plan(*_side_names(request, sides), Duel(exchange, rows, **options), notes)
-
-
-def _write_inputs(cases: Sequence[BenchCase], folder: str) -> list[str]:
-    arguments = {"cases": cases, "folder": folder}
-    paths: list[str] = call(Task("inputs", "attnbench.benchmark.workloads:write_inputs", arguments))
-    return paths
-
-
-def _side_names(request: Request, sides: tuple[Side, Side]) -> tuple[str, str]:
-    named = request.revisions or request.same_code
-    a, b = [side.name for side in sides] if named else request.subjects
-    return a, b
+        named = request.revisions or request.same_code
+        a, b = [side.name for side in sides] if named else request.subjects
+        yield Plan(a, b, Duel(exchange, rows, **options), notes)
 
 
 def _sides(request: Request, stack: contextlib.ExitStack) -> tuple[Side, Side]:

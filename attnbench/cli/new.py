@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 from importlib import metadata, resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -140,23 +139,11 @@ def _requirement() -> str:
 
 
 def _files(kind: str, values: dict[str, str]) -> list[tuple[Path, str]]:
-    root = resources.files("attnbench") / "templates" / kind
-    return [
-        (_target(path, values), Template(source.read_text(encoding="utf-8")).substitute(values))
-        for path, source in _walk(root, Path())
-    ]
-
-
-def _walk(folder: Traversable, path: Path) -> list[tuple[Path, Traversable]]:
-    templates = []
-    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
-        if entry.is_dir():
-            templates += _walk(entry, path / entry.name)
-        elif entry.name.endswith(".template"):
-            templates.append((path / entry.name.removesuffix(".template"), entry))
-    return templates
-
-
-def _target(path: Path, values: dict[str, str]) -> Path:
-    parts = [part.replace("module", values["module"]) for part in path.parts]
-    return Path(*parts[:-1], ".gitignore" if parts[-1] == "gitignore" else parts[-1])
+    """The files of a template by their places, which are named for the module."""
+    texts, module = [], values["module"]
+    with resources.as_file(resources.files("attnbench") / "templates" / kind) as root:
+        for source in sorted(root.rglob("*.template")):
+            place = str(source.relative_to(root).with_suffix(""))
+            path = Path(".gitignore" if place == "gitignore" else place.replace("module", module))
+            texts.append((path, Template(source.read_text("utf-8")).substitute(values)))
+    return texts

@@ -10,6 +10,9 @@ from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.options import AsJson
 from attnbench.cli.printing.tables import print_json, print_table
 
+_FEW = 3
+"""Most names that the table shows of what a plugin brings."""
+
 
 def command(
     load: Annotated[
@@ -29,9 +32,12 @@ def command(
     if as_json:
         print_json(rows)
         return exit_code((), rows)
-    table = [{**row, "brings": _shortened(row["brings"])} if load else row for row in rows]
+    for row in rows if load else ():
+        names = row["brings"]
+        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+        row["brings"] = ", ".join(names[:_FEW]) + more
     print_table(
-        table,
+        rows,
         hide=("message", "traceback"),
         empty="No plugin is installed, not even the built-in ones: reinstall attnbench.",
     )
@@ -51,8 +57,3 @@ def _metadata_rows() -> list[dict[str, Any]]:
         missing = {"status": f"missing: no module {module}"} if module else {}
         rows.append(plugin.as_row() | missing)
     return rows
-
-
-def _shortened(names: list[str], limit: int = 3) -> str:
-    suffix = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + suffix

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.plain_tables import shown
+from attnbench.checking.plain_tables import escaped
 from attnbench.errors import AttnbenchError
 
 REFUSALS: Mapping[str, Sequence[str]] = MappingProxyType(
@@ -193,4 +193,4 @@ def _mean(ratios: Sequence[float | None]) -> float | None:
 
 def plain_text(thing: object) -> str:
     """What a candidate says, in one line without anything that a terminal or a file acts on."""
-    return shown(str(thing)[:4000]).replace("\n", " ")
+    return escaped(str(thing)[:4000]).replace("\n", " ")

@@ -54,7 +54,8 @@ def serve(
         module = type(error).__module__
         is_own = isinstance(error, errors.AttnbenchError) and module == errors.__name__
         text = str(error) if is_own else "".join(traceback.format_exception(error)).rstrip()
-        sender.send(("raised", (text, error if is_own else None)))
+        *_, line = (x for x in traceback.format_exception_only(error) if x[:1].strip())
+        sender.send(("raised", (text, error if is_own else None, line.partition("\n")[0])))
     finally:
         sender.close()
         # do not wait for threads or atexit functions of a subject

@@ -78,6 +78,7 @@ class Event:
             attnbench's own; ``timeout``; or ``crashed``, also for a process over its memory limit.
         value: value that the function returned or yielded.
         reason: what happened, in a sentence, and the end of the process's standard error.
+        raised: the last line of the traceback, if the function ``raised``.
         over_memory: whether a ``crashed`` process was killed because it used too much memory.
     """
 
@@ -86,6 +87,7 @@ class Event:
     value: Any = None
     reason: str = ""
     error: errors.AttnbenchError | None = None
+    raised: str = ""
     over_memory: bool = False
 
 
@@ -146,7 +148,8 @@ def call(task: Task) -> Any:
             if event.kind == "value":
                 value = event.value
             elif event.kind != "done":
-                raise event.error or errors.PluginError(f"{task.name}: {event.reason}")
+                text = f"{task.name}: {event.reason}"
+                raise event.error or errors.PluginError(text, raised=event.raised)
     return value
 
 
@@ -227,8 +230,8 @@ class _Child:
                 kind, content = self.receiver.recv()
                 self.last_event_s = time.monotonic()
                 if kind == "raised":
-                    text, error = content
-                    yield Event(self.task, "raised", reason=text, error=error)
+                    text, error, line = content
+                    yield Event(self.task, "raised", reason=text, error=error, raised=line)
                     return
                 yield Event(self.task, kind, content)
                 if kind == "done":

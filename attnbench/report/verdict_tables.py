@@ -23,14 +23,14 @@ same: the bounds contain 0, and lie within ±{margin}.
 would see: the smallest change that 95 of 100 such comparisons would call slower or faster."""
 
 
-def shown(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def table_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of plain data as the table shows them, without what is the same in every row."""
-    table = [_shown(row) for row in rows]
+    table = [_cells(row) for row in rows]
     constants = {name for name in _CONSTANTS if len({row.get(name) for row in table}) == 1}
     return [{k: v for k, v in row.items() if k not in constants} for row in table]
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
     bounded = row["high"] is not None  # not without enough pairs
     times = {side: row[f"{side.lower()}_time_s"] for side in "AB" if "alternated" in row}
     return {

@@ -83,7 +83,7 @@ def compare(
         RecordError: the sides come from different machines, share no row or contract, or both
             contain the same run.
     """
-    _refuse_shared_runs("A", a, "B", b)
+    _refuse_shared_runs(a, b)
     _refuse_other_machine(_one_machine("A", a), _one_machine("B", b))
     sides = _by_row(a), _by_row(b)
     keys = [key for key in sides[0] if key in sides[1]]
@@ -186,12 +186,12 @@ def _refuse_other_machine(a: dict[str, str], b: dict[str, str]) -> None:
         )
 
 
-def _refuse_shared_runs(name_a: str, a: Iterable[Record], name_b: str, b: Iterable[Record]) -> None:
+def _refuse_shared_runs(a: Iterable[Record], b: Iterable[Record]) -> None:
     runs = {r.run for r in a} & {r.run for r in b}
     if runs:
         raise RecordError(
-            f"the run {min(runs)} is in {name_a} and in {name_b}: nothing can be concluded from "
-            "comparing a run with itself. Name other runs, or measure again."
+            f"the run {min(runs)} is in A and in B: nothing can be concluded from comparing a run "
+            "with itself. Name other runs, or measure again."
         )
 
 

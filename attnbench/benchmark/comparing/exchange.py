@@ -136,7 +136,8 @@ class Exchange:
         try:
             for number in order:
                 if not is_forked:
-                    self._fork()
+                    for server in self._servers:
+                        server.ask({"do": "pair", "core": self.core}, self.timeout_s)
                     is_forked = True
                 try:
                     yield number, self._blocks(rows[number], chance, check=check)
@@ -147,17 +148,9 @@ class Exchange:
                 except Unmeasured as error:
                     yield number, error
         finally:
-            if is_forked:
-                self._join()
-
-    def _fork(self) -> None:
-        for server in self._servers:
-            server.ask({"do": "pair", "core": self.core}, self.timeout_s)
-
-    def _join(self) -> None:
-        for server in self._servers:
-            with contextlib.suppress(Unmeasured):  # the answer is how the child ended
-                server.ask({"do": "end"}, self.timeout_s)
+            for server in self._servers if is_forked else ():
+                with contextlib.suppress(Unmeasured):  # the answer is how the child ended
+                    server.ask({"do": "end"}, self.timeout_s)
 
     def _blocks(
         self,

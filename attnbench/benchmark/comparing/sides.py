@@ -105,7 +105,9 @@ class Server:
         if "error" in answer:
             raise Unmeasured(f"{self.side.name}: {answer['error']}")
         if "ended" in answer:
-            raise Ended(f"{self.side.name}: its process ended with {_exit_text(answer['ended'])}")
+            code = answer["ended"]
+            end = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+            raise Ended(f"{self.side.name}: its process ended with {end}")
         return answer
 
     def tell(self, order: Mapping[str, Any]) -> None:
@@ -159,7 +161,3 @@ class Ended(Unmeasured):
 
 class Late(Unmeasured):
     """The child did not answer in time."""
-
-
-def _exit_text(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import re
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -103,15 +104,13 @@ def limited(device: torch.device) -> Iterator[None]:
         yield
         return
     try:
-        import resource
-
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         size = int(psutil.Process().memory_info().vms)
         limit = size + max(available_bytes() - _RESERVE, _RESERVE)
         if soft != resource.RLIM_INFINITY:
             limit = min(limit, soft)
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    except (ImportError, OSError, ValueError):
+    except (OSError, ValueError):
         yield
         return
     try:

@@ -116,12 +116,7 @@ def _mend(descriptor: int) -> int:
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return size
-    start, tail = size, b""
-    while start > 0 and b"\n" not in tail:
-        step = min(65536, start)
-        start -= step
-        tail = os.pread(descriptor, step, start) + tail
-    line = tail.rpartition(b"\n")[2]
+    line = os.pread(descriptor, size, 0).rpartition(b"\n")[2]
     if not _is_torn(line):
         return size + os.write(descriptor, b"\n")
     os.ftruncate(descriptor, size - len(line))

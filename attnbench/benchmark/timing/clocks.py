@@ -6,15 +6,11 @@ the core and counts every thread that the call starts. A call that waits is time
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter, perf_counter_ns, process_time_ns
 from typing import Any
-
-try:
-    import resource
-except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]  # a module, else
 
 CPU_CLOCK = "CPU time of all threads"
 WALL_CLOCK = "wall clock"
@@ -48,31 +44,18 @@ class Reading:
 
 def read() -> Reading:
     """Read all clocks, those that time a slot last."""
-    waits, switches = _waits(), _switches()
+    who = getattr(resource, "RUSAGE_THREAD", None)  # of Linux
+    usage = None if who is None else resource.getrusage(who)
+    waits, switches = (0, 0) if usage is None else (usage.ru_nvcsw, usage.ru_nivcsw)
     return Reading(process_time_ns(), perf_counter_ns(), waits, switches)
 
 
 def fitting_clock(call: Callable[[], Any], slot_s: float, cap_s: float) -> str:
     """Find the clock that fits a call on a CPU, by making calls for as long as a slot takes."""
-    waits, start, count = _waits(), perf_counter(), 0
+    waits, start, count = read().waits, perf_counter(), 0
     while count < 3 or perf_counter() - start < slot_s:
         call()
         count += 1
         if count >= _MOST_CALLS or perf_counter() - start > cap_s:
             break
-    return WALL_CLOCK if _waits() - waits > _WAITING * count else CPU_CLOCK
-
-
-def _usage() -> Any:
-    who = getattr(resource, "RUSAGE_THREAD", None)
-    return None if who is None else resource.getrusage(who)
-
-
-def _switches() -> int:
-    usage = _usage()
-    return 0 if usage is None else int(usage.ru_nivcsw)
-
-
-def _waits() -> int:
-    usage = _usage()
-    return 0 if usage is None else int(usage.ru_nvcsw)
+    return WALL_CLOCK if read().waits - waits > _WAITING * count else CPU_CLOCK

@@ -132,7 +132,9 @@ class Timer:
         self._inputs_of = getattr(self.call, "inputs_of", None)
         self._ballast: list[torch.Tensor] = []
         self._flush = _flusher(self.device) if self.pace.cold else None
-        self.clock = self.clock or self._fitting_clock()
+        if not self.clock and self.pace.clock == CPU_CLOCK:
+            self.clock = fitting_clock(self.call, self.pace.slot_s, self.pace.cap_s)
+        self.clock = self.clock or self.pace.clock
         self._single_call, self._batch = self.call, 1
         if self.device.type != "cpu":
             self._warm_up()
@@ -153,11 +155,6 @@ class Timer:
         self._ballast = ballast(random.Random(seed))  # noqa: S311 -- places, not secrets
         getattr(self.call, "move", _nothing)()
         self.call()
-
-    def _fitting_clock(self) -> str:
-        if self.pace.clock != CPU_CLOCK:
-            return self.pace.clock
-        return fitting_clock(self.call, self.pace.slot_s, self.pace.cap_s)
 
     def _warm_up(self) -> None:
         """Make calls until the device's clocks have risen to those under load."""

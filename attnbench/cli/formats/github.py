@@ -36,7 +36,7 @@ def render(findings: Findings) -> str:
         except OSError as error:
             raise UsageError(f"{_SUMMARY}={path} cannot be written: {error.strerror}.") from None
     groups: dict[tuple[str, Place | None], list[Outcome]] = defaultdict(list)
-    for outcome in findings.failures:
+    for outcome in findings.report.failures:
         groups[outcome.subject, findings.place_of(outcome)].append(outcome)
     return "\n".join(_annotation(outcomes, place) for (_, place), outcomes in groups.items())
 
@@ -64,16 +64,14 @@ def _summary(findings: Findings) -> str:
     sign = "✅" if report.ok else "❌"
     lines = [f"### {sign} attnbench: {counts_text(report)}", ""]
     lines += ["| subject | outcomes | likely cause |", "|---|---|---|"]
-    subjects = dict.fromkeys(outcome.subject for outcome in report.outcomes)
-    by_subject = {name: [o for o in report.outcomes if o.subject == name] for name in subjects}
-    for name, outcomes in by_subject.items():
+    for name, outcomes in report.by_subject.items():
         failures = [o for o in outcomes if not o.ok]
         causes = [o.diagnosis for o in failures if o.diagnosis]
         reasons = [f"{o.invariant}: {first_line(o.reason)}" for o in failures]
         message = next(iter(causes + reasons), "")
         cells = (f"`{name}`", counts_text(CheckReport(tuple(outcomes))), message)
         lines.append("|".join(["", *(cell.replace("|", "\\|") for cell in cells), ""]))
-    for name, outcomes in by_subject.items():
+    for name, outcomes in report.by_subject.items():
         failures = [o for o in outcomes if not o.ok]
         if failures:
             message = finding_text(failures, findings.statements)

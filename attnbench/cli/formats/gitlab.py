@@ -12,7 +12,7 @@ from attnbench.errors import first_line
 def render(findings: Findings) -> str:
     """The failures as a list; those without a known place are reported at the repository's root."""
     rows = []
-    for outcome in findings.failures:
+    for outcome in findings.report.failures:
         place = findings.place_of(outcome) or Place(".", 1)
         name = f"{outcome.subject}: {outcome.invariant}"
         rows.append(

@@ -43,11 +43,6 @@ class Findings:
     statements: Mapping[str, str]
     places: Mapping[str, Place] = field(default_factory=dict)
 
-    @property
-    def failures(self) -> list[Outcome]:
-        """The outcomes that are neither passed nor skipped."""
-        return [outcome for outcome in self.report.outcomes if not outcome.ok]
-
     def place_of(self, outcome: Outcome) -> Place | None:
         """The line at which the subject raised the failure, or else the line of its code."""
         raised = outcome.failure.source_line if outcome.failure else None
@@ -71,7 +66,7 @@ def findings_of(
     """
     places = {}
     for target, label in {(work.target, work.label) for work in works if located}:
-        failures = [o for o in report.outcomes if o.subject == label and not o.ok]
+        failures = [outcome for outcome in report.failures if outcome.subject == label]
         if failures:
             lead = lead_of(failures)
             case = lead.failure.case if lead.failure else None

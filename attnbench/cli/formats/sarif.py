@@ -19,7 +19,8 @@ _LEVELS = {"failed": "error", "inconclusive": "warning"}
 
 def render(findings: Findings) -> str:
     """The failures as a SARIF log with one run."""
-    rules = dict.fromkeys(outcome.invariant for outcome in findings.failures)
+    failures = findings.report.failures
+    rules = dict.fromkeys(outcome.invariant for outcome in failures)
     driver = {
         "name": "attnbench",
         "version": version("attnbench"),
@@ -28,7 +29,10 @@ def render(findings: Findings) -> str:
             for name in rules
         ],
     }
-    run = {"tool": {"driver": driver}, "results": [_result(o, findings) for o in findings.failures]}
+    run = {
+        "tool": {"driver": driver},
+        "results": [_result(o, findings) for o in failures],
+    }
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grids, half_width, overhead_share
 from attnbench.benchmark.records.record import Record, baseline_of
-from attnbench.checking.plain_tables import shown
+from attnbench.checking.plain_tables import escaped
 from attnbench.cli.printing.tables import console
 from attnbench.report import record_tables
 
@@ -42,7 +42,7 @@ def show(content: Mapping[str, Any], records: Sequence[Record], subjects: Sequen
     from rich.markup import escape
 
     screen = console()
-    failures = [*map(shown, content["wrong"])]
+    failures = [*map(escaped, content["wrong"])]
     if failures:
         screen.print(f"[bold red]Wrong:[/] {escape(failures[0])}")
         for line in failures[1:8]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from attnbench.checking.plain_tables import cell_text, shown
+from attnbench.checking.plain_tables import cell_text, escaped
 
 _WIDTH = 120
 """Width of output in a pipe or a file, in columns."""
@@ -76,10 +76,6 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _is_unicode(encoding: str | None) -> bool:
-    return (encoding or "").lower().replace("-", "").startswith("utf")
-
-
 def screen_width() -> int | None:
     """Columns of standard output, a terminal's or ``COLUMNS``; ``None`` for a pipe or a file."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
@@ -92,7 +88,7 @@ def print_line(text: str, status: str = "") -> None:
 
     The text goes through ``sys.stdout``, which a progress bar redirects while it is shown.
     """
-    text, style = shown(text), _STYLES.get(status)
+    text, style = escaped(text), _STYLES.get(status)
     if style and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
         screen = console()  # without colours if NO_COLOR is set
         with screen.capture() as capture:
@@ -108,8 +104,9 @@ def print_json(content: object) -> None:
     """
     plain = partial(json.dumps, _with_null(content), indent=2, default=str)
     text = plain(ensure_ascii=False)
-    shown = _is_unicode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    print(text if shown and text.replace("\n", "").isprintable() else plain())
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    is_wide = encoding.lower().startswith("utf")
+    print(text if is_wide and text.replace("\n", "").isprintable() else plain())
 
 
 def _with_null(content: Any) -> Any:

@@ -57,7 +57,7 @@ def test_a_log_that_is_no_sarif_does_not_pass_the_schema() -> None:
 
 def test_gitlab_gets_every_field_that_it_requires() -> None:
     rows = json.loads(gitlab.render(FINDINGS))
-    assert [row["check_name"] for row in rows] == [o.invariant for o in FINDINGS.failures]
+    assert [row["check_name"] for row in rows] == [o.invariant for o in FINDINGS.report.failures]
     for row in rows:
         assert {*row} == {"description", "check_name", "fingerprint", "severity", "location"}
     assert rows[0]["location"] == {"path": "a folder/mine.py", "lines": {"begin": 9}}
