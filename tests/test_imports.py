@@ -33,6 +33,11 @@ def test_importing_attnbench_and_its_command_line_imports_nothing_heavy() -> Non
     assert run(code).strip() == "[]"
 
 
+def test_a_comparison_imports_torch_in_the_processes_of_its_sides_only() -> None:
+    code = "import sys, attnbench.cli.duel_plan; print('torch' in sys.modules)"
+    assert run(code).strip() == "False"
+
+
 def test_a_check_imports_torch_in_its_children_only() -> None:
     code = (
         "import sys; from attnbench.cli import main; code = main();"

@@ -20,6 +20,7 @@ _PACKAGES = ("attnbench", "attnbench_plugins")
 _FIELDS = ("name", "check", "cases", "applies", "law", "kinds")
 _COMPARISONS = ("equal", "allclose", "isclose", "isfinite", "isnan", "all", "any", "sub", "item")
 """Functions of torch, and methods of tensors, by which outputs are compared."""
+_METHODS = (FunctionType, staticmethod, classmethod, property)
 
 
 class SuiteGuard:
@@ -69,11 +70,7 @@ def _module_parts(module: ModuleType) -> Iterator[tuple[Any, Mapping[str, Any]]]
     yield module, {name: value for name, value in own.items() if isinstance(value, kinds)}
     for value in own.values():
         if isinstance(value, type) and value.__module__ == module.__name__:
-            yield value, {n: one for n, one in vars(value).items() if _is_method(one)}
-
-
-def _is_method(member: object) -> bool:
-    return isinstance(member, FunctionType | staticmethod | classmethod | property)
+            yield value, {n: one for n, one in vars(value).items() if isinstance(one, _METHODS)}
 
 
 def _current_parts(owner: Any, names: Iterable[str]) -> Mapping[str, Any]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.workloads import Selection
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-
-if TYPE_CHECKING:
-    from attnbench.benchmark.records.record import Record
-    from attnbench.processes.machines import MachineLostError
+from attnbench.cli.printing.tables import print_json, print_parts
+from attnbench.processes.machines import MachineLostError
+from attnbench.report import record_tables
 
 
 def command(
@@ -91,12 +93,8 @@ def command(
     Results are saved as they come, so that an interrupted run can be resumed. On a cluster every
     machine measures all rows, one at a time, and records them in its own file.
     """
-    from attnbench.benchmark.contract import Contract
-    from attnbench.benchmark.workloads import Selection
     from attnbench.cli import machine_runs
     from attnbench.cli.plugin_loading import load_plugins, try_options
-    from attnbench.cli.printing.tables import print_json
-    from attnbench.report import record_tables
 
     addresses = option.parse_targets(targets, style, convention, call)
     contract = Contract(cache=cache, timing=timing, threads=threads)
@@ -141,9 +139,6 @@ def command(
 
 
 def _show(records: list[Record], paths: list[Path], *, interrupted: bool) -> None:
-    from attnbench.cli.printing.tables import print_parts
-    from attnbench.report import record_tables
-
     print_parts(record_tables.parts(records))
     verb = "interrupted after" if interrupted else "recorded"
     count = "1 measurement" if len(records) == 1 else f"{len(records)} measurements"

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnbench.benchmark.machine.setting import here
+from attnbench.benchmark.records.record import BASELINE
+from attnbench.benchmark.timing.blocks import student_quantile
+from attnbench.benchmark.workloads import Selection
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK
+from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.processes.machines import Machine, MachineLostError
 from attnbench.processes.pool import Task
 
@@ -36,9 +41,6 @@ def command(
     The default subject is scaled_dot. Run it while the machine is as busy as it will be when you
     compare. On a cluster every machine measures, each for itself.
     """
-    from attnbench.benchmark.workloads import Selection
-    from attnbench.cli.printing.tables import print_json
-
     options: dict[str, Any] = {
         "targets": targets,
         "selection": Selection(None if workload else set_name, workload or (), dtypes=dtype),
@@ -74,8 +76,6 @@ def calibrate(
 
     After Ctrl-C, it holds the pairs measured so far.
     """
-    from attnbench.benchmark.machine.setting import here
-    from attnbench.benchmark.records.record import BASELINE
     from attnbench.cli.duel_plan import Request, duel
 
     request = Request(subjects=tuple(targets or [BASELINE]), same_code=True)
@@ -114,8 +114,6 @@ def _on_machines(
 
 
 def _show(title: str, result: dict[str, Any]) -> None:
-    from attnbench.cli.printing.tables import print_table
-
     print_table(result["rows"], title=title or None)
     for reason in result["unmeasured"]:
         typer.echo(reason)
@@ -142,7 +140,6 @@ def _row(row: Row) -> dict[str, Any]:
     import statistics
 
     from attnbench.benchmark.comparing.verdict import LOOKS
-    from attnbench.benchmark.timing.blocks import student_quantile
 
     values = list(row.values.values())
     spread = statistics.stdev(values) if len(values) > 1 else math.nan

@@ -7,25 +7,30 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from attnbench.checking.cause.likely_cause import with_cause
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.coverage import Gap, coverage_of
+from attnbench.checking.journal import Journal
+from attnbench.checking.known_failures import KnownFailures, exempted
+from attnbench.checking.outcomes import Outcome, notes_of
 from attnbench.checking.profiles import PROFILES
+from attnbench.checking.works import Work, digests, key_of, works_of
 from attnbench.cli import options as option
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.formats import FORMATS, formats_of
+from attnbench.cli.formats.places import findings_of
+from attnbench.cli.printing.outcome_tables import Screen
+from attnbench.cli.printing.outputs import check_writable, write_file
+from attnbench.cli.printing.tables import print_line, progress
 from attnbench.cli.watching import watch as watched
 from attnbench.errors import UsageError, either
 from attnbench.processes.pool import MEMORY_GIB
-
-if TYPE_CHECKING:
-    from attnbench.checking.journal import Journal
-    from attnbench.checking.known_failures import KnownFailures
-    from attnbench.checking.outcomes import Outcome
-    from attnbench.checking.works import Work
-    from attnbench.cli.printing.outcome_tables import Screen
+from attnbench.processes.remote import installed_versions
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
@@ -107,16 +112,7 @@ def command(
     process. If that hangs or dies, it is recorded as the outcome, and the other subjects go on.
     """
     from attnbench.checking import parallel
-    from attnbench.checking.cause.likely_cause import with_cause
-    from attnbench.checking.check_report import CheckReport
-    from attnbench.checking.coverage import Gap, coverage_of
-    from attnbench.checking.known_failures import KnownFailures, exempted
-    from attnbench.checking.works import key_of, works_of
-    from attnbench.cli.formats.places import findings_of
     from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
-    from attnbench.cli.printing.outcome_tables import Screen
-    from attnbench.cli.printing.outputs import check_writable, write_file
-    from attnbench.cli.printing.tables import print_line
 
     started = time.monotonic()
     if watch:
@@ -212,8 +208,6 @@ class _Run:
 
     def recall(self, works: Sequence[Work]) -> None:
         """Adopt the outcomes of these works that an earlier run saved in the journal."""
-        from attnbench.checking.works import key_of
-
         keys = {(work.label, work.seed, name) for work in works for name in work.invariants}
         saved = self.journal.outcomes if self.journal else []
         recalled = [self.known_failures.skip_known(outcome) for outcome in saved]
@@ -221,9 +215,6 @@ class _Run:
 
     def collect(self, outcomes: Iterable[Outcome], count: int) -> None:
         """Store and show outcomes until the last one, a failure or Ctrl-C."""
-        from attnbench.checking.works import key_of
-        from attnbench.cli.printing.tables import progress
-
         try:
             self._show(*self.by_key.values())
             with progress(count, "checking") as advance:
@@ -248,8 +239,6 @@ class _Run:
 
     def notes(self, count: int) -> list[str]:
         """Remarks on a run with this number of outcomes."""
-        from attnbench.checking.outcomes import notes_of
-
         endings = {
             "interrupted": [f"interrupted after {count} outcomes"],
             "stopped": [f"stopped at the first failure, after {count} outcomes (--fail-fast)"],
@@ -259,10 +248,6 @@ class _Run:
 
 def _journal(path: Path, plan: Mapping[str, Any], settings: Mapping[str, Any]) -> Journal:
     """The journal of a check with this plan and these settings."""
-    from attnbench.checking.journal import Journal
-    from attnbench.checking.works import digests
-    from attnbench.processes.remote import installed_versions
-
     subjects = [[str(target), name] for target, name in plan["subjects"]]
     request = {**settings, "subjects": subjects, "files": digests(plan["subjects"])}
     return Journal(path, {**request, "versions": installed_versions()})

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnbench.benchmark.workloads import Selection, saved
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, exit_code
 from attnbench.cli.printing.tables import print_json, print_parts
 from attnbench.errors import UsageError
+from attnbench.report.notebook_tables import Comparison
 from attnbench.report.verdict_tables import (
     LEGEND,
     counts_line,
@@ -66,8 +68,6 @@ def compare(
     request = classify(targets, results)
     if request.runs:
         return _compared_runs(request.runs, results, (5 if margin is None else margin) / 100)
-    from attnbench.benchmark.workloads import Selection, saved
-
     name = None if workload or inputs else set_name
     selection = Selection(name, workload, inputs=inputs, dtypes=dtypes)
     cases = selection.cases((device,))
@@ -217,7 +217,5 @@ def _compared_runs(runs: Sequence[str], results: Path, margin: float) -> Compari
 
 
 def _shown(data: dict[str, Any], lines: Sequence[str]) -> Comparison:
-    from attnbench.report.notebook_tables import Comparison
-
     table = [table_of(data["rows"])] if data["rows"] else []
     return Comparison(data, [f"A: {data['a']}\nB: {data['b']}", *table, "\n".join(lines)])

@@ -9,7 +9,9 @@ import typer
 
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.printing.tables import print_json, print_line, print_table
 from attnbench.errors import UsageError
+from attnbench.processes.pool import GIB, Task, call
 
 _TIMEOUT_S = 600.0
 
@@ -69,7 +71,6 @@ def command(
     two ways, each is compared with the first.
     """
     from attnbench.cli.plugin_loading import load_plugins
-    from attnbench.cli.printing.tables import print_json
 
     question, values = _question(attention, paths, cache, dtype, batch)
     plugins = load_plugins(strict=strict)
@@ -112,8 +113,6 @@ def _rows(**arguments: Any) -> list[dict[str, Any]]:
     """The rows, computed in a child process that is ended before the system runs out of memory."""
     import psutil
 
-    from attnbench.processes.pool import GIB, Task, call
-
     free_gib = 0.8 * psutil.virtual_memory().available / GIB
     function = "attnbench.answers.compared_ways:difference"
     rows: list[dict[str, Any]] = call(Task("diff", function, arguments, _TIMEOUT_S, free_gib))
@@ -121,8 +120,6 @@ def _rows(**arguments: Any) -> list[dict[str, Any]]:
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
-    from attnbench.cli.printing.tables import print_line, print_table
-
     table = [
         {
             **{name: row[name] for name in ("first", "second", "call", "verdict")},

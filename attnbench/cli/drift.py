@@ -8,6 +8,9 @@ import typer
 
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.printing.tables import print_json, print_table
+from attnbench.errors import PluginError, first_line
+from attnbench.processes.pool import Task, call
 from attnbench.registry.address import Address
 
 _TIMEOUT_S = 300.0
@@ -39,7 +42,6 @@ def command(
     to be bitwise: otherwise the exit code is 1.
     """
     from attnbench.cli.plugin_loading import load_plugins
-    from attnbench.cli.printing.tables import print_json
 
     plugins = load_plugins(strict=strict)
     addresses = option.parse_targets(targets, style, convention) or [Address("scaled_dot", "fused")]
@@ -62,9 +64,6 @@ def _rows(
     targets: list[Address], *, dtypes: list[str] | None, **arguments: Any
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The rows of all targets, each graded in its own process, and the errors of those without."""
-    from attnbench.errors import PluginError, first_line
-    from attnbench.processes.pool import Task, call
-
     if dtypes:
         arguments["dtypes"] = dtypes
     rows: list[dict[str, Any]] = []
@@ -79,8 +78,6 @@ def _rows(
 
 
 def _print_rows(rows: list[dict[str, Any]], errors: dict[str, str]) -> None:
-    from attnbench.cli.printing.tables import print_table
-
     table = [
         {
             **{name: row[name] for name in ("subject", "law", "dtype", "grade")},

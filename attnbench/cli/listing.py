@@ -14,6 +14,7 @@ from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
 from attnbench.registry.discovery import normalised
+from attnbench.specs import DTYPES
 
 _CASE = Case((8, 8), 256, 256, 64, 64, 64)
 
@@ -81,8 +82,6 @@ def _suggest(installed: set[str]) -> None:
 
 
 def _dtypes(names: list[str]) -> str:
-    from attnbench.specs import DTYPES
-
     return "all" if set(names) == set(DTYPES) else ", ".join(names)
 
 

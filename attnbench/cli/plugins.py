@@ -9,6 +9,7 @@ import typer
 from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.options import AsJson
 from attnbench.cli.printing.tables import print_json, print_table
+from attnbench.registry.discovery import absent_module, discover
 
 _FEW = 3
 """Most names that the table shows of what a plugin brings."""
@@ -49,8 +50,6 @@ def command(
 
 
 def _metadata_rows() -> list[dict[str, Any]]:
-    from attnbench.registry.discovery import absent_module, discover
-
     rows = []
     for plugin in discover():
         module = absent_module(plugin) if plugin.status == "found" else None

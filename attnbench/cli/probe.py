@@ -9,6 +9,7 @@ import typer
 
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.specs import DTYPES
 
 _NONE = {"inferred": "that of the inputs", "not taken": "", "ambiguous": ""}
@@ -27,7 +28,6 @@ def command(
     Each answer is inferred, with the call that shows it; not taken; or ambiguous, never a guess.
     """
     from attnbench.cli.plugin_loading import ask, load_plugins
-    from attnbench.cli.printing.tables import print_json, print_table
 
     plugins = load_plugins(strict=strict)
     addresses = option.parse_targets([target], style, None, call if style else None)

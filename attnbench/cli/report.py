@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from attnbench.benchmark.records import store
 from attnbench.cli.printing.outputs import check_writable, write_file
 from attnbench.errors import AttnbenchError, RecordError, UsageError
+from attnbench.processes.pool import Task, call
 
 
 def command(
@@ -30,7 +32,6 @@ def command(
     ] = True,
 ) -> int:
     """Write one HTML page of recorded runs, which needs neither network nor server."""
-    from attnbench.benchmark.records import store
     from attnbench.report.page import load_outcomes, render
 
     paths = store.run_files(sources or [Path("results/attnbench")])
@@ -83,8 +84,6 @@ def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
 
 def _weights(subjects: list[str]) -> Any:
     """Weights of the installed scoring functions; none if they cannot be computed."""
-    from attnbench.processes.pool import Task, call
-
     function = "attnbench_classroom.weight_tables:of_scorings"
     try:
         return call(Task("heat maps", function, {"subjects": subjects}, timeout_s=120.0))

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.workloads import Selection
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.works import key_of, works_of
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-
-if TYPE_CHECKING:
-    from attnbench.benchmark.records.record import Record
-    from attnbench.checking.outcomes import Outcome
-    from attnbench.processes.cluster import ClusterWorkers
-    from attnbench.processes.machines import MachineLostError
+from attnbench.cli.printing.first_screen import show
+from attnbench.cli.printing.first_screen_content import content
+from attnbench.cli.printing.tables import print_json, progress
+from attnbench.processes.cluster import ClusterWorkers
+from attnbench.processes.machines import MachineLostError
+from attnbench.processes.pool import MEMORY_GIB
+from attnbench.report import record_tables
 
 _INVARIANT_S = 60.0
 _CHECKS_S = 60.0
@@ -60,16 +67,9 @@ def command(
     bench --set run'; these commands show more. Other work on the machine widens the intervals. On a
     cluster the checks are split over all workers, and every machine measures all rows.
     """
-    from attnbench.benchmark.contract import Contract
-    from attnbench.benchmark.workloads import Selection
     from attnbench.checking import parallel
-    from attnbench.checking.check_report import CheckReport
     from attnbench.cli import machine_runs
     from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
-    from attnbench.cli.printing.first_screen import show
-    from attnbench.cli.printing.first_screen_content import content
-    from attnbench.cli.printing.tables import print_json
-    from attnbench.report import record_tables
 
     addresses = option.parse_targets(targets, style, convention, call)
     selection = Selection("run" if inputs is None else None, inputs=inputs)
@@ -146,10 +146,6 @@ def _check(
     so that subjects share the time equally.
     """
     from attnbench.checking import parallel
-    from attnbench.checking.outcomes import CONTRACT
-    from attnbench.checking.works import key_of, works_of
-    from attnbench.cli.printing.tables import progress
-    from attnbench.processes.pool import MEMORY_GIB
 
     names = tuple(dict(plan["invariants"]))
     contract = names[:1] if names[:1] == (CONTRACT,) else ()  # if it fails, no other is run

@@ -14,7 +14,7 @@ def test_its_process_is_ended_before_the_system_runs_out_of_memory(monkeypatch: 
         tasks.append(task)
         return []
 
-    monkeypatch.setattr("attnbench.processes.pool.call", call)
+    monkeypatch.setattr("attnbench.cli.diff.call", call)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8 * GIB))
     diff._rows(targets=())
     assert tasks[-1].memory_gib <= 7

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from attnbench.benchmark.comparing import slot_server
 from attnbench.errors import UsageError
 
+_SERVER = Path(__file__).with_name("slot_server.py")
+"""By its path, since it imports torch."""
 _START_S = 180.0
 
 
@@ -69,7 +70,7 @@ class Server:
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }
         self._process = subprocess.Popen(  # noqa: S603 -- this Python, and a script of our own
-            [sys.executable, str(Path(slot_server.__file__)), str(threads)],
+            [sys.executable, str(_SERVER), str(threads)],
             cwd=side.folder,
             env=variables,
             stdin=subprocess.PIPE,

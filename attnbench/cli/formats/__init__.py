@@ -11,14 +11,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from attnbench.cli.formats.places import Findings
 from attnbench.cli.printing.outputs import check_writable, write_file
 from attnbench.cli.printing.tables import print_json, print_line
 from attnbench.errors import UsageError, nearest
-
-if TYPE_CHECKING:
-    from attnbench.cli.formats.places import Findings
 
 FORMATS = ("text", "json", "junit", "sarif", "github", "gitlab", "badge")
 _POINTING = {"sarif", "github", "gitlab"}

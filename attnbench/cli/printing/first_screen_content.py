@@ -5,14 +5,12 @@ from __future__ import annotations
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnbench.benchmark.records.record import Record
+from attnbench.checking.outcomes import Outcome
 from attnbench.errors import first_line
 from attnbench.report import record_tables
-
-if TYPE_CHECKING:
-    from attnbench.checking.outcomes import Outcome
 
 
 def check_counts(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,13 +16,9 @@ from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of, worst_place
+from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from attnbench.specs import Invariant
 
 _LARGE = {"float64": 1e4, "float32": 1e3, "bfloat16": 64.0, "float16": 16.0}
 
