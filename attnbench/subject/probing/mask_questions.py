@@ -19,12 +19,11 @@ ONE_ROW = "True = may attend, one row"
 
 def boolean_masks(calls: Calls) -> Answer:
     """What True says: the query may attend to the key, or the key is hidden."""
-    name = "boolean mask"
     if "attn_mask" not in calls.named:
-        return Answer.not_taken(name, "no argument is a mask")
+        return calls.not_taken("no argument is a mask")
     base = calls.reach()
     if base is None:
-        return Answer.ambiguous(name, f"a call without a mask raises {calls.raised}")
+        return calls.ambiguous(f"a call without a mask raises {calls.raised}")
     forms: dict[str, Callable[[Tensor], Tensor]] = {
         "True = may attend": lambda allowed: allowed,
         "True = hides": lambda allowed: ~allowed,
@@ -34,17 +33,17 @@ def boolean_masks(calls: Calls) -> Answer:
         for value, form in forms.items():
             if same(found, form(ALLOWED) & base):
                 calls.hide = partial(_shaped, form, shape)
-                return Answer.inferred(name, value, "the values that a mask (L, S) lets through")
+                return calls.inferred(value, "the values that a mask (L, S) lets through")
         if same(found, base):
-            return Answer.not_taken(name, "a mask (L, S) is taken, but hides nothing")
+            return calls.not_taken("a mask (L, S) is taken, but hides nothing")
         if found is not None:
-            return Answer.ambiguous(name, "it is taken, but what it hides is neither of the two")
+            return calls.ambiguous("it is taken, but what it hides is neither of the two")
     raised = calls.raised
     row = ALLOWED[:1]
     if same(calls.reach(attn_mask=row), row & base):
         calls.hide = lambda allowed: {"attn_mask": allowed[:1]}
-        return Answer.inferred(name, ONE_ROW, "a mask (1, S); (L, S) raises")
-    return Answer.not_taken(name, f"raises {raised}")
+        return calls.inferred(ONE_ROW, "a mask (1, S); (L, S) raises")
+    return calls.not_taken(f"raises {raised}")
 
 
 def _shaped(
@@ -55,74 +54,71 @@ def _shaped(
 
 def key_padding_masks(calls: Calls) -> Answer:
     """What True says in a mask ``(B, S)`` of padding."""
-    name = "key padding mask"
     if "key_padding_mask" not in calls.named:
-        return Answer.not_taken(name, "no argument is a mask of padding")
+        return calls.not_taken("no argument is a mask of padding")
     kept, base = torch.tensor([True, False, True, True, False]), calls.reach()
     if base is None:
-        return Answer.ambiguous(name, f"a call without a mask raises {calls.raised}")
+        return calls.ambiguous(f"a call without a mask raises {calls.raised}")
     batch = BATCH if "H" in calls.layout else BATCH * HEADS
     for value, row in (("True = may attend", kept), ("True = hides", ~kept)):
         if same(calls.reach(key_padding_mask=row.expand(batch, 5)), kept & base):
-            return Answer.inferred(name, value, "the values that a mask (B, S) lets through")
-    return Answer.ambiguous(name, f"what it hides is neither of the two ({calls.raised})")
+            return calls.inferred(value, "the values that a mask (B, S) lets through")
+    return calls.ambiguous(f"what it hides is neither of the two ({calls.raised})")
 
 
 def floating_masks(calls: Calls) -> Answer:
     """Whether a floating mask is added to the scores."""
-    name = "floating mask"
     if "attn_mask" not in calls.named:
-        return Answer.not_taken(name, "no argument is a mask")
+        return calls.not_taken("no argument is a mask")
     base = calls.reach()
     bias = torch.zeros(3, 5).masked_fill(~ALLOWED, -math.inf)
     found = calls.reach(attn_mask=bias)
     if base is None or found is None:
-        return Answer.not_taken(name, f"raises {calls.raised}")
+        return calls.not_taken(f"raises {calls.raised}")
     if same(found, ALLOWED & base):
         tensors = calls.tensors()
         small = torch.zeros(3, 5)
         small[:, 0] = 1.0
         plain, moved = calls.weights(tensors), calls.weights(tensors, attn_mask=small)
         if plain is None or moved is None:
-            return Answer.ambiguous(name, "the output does not show the weights")
+            return calls.ambiguous("the output does not show the weights")
         ratio = (moved[..., -1, 0] / moved[..., -1, 1]) / (plain[..., -1, 0] / plain[..., -1, 1])
         if torch.allclose(ratio, torch.tensor(math.e), 1e-2):
             if calls.hide is None:
                 calls.hide = lambda allowed: {
                     "attn_mask": torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)
                 }
-            return Answer.inferred(name, "added to the scores", "-inf hides, 1 multiplies by e")
+            return calls.inferred("added to the scores", "-inf hides, 1 multiplies by e")
     if same(calls.reach(attn_mask=ALLOWED.float()), ALLOWED & base):
-        return Answer.inferred(name, "1 = may attend, 0 hides", "a mask of ones and zeros")
-    return Answer.ambiguous(name, "it is taken, but neither -inf beside a bias nor 0 hides")
+        return calls.inferred("1 = may attend, 0 hides", "a mask of ones and zeros")
+    return calls.ambiguous("it is taken, but neither -inf beside a bias nor 0 hides")
 
 
 def causal_corner(calls: Calls) -> Answer:
     """Where the diagonal of causality ends if L and S differ."""
-    name, square = "causal corner", torch.ones(4, 4, dtype=torch.bool).tril()
+    square = torch.ones(4, 4, dtype=torch.bool).tril()
     if same(calls.reach(4, 4), square):
         if same(calls.reach(3, 5), torch.ones(3, 5, dtype=torch.bool).tril(2)):
-            return Answer.inferred(name, "always", "without asking, no output sees the future")
-        return Answer.ambiguous(name, "always at L=S=4, but at L=3, S=5 not as bottom_right")
+            return calls.inferred("always", "without asking, no output sees the future")
+        return calls.ambiguous("always at L=S=4, but at L=3, S=5 not as bottom_right")
     if "is_causal" not in calls.named:
-        return Answer.not_taken(name, "no argument asks for it")
+        return calls.not_taken("no argument asks for it")
     given = {"is_causal": True}
     own, wide = calls.reach(4, 4, **given), calls.reach(3, 5, **given)
     every = torch.ones(3, 5, dtype=torch.bool)
     if not same(own, square):
-        return Answer.ambiguous(name, "at L=S=4 it raises, or does not hide exactly the future")
+        return calls.ambiguous("at L=S=4 it raises, or does not hide exactly the future")
     if wide is None:
-        return Answer.inferred(name, "square", f"L=S=4 is taken, L=3 S=5 raises {calls.raised}")
+        return calls.inferred("square", f"L=S=4 is taken, L=3 S=5 raises {calls.raised}")
     for value, diagonal in (("top_left", 0), ("bottom_right", 2)):
         if same(wide, every.tril(diagonal)):
-            shown = f"L=3, S=5: query 0 sees {1 + diagonal} of the keys"
-            return Answer.inferred(name, value, shown)
-    return Answer.ambiguous(name, "L=3, S=5: neither corner")
+            return calls.inferred(value, f"L=3, S=5: query 0 sees {1 + diagonal} of the keys")
+    return calls.ambiguous("L=3, S=5: neither corner")
 
 
 def empty_rows(calls: Calls) -> Answer:
     """What a row without keys gives."""
-    name, causal = "empty rows", calls.answers["causal"].value == "bottom_right"
+    causal = calls.answers["causal"].value == "bottom_right"
     given: dict[str, Any] = {"is_causal": True}
     if calls.hide is not None:
         found, given, remark = _row_of_masks(calls)
@@ -130,22 +126,22 @@ def empty_rows(calls: Calls) -> Answer:
         found = _row_without_keys(calls, **given)
         remark = calls.raised or ", the first of L=5, S=3 and causality"
     else:
-        return Answer.not_taken(name, "no mask is known to hide")
+        return calls.not_taken("no mask is known to hide")
     other = _other_rows(calls, found, given)
     if other is not None:
         return other
     if found == "nan":
-        return Answer.inferred(name, "nan", "a row without keys is NaN")
+        return calls.inferred("nan", "a row without keys is NaN")
     wide = _row_without_keys(calls, torch.float64, **given)
     if wide not in (found, "refused"):  # float32 takes a score beside -1e9 for none
-        return Answer.ambiguous(name, f"a row without keys is {found}, and {wide} in float64")
+        return calls.ambiguous(f"a row without keys is {found}, and {wide} in float64")
     if found == "refused":
-        return Answer.inferred(name, found, f"raises {remark}")
+        return calls.inferred(found, f"raises {remark}")
     if found in _ROWS:
-        return Answer.inferred(name, found, f"a row without keys is {_ROWS[found]}{remark}")
+        return calls.inferred(found, f"a row without keys is {_ROWS[found]}{remark}")
     if calls.answers["extra_keys"].value:
-        return Answer.inferred(name, "nan", "its own keys fill the row: nothing is promised of it")
-    return Answer.ambiguous(name, f"a row without keys is {found}")
+        return calls.inferred("nan", "its own keys fill the row: nothing is promised of it")
+    return calls.ambiguous(f"a row without keys is {found}")
 
 
 def _other_rows(calls: Calls, found: str, given: dict[str, Any]) -> Answer | None:
@@ -158,10 +154,9 @@ def _other_rows(calls: Calls, found: str, given: dict[str, Any]) -> Answer | Non
     for where, other in others.items():
         row = _row_without_keys(calls, **other)
         if row != found and "nan" in (found, row):
-            return Answer.inferred("empty rows", "nan", f"a row without keys is NaN, {where}")
+            return calls.inferred("nan", f"a row without keys is NaN, {where}")
         if row not in (found, "refused"):
-            words = f"a row without keys is {found}, and {row} {where}"
-            return Answer.ambiguous("empty rows", words)
+            return calls.ambiguous(f"a row without keys is {found}, and {row} {where}")
     return None
 
 
@@ -216,9 +211,8 @@ def _row_without_keys(calls: Calls, dtype: torch.dtype = torch.float32, **given:
 
 def hidden_slots(calls: Calls) -> Answer:
     """Whether hidden keys and values may hold NaN."""
-    name = "hidden slots"
     if calls.hide is None:
-        return Answer.not_taken(name, "no mask is known to hide")
+        return calls.not_taken("no mask is known to hide")
     allowed = torch.ones(3, 5, dtype=torch.bool)
     allowed[:, 3:] = False
     mask = calls.hide(allowed)
@@ -227,24 +221,24 @@ def hidden_slots(calls: Calls) -> Answer:
         tensor[..., 3:, :] = math.nan
         found = calls.output([query, key, value], **mask)
         if found is None or not bool(found.isfinite().all()):
-            return Answer.inferred(name, "finite", f"NaN in a hidden {part} reaches the output")
+            return calls.inferred("finite", f"NaN in a hidden {part} reaches the output")
     if mask["attn_mask"].dtype != torch.bool:
-        return Answer.inferred(name, "finite", "a floating mask promises nothing about NaN")
-    return Answer.inferred(name, "any", "NaN in hidden keys and values reaches no output")
+        return calls.inferred("finite", "a floating mask promises nothing about NaN")
+    return calls.inferred("any", "NaN in hidden keys and values reaches no output")
 
 
 def mask_value(calls: Calls) -> Answer:
     """The number that stands for minus infinity."""
-    name, factor = "mask value", calls.slope(4)
+    factor = calls.slope(4)
     if calls.hide is None or factor is None:
-        return Answer.not_taken(name, "no mask is known to hide, or the scores are not q·k")
+        return calls.not_taken("no mask is known to hide, or the scores are not q·k")
     allowed = (torch.arange(5) < 1).expand(3, 5)
     hide, unit = calls.hide, calls.slope(8) or 1.0
     if calls.low:
         low = torch.finfo(torch.float32).min
-        return Answer.inferred(name, low, "it hides, and gives a row without keys a number")
+        return calls.inferred(low, "it hides, and gives a row without keys a number")
     if hide(allowed)["attn_mask"].dtype != torch.bool:
-        return Answer.not_taken(name, "a floating mask holds the caller's own number")
+        return calls.not_taken("a floating mask holds the caller's own number")
 
     def seen(seen_score: float, hidden_score: float) -> float:
         query, key, value = calls.tensors()
@@ -255,12 +249,12 @@ def mask_value(calls: Calls) -> Answer:
 
     filled = least_size(lambda size: seen(-size, -size))
     if filled is not None and seen(-1.5 * filled, -1.5 * filled) > 0.99:
-        return Answer.inferred(name, -filled, f"a key with q·k = -{filled:g} loses to hidden ones")
+        return calls.inferred(-filled, f"a key with q·k = -{filled:g} loses to hidden ones")
     added = least_size(lambda size: seen(0.0, size))
     if added is not None:
-        return Answer.inferred(name, -added, f"a hidden key with q·k = {added:g} is seen")
+        return calls.inferred(-added, f"a hidden key with q·k = {added:g} is seen")
     if calls.answers["empty_rows"].value != "nan":
-        return Answer.ambiguous(name, "-inf, or a number below -6e32 such as torch.finfo's min")
-    return Answer.inferred(
-        name, -math.inf, "hidden keys stay hidden at scores of ±6e32, an empty row is NaN"
+        return calls.ambiguous("-inf, or a number below -6e32 such as torch.finfo's min")
+    return calls.inferred(
+        -math.inf, "hidden keys stay hidden at scores of ±6e32, an empty row is NaN"
     )

@@ -14,7 +14,7 @@ from attnbench.specs import DTYPES, MechanismSpec
 from attnbench.specs.conventions import Conventions, format_conventions
 from attnbench.subject.probing.mask_questions import ONE_ROW
 from attnbench.subject.probing.probed_calls import Answer, Calls
-from attnbench.subject.probing.questions import QUESTIONS, find_layout
+from attnbench.subject.probing.questions import QUESTIONS
 from attnbench.subject.styles.callee import name_of
 from attnbench.subject.styles.constructors import constructor_arguments
 from attnbench.subject.styles.fitting import fits
@@ -193,10 +193,10 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
             raise StyleError(f"nothing tells the arguments of {function!r}; wrap it in a function.")
         calls = Calls(lambda size: called, keywords)
         name = name_of(function)
-    calls.answers["layout"] = find_layout(calls)
-    if calls.answers["layout"].status == "inferred":
-        for question, ask in QUESTIONS.items():
-            calls.answers[question] = ask(calls)
+    for question, (calls.question, ask) in QUESTIONS.items():
+        calls.answers[question] = ask(calls)
+        if calls.answers["layout"].status != "inferred":
+            break
     answers = calls.answers
     conventions = _conventions(answers, takes_lengths="valid_lens" in calls.named)
     if inspect.isclass(function):

@@ -49,21 +49,6 @@ class Answer:
     value: Any
     shown: str
 
-    @classmethod
-    def inferred(cls, question: str, value: Any, shown: str) -> Answer:
-        """An answer that a call shows."""
-        return cls(question, "inferred", value, shown)
-
-    @classmethod
-    def not_taken(cls, question: str, shown: str) -> Answer:
-        """The callee has nothing of the kind, or refuses it."""
-        return cls(question, "not taken", None, shown)
-
-    @classmethod
-    def ambiguous(cls, question: str, shown: str) -> Answer:
-        """The calls fit none of the answers, or several."""
-        return cls(question, "ambiguous", None, shown)
-
 
 class Calls:
     """Calls a callee with tensors ``(B, H, L, E)``.
@@ -83,12 +68,26 @@ class Calls:
         self.raised, self.moved = "", False
         self.dtype = torch.float32
         """The dtype of the last output."""
+        self.question = ""
+        """What is being asked."""
         self.answers: dict[str, Answer] = {}
         """The answers so far, by question."""
         self.hide: Callable[[Tensor], dict[str, Any]] | None = None
         """The mask for what ``(L, S)`` allows, once its form is known."""
         self.low = False
         """Whether a floating mask is to hold torch.finfo's min, and not -inf."""
+
+    def inferred(self, value: Any, shown: str) -> Answer:
+        """An answer that a call shows."""
+        return Answer(self.question, "inferred", value, shown)
+
+    def not_taken(self, shown: str) -> Answer:
+        """The callee has nothing of the kind, or refuses it."""
+        return Answer(self.question, "not taken", None, shown)
+
+    def ambiguous(self, shown: str) -> Answer:
+        """The calls fit none of the answers, or several."""
+        return Answer(self.question, "ambiguous", None, shown)
 
     def result(self, tensors: Sequence[Tensor], **given: Any) -> Any:
         """What the callee returns; ``None`` where it raises. Keywords are meanings or names."""

@@ -52,7 +52,7 @@ _NEUTRAL: tuple[Callable[[Tensor, Tensor], Any], ...] = (
 """Masks that hide nothing, for one that has to be given."""
 
 
-def find_layout(calls: Calls) -> Answer:
+def _layout(calls: Calls) -> Answer:
     """The layout in which a head reads its own values, at every length, and no other head's."""
     for usual in _usual(calls):
         calls.usual, found, raised = usual, list[str](), ""
@@ -64,9 +64,9 @@ def find_layout(calls: Calls) -> Answer:
     four = found[:1] if len([one for one in found if "H" in one]) == 1 else found
     if len(four) != 1:
         why = f"{' and '.join(found)} fit" if found else f"none fits ({raised or 'shape'})"
-        return Answer.ambiguous("layout", why)
+        return calls.ambiguous(why)
     calls.layout = four[0]
-    return Answer.inferred("layout", four[0], "L=3, S=5: one head's values change its outputs only")
+    return calls.inferred(four[0], "L=3, S=5: one head's values change its outputs only")
 
 
 def _usual(calls: Calls) -> Iterator[dict[str, Callable[[Tensor, Tensor], Any]]]:
@@ -102,9 +102,8 @@ def _fits(calls: Calls, layout: str) -> bool:
 
 
 def _dropout(calls: Calls) -> Answer:
-    name = "dropout"
     if "dropout_p" not in calls.named:
-        return Answer.not_taken(name, "no argument drops")
+        return calls.not_taken("no argument drops")
     tensors = calls.tensors()
     calls.training, form = True, ""
     share: float | nn.Module = 0.5
@@ -115,21 +114,20 @@ def _dropout(calls: Calls) -> Answer:
     ones = calls.output([*tensors[:2], torch.ones_like(tensors[2])], dropout_p=share)
     calls.training = False
     if plain is None or dropped is None or ones is None:
-        return Answer.ambiguous(name, f"dropout_p=0.5 raises {calls.raised}")
+        return calls.ambiguous(f"dropout_p=0.5 raises {calls.raised}")
     if torch.allclose(plain, dropped):
-        return Answer.ambiguous(name, "dropout_p=0.5 changes nothing")
+        return calls.ambiguous("dropout_p=0.5 changes nothing")
     if torch.allclose(ones, torch.ones_like(ones), 1e-2):  # it may compute in a half type
-        return Answer.inferred(name, "on scores", "weights change, and still sum to one")
+        return calls.inferred("on scores", "weights change, and still sum to one")
     if not torch.allclose(ones, ones[..., :1].expand_as(ones), 1e-2):
-        return Answer.inferred(name, "on the output", "values of ones: columns of a row differ")
+        return calls.inferred("on the output", "values of ones: columns of a row differ")
     kept = dropped != 0
     if bool(kept.all()):
-        return Answer.ambiguous(name, "dropout_p=0.5 drops no weight")
+        return calls.ambiguous("dropout_p=0.5 drops no weight")
     for value, factor in (("on weights, rescaled", 2.0), ("on weights, not rescaled", 1.0)):
         if torch.allclose(dropped[kept], factor * plain[kept], 1e-3):
-            told = f"a kept weight is {factor:g} times its own"
-            return Answer.inferred(name, value + form, told)
-    return Answer.ambiguous(name, "kept weights are neither 1 nor 2 times their own")
+            return calls.inferred(value + form, f"a kept weight is {factor:g} times its own")
+    return calls.ambiguous("kept weights are neither 1 nor 2 times their own")
 
 
 def _dtypes(calls: Calls) -> Answer:
@@ -143,26 +141,25 @@ def _dtypes(calls: Calls) -> Answer:
         if all(t is not None and own == dtype and not bool(t.isnan().any()) for t, own in found):
             taken.append(str(dtype).removeprefix("torch."))
     if not taken:
-        return Answer.ambiguous("dtypes", "with a mask, no dtype gives finite numbers of its own")
-    return Answer.inferred("dtypes", tuple(taken), "those that a call takes and gives back")
+        return calls.ambiguous("with a mask, no dtype gives finite numbers of its own")
+    return calls.inferred(tuple(taken), "those that a call takes and gives back")
 
 
 def _internal_dtype(calls: Calls) -> Answer:
-    name = "internal dtype"
     wide = [tensor.double() for tensor in calls.tensors(4, 4)]
     found = calls.weights(wide)
     if found is None or calls.dtype != torch.float64:
-        return Answer.ambiguous(name, f"float64 is not taken, or not returned ({calls.raised})")
+        return calls.ambiguous(f"float64 is not taken, or not returned ({calls.raised})")
     if len(set(found.flatten().tolist())) < _VARIED:
-        return Answer.ambiguous(name, "its weights are a few numbers, which fit every dtype")
+        return calls.ambiguous("its weights are a few numbers, which fit every dtype")
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         if torch.equal(found.to(dtype).double(), found):
             value = str(dtype).removeprefix("torch.")
-            return Answer.inferred(name, value, f"all weights of a float64 call fit {value}")
+            return calls.inferred(value, f"all weights of a float64 call fit {value}")
     moved = [wide[0], wide[1] * (1 + 1e-11), wide[2]]
     if same(calls.weights(moved), found):
-        return Answer.ambiguous(name, "narrower than float64 at some step before the weights")
-    return Answer.inferred(name, None, "1e-11 of a float64 key changes the weights")
+        return calls.ambiguous("narrower than float64 at some step before the weights")
+    return calls.inferred(None, "1e-11 of a float64 key changes the weights")
 
 
 _MOST_EXTRA = 9
@@ -171,93 +168,92 @@ _MOST_EXTRA = 9
 
 def _extra_keys(calls: Calls) -> Answer:
     """How many keys of its own it adds, where all scores are equal, as of a query of zeros."""
-    name, moves = "extra keys", []
+    moves = []
     for count in (1, 5):
         query, key, value = calls.tensors(3, count)
         before = calls.output([query * 0, key, value])
         after = calls.output([query * 0, key, value + 1])
         if before is None or after is None:
-            return Answer.ambiguous(name, f"raises {calls.raised}")
+            return calls.ambiguous(f"raises {calls.raised}")
         moves.append(float((after - before).norm()))
     if not 0 < moves[0] <= moves[1] * (1 + 1e-2):
-        return Answer.ambiguous(name, "what moves all values does not move the output alike")
+        return calls.ambiguous("what moves all values does not move the output alike")
     ratio = moves[1] / moves[0]  # 5/(5 + n) to 1/(1 + n)
     number = 5 * (ratio - 1) / (5 - ratio) if ratio < 5 else math.inf
     if number > _MOST_EXTRA or abs(number - round(number)) > 1e-2:
-        return Answer.ambiguous(name, "values of 1 and of 5 keys weigh as with no whole number")
-    return Answer.inferred(name, round(number), "the weight of 1 key, and of 5, for a query of 0")
+        return calls.ambiguous("values of 1 and of 5 keys weigh as with no whole number")
+    return calls.inferred(round(number), "the weight of 1 key, and of 5, for a query of 0")
 
 
 def _gradients(calls: Calls) -> Answer:
-    name = "gradients"
     tensors = [tensor.requires_grad_() for tensor in calls.tensors()]
     found, _ = output_and_more(calls.result(tensors))
     if not isinstance(found, Tensor):
         raised, plain = calls.raised, calls.output(calls.tensors())
         if plain is not None:
-            return Answer.inferred(name, False, f"raises {raised}")
-        return Answer.ambiguous(name, f"raises {raised}")
-    return Answer.inferred(name, found.requires_grad, "whether an output requires grad")
+            return calls.inferred(False, f"raises {raised}")
+        return calls.ambiguous(f"raises {raised}")
+    return calls.inferred(found.requires_grad, "whether an output requires grad")
 
 
 def _positions(calls: Calls) -> Answer:
     """Whether keys and queries may be reordered, or all shifted behind keys that are hidden."""
-    name = "positions"
     query, key, value = calls.tensors(4, 4)
     plain = calls.output([query, key, value])
     keys = calls.output([query, key.roll(1, -2), value.roll(1, -2)])
     queries = calls.output([query.roll(1, -2), key, value])
     if plain is None or keys is None or queries is None:
-        return Answer.ambiguous(name, f"L=S=4 raises {calls.raised}")
+        return calls.ambiguous(f"L=S=4 raises {calls.raised}")
     if alike(keys[..., -1, :], plain[..., -1, :]):  # which sees all keys even if always causal
         if calls.answers["causal"].value == "always":
-            return Answer.inferred(name, "none", "keys reordered leave the last output alone")
+            return calls.inferred("none", "keys reordered leave the last output alone")
         if alike(queries, plain.roll(1, -2)) and alike(keys, plain):
-            return Answer.inferred(name, "none", "keys and queries may be reordered")
+            return calls.inferred("none", "keys and queries may be reordered")
     if calls.hide is None:
-        return Answer.ambiguous(name, "relative or absolute: they count, and no mask may hide some")
+        return calls.ambiguous("relative or absolute: they count, and no mask may hide some")
     query, key, value = calls.tensors()
     allowed = (torch.arange(5) >= 2).expand(3, 5)
     hidden = calls.output([query, key, value], **calls.hide(allowed))
     if alike(hidden, calls.output([query, key[..., 2:, :], value[..., 2:, :]])):
-        return Answer.inferred(name, "relative", "2 hidden keys at the start may be left out")
-    return Answer.inferred(name, "absolute", "2 hidden keys at the start change the output")
+        return calls.inferred("relative", "2 hidden keys at the start may be left out")
+    return calls.inferred("absolute", "2 hidden keys at the start change the output")
 
 
 def _per_head(calls: Calls) -> Answer:
     """Whether heads that change places give other outputs."""
-    name, tensors = "per head", calls.tensors()
+    tensors = calls.tensors()
     plain, turned = calls.output(tensors), calls.output([t.roll(1, 1) for t in tensors])
     if plain is None or turned is None:
-        return Answer.ambiguous(name, f"raises {calls.raised}")
+        return calls.ambiguous(f"raises {calls.raised}")
     other = not alike(turned, plain.roll(1, 1))
-    return Answer.inferred(name, other, "heads that change places")
+    return calls.inferred(other, "heads that change places")
 
 
-QUESTIONS: Mapping[str, Callable[[Calls], Answer]] = MappingProxyType(
+QUESTIONS: Mapping[str, tuple[str, Callable[[Calls], Answer]]] = MappingProxyType(
     {
-        "boolean": boolean_masks,
-        "floating": floating_masks,
-        "key_padding": key_padding_masks,
-        "causal": causal_corner,
-        "extra_keys": _extra_keys,
-        "empty_rows": empty_rows,
-        "hidden_slots": hidden_slots,
-        "mask_value": mask_value,
-        "scale": scale_of_scores,
-        "takes_scale": scale_argument,
-        "groups": grouped_heads,
-        "window": window_edges,
-        "softcap": softcap_order,
-        "lse": returned_lse,
-        "empty_lse": empty_lse,
-        "dropout": _dropout,
-        "weights": returned_weights,
-        "positions": _positions,
-        "per_head": _per_head,
-        "dtypes": _dtypes,
-        "internal_dtype": _internal_dtype,
-        "gradients": _gradients,
+        "layout": ("layout", _layout),
+        "boolean": ("boolean mask", boolean_masks),
+        "floating": ("floating mask", floating_masks),
+        "key_padding": ("key padding mask", key_padding_masks),
+        "causal": ("causal corner", causal_corner),
+        "extra_keys": ("extra keys", _extra_keys),
+        "empty_rows": ("empty rows", empty_rows),
+        "hidden_slots": ("hidden slots", hidden_slots),
+        "mask_value": ("mask value", mask_value),
+        "scale": ("scale", scale_of_scores),
+        "takes_scale": ("scale=", scale_argument),
+        "groups": ("grouped heads", grouped_heads),
+        "window": ("window", window_edges),
+        "softcap": ("softcap", softcap_order),
+        "lse": ("lse base", returned_lse),
+        "empty_lse": ("lse of no keys", empty_lse),
+        "dropout": ("dropout", _dropout),
+        "weights": ("returned weights", returned_weights),
+        "positions": ("positions", _positions),
+        "per_head": ("per head", _per_head),
+        "dtypes": ("dtypes", _dtypes),
+        "internal_dtype": ("internal dtype", _internal_dtype),
+        "gradients": ("gradients", _gradients),
     }
 )
-"""What is asked once the layout is known, in this order: later ones use the form of masks."""
+"""What is asked, and by what: nothing without a layout, and later ones use the form of masks."""

@@ -47,47 +47,46 @@ def _sums(calls: Calls, **given: Any) -> Tensor | None:
 
 def returned_lse(calls: Calls) -> Answer:
     """The base of a log-sum-exp, and its shape: of S scores of 0 it is log(S)."""
-    name, found = "lse base", _sums(calls)
+    found = _sums(calls)
     if found is None:
-        return Answer.not_taken(name, "nothing of its shape comes with the output")
+        return calls.not_taken("nothing of its shape comes with the output")
     shape = _SUMS[tuple(found.shape)]
     for base, expected in (("e", math.log(5)), ("2", math.log2(5))):
         if torch.allclose(found.double(), torch.tensor(expected).double(), 1e-4):
-            return Answer.inferred(name, base, f"5 scores of 0; its shape is {shape}")
-    return Answer.ambiguous(name, f"{shape}, but of 5 scores of 0 neither ln 5 nor log2 5")
+            return calls.inferred(base, f"5 scores of 0; its shape is {shape}")
+    return calls.ambiguous(f"{shape}, but of 5 scores of 0 neither ln 5 nor log2 5")
 
 
 def empty_lse(calls: Calls) -> Answer:
     """The log-sum-exp of a row without keys."""
-    name = "lse of no keys"
     if calls.hide is None or calls.answers["lse"].status != "inferred":
-        return Answer.not_taken(name, "there is no log-sum-exp, or no mask is known to hide")
+        return calls.not_taken("there is no log-sum-exp, or no mask is known to hide")
     allowed = torch.arange(3)[:, None].expand(3, 5) < 2
     found = _sums(calls, **calls.hide(allowed))
     if found is None:
-        return Answer.not_taken(name, f"raises {calls.raised}")
+        return calls.not_taken(f"raises {calls.raised}")
     last = found.movedim(-1 if found.shape[-1] == 3 else 1 if found.shape[1] == 3 else 2, 0)[2]
     values = {repr(value) for value in last.flatten().tolist()}
     if len(values) != 1:
-        return Answer.ambiguous(name, "another one for each row")
-    return Answer.inferred(name, float(values.pop()), "the last of 3 rows")
+        return calls.ambiguous("another one for each row")
+    return calls.inferred(float(values.pop()), "the last of 3 rows")
 
 
 def returned_weights(calls: Calls) -> Answer:
     """Whether the weights that come with an output are those before dropout."""
-    name, tensors = "returned weights", calls.tensors()
+    tensors = calls.tensors()
     shapes = ((BATCH, HEADS, 3, 5), (BATCH * HEADS, 3, 5))
     plain = [part for part in _more(calls, tensors) if part.shape in shapes]
     if not plain:
-        return Answer.not_taken(name, "nothing of their shape comes with the output")
+        return calls.not_taken("nothing of their shape comes with the output")
     if "dropout_p" not in calls.named:
-        return Answer.ambiguous(name, "they come with the output; nothing drops")
+        return calls.ambiguous("they come with the output; nothing drops")
     calls.training = True
     dropped = [part for part in _more(calls, tensors, dropout_p=0.5) if part.shape in shapes]
     calls.training = False
     pooled = calls.output(tensors, dropout_p=0.5)
     if not dropped or pooled is None:
-        return Answer.ambiguous(name, f"with dropout_p=0.5 none come ({calls.raised})")
+        return calls.ambiguous(f"with dropout_p=0.5 none come ({calls.raised})")
     if torch.allclose(plain[0], dropped[0]):
-        return Answer.inferred(name, "before dropout", "dropout_p=0.5 leaves them alone")
-    return Answer.inferred(name, "after dropout", "dropout_p=0.5 changes them")
+        return calls.inferred("before dropout", "dropout_p=0.5 leaves them alone")
+    return calls.inferred("after dropout", "dropout_p=0.5 changes them")
