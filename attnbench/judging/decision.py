@@ -8,15 +8,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.plain_tables import escaped
 from attnbench.errors import AttnbenchError
 
-REFUSALS: Mapping[str, Sequence[str]] = MappingProxyType(
-    tomllib.loads(Path(__file__).with_name("refusals.toml").read_text())
+REFUSALS: Mapping[str, Sequence[str]] = tomllib.loads(
+    Path(__file__).with_name("refusals.toml").read_text()
 )
 """The status, as of an outcome of a check, and the sentence of each refusal, by its name."""
 

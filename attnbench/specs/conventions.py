@@ -10,34 +10,29 @@ import ast
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from typing import Any
 
 from attnbench.errors import SpecError, nearest
 from attnbench.specs.common import ReadOnly
 
-KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "empty_rows": ("zeros", "mean", "nan", "refused"),
-        "hidden_slots": ("any", "finite"),
-        "masks": ("boolean", "floating", "lengths", "keys"),
-        "internal_dtype": ("float64", "float32", "bfloat16", "float16"),
-        "causal": ("bottom_right", "top_left", "square", "always"),
-        "positions": ("none", "relative", "absolute"),
-        "lse_base": ("e", "2"),
-    }
-)
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "empty_rows": ("zeros", "mean", "nan", "refused"),
+    "hidden_slots": ("any", "finite"),
+    "masks": ("boolean", "floating", "lengths", "keys"),
+    "internal_dtype": ("float64", "float32", "bfloat16", "float16"),
+    "causal": ("bottom_right", "top_left", "square", "always"),
+    "positions": ("none", "relative", "absolute"),
+    "lse_base": ("e", "2"),
+}
 """The allowed words of each convention; ``masks`` combines several."""
 
-LAYER_DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {
-        "positions": "absolute",
-        "hidden_slots": "finite",
-        "internal_dtype": None,
-        "gradients": True,
-        "empty_rows": "zeros",
-    }
-)
+LAYER_DEFAULTS: Mapping[str, Any] = {
+    "positions": "absolute",
+    "hidden_slots": "finite",
+    "internal_dtype": None,
+    "gradients": True,
+    "empty_rows": "zeros",
+}
 """The conventions that a layer may declare, with their defaults."""
 
 

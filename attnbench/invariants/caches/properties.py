@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from attnbench.invariants.caches.program import Program, Step, steps
 from attnbench.invariants.toolkit.layer_faults import holds_left_padding
@@ -186,21 +185,19 @@ def _ragged(subject: LayerSubject) -> list[Program]:
     ]
 
 
-PROPERTIES: Mapping[str, Property] = MappingProxyType(
-    {
-        "split": Property("calls_may_be_cut_anywhere", (), _cuts),
-        "rows": Property("selected_rows_go_on_as_their_sequences", ("select", "pads"), _selections),
-        "rollback": Property("cropped_slots_are_forgotten", ("crop",), _crops),
-        "owner": Property("caches_are_independent", ("fork", "pads"), _lockstep),
-        "fresh": Property("calls_without_cache_leave_none", ("without",), _with_calls_between),
-        "alone": Property("padded_rows_decode_as_alone", ("pads",), _padded),
-        "ragged": Property("right_padding_is_inert", ("ragged",), _ragged),
-        "ledger": Property("cache_length_counts_slots", ("select", "crop"), _lengths),
-        "mixed": Property(
-            "cache_operations_combine",
-            ("without", "crop", "select", "fork", "pads"),
-            _mixtures,
-        ),
-    }
-)
+PROPERTIES: Mapping[str, Property] = {
+    "split": Property("calls_may_be_cut_anywhere", (), _cuts),
+    "rows": Property("selected_rows_go_on_as_their_sequences", ("select", "pads"), _selections),
+    "rollback": Property("cropped_slots_are_forgotten", ("crop",), _crops),
+    "owner": Property("caches_are_independent", ("fork", "pads"), _lockstep),
+    "fresh": Property("calls_without_cache_leave_none", ("without",), _with_calls_between),
+    "alone": Property("padded_rows_decode_as_alone", ("pads",), _padded),
+    "ragged": Property("right_padding_is_inert", ("ragged",), _ragged),
+    "ledger": Property("cache_length_counts_slots", ("select", "crop"), _lengths),
+    "mixed": Property(
+        "cache_operations_combine",
+        ("without", "crop", "select", "fork", "pads"),
+        _mixtures,
+    ),
+}
 """The properties by name."""

@@ -6,7 +6,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from attnbench.errors import StyleError
@@ -25,40 +24,21 @@ from attnbench.subject.styles.signature import FIRST, MEANINGS, Keywords, keywor
 from attnbench.subject.styles.textbook_calls import SLOTS, has_textbook_names
 from attnbench.subject.styles.textbook_classes import textbook
 
-_STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
-    {"sdpa": sdpa, "flash": flash}
-)
-_OF_CLASSES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
-    {"textbook": textbook, "multihead": multihead}
-)
+_STYLES: Mapping[str, Callable[..., MechanismSpec]] = {"sdpa": sdpa, "flash": flash}
+_OF_CLASSES: Mapping[str, Callable[..., MechanismSpec]] = {
+    "textbook": textbook,
+    "multihead": multihead,
+}
 _MEANINGS = {own: what for what, names in {**FIRST, **MEANINGS}.items() for own in names}
 _SCALE = "1/sqrt(E)"
-_STYLE_OF = MappingProxyType({"(B, H, L, E)": "sdpa", "(B, L, H, E)": "flash"})
-_KEPT = MappingProxyType(
-    {
-        "causal": "causal",
-        "empty_rows": "empty_rows",
-        "hidden_slots": "hidden_slots",
-        "mask_value": "mask_value",
-        "internal_dtype": "internal_dtype",
-        "gradients": "gradients",
-        "extra_keys": "extra_keys",
-        "positions": "positions",
-        "per_head": "per_head",
-        "lse_base": "lse",
-        "lse_empty": "empty_lse",
-    }
-)
-"""Conventions, and the questions that answer them."""
-_CLAIMS = MappingProxyType(
-    {
-        "groups": ("enable_gqa", "neighbours"),
-        "window": ("window_size", "(left, right), own key besides"),
-        "softcap": ("softcap", "before the mask"),
-        "dropout": ("dropout_p", "on weights, rescaled"),
-        "weights": ("dropout_p", "before dropout"),
-    }
-)
+_STYLE_OF = {"(B, H, L, E)": "sdpa", "(B, L, H, E)": "flash"}
+_CLAIMS = {
+    "groups": ("enable_gqa", "neighbours"),
+    "window": ("window_size", "(left, right), own key besides"),
+    "softcap": ("softcap", "before the mask"),
+    "dropout": ("dropout_p", "on weights, rescaled"),
+    "weights": ("dropout_p", "before dropout"),
+}
 """Questions, each with what is passed only if that is the answer."""
 
 
@@ -278,9 +258,9 @@ def _call_as_shown(
 
 def _conventions(answers: Mapping[str, Answer], *, takes_lengths: bool) -> dict[str, Any]:
     found = {
-        key: answers[question].value
-        for key, question in _KEPT.items()
-        if question in answers and answers[question].status == "inferred"
+        key: answer.value
+        for key, answer in answers.items()
+        if answer.status == "inferred" and hasattr(Conventions, key)
     }
     boolean, floating = answers.get("boolean"), answers.get("floating")
     if boolean is None or floating is None or boolean.status == "ambiguous":

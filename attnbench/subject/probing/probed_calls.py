@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,14 +21,12 @@ _CLEAR = 1e-6
 ALLOWED = torch.tensor([[1, 0, 1, 0, 1], [0, 1, 1, 0, 0], [1, 1, 0, 0, 1]], dtype=torch.bool)
 """A mask of 3 queries and 5 keys that is neither symmetric nor its own opposite."""
 
-LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "(B, H, L, E)": lambda t: t,
-        "(B, L, H, E)": lambda t: t.transpose(1, 2),
-        "(B, L, E)": lambda t: t.flatten(0, 1),
-        "(L, B, E)": lambda t: t.flatten(0, 1).transpose(0, 1),
-    }
-)
+LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "(B, H, L, E)": lambda t: t,
+    "(B, L, H, E)": lambda t: t.transpose(1, 2),
+    "(B, L, E)": lambda t: t.flatten(0, 1),
+    "(L, B, E)": lambda t: t.flatten(0, 1).transpose(0, 1),
+}
 """How tensors ``(B, H, L, E)`` are turned to a layout."""
 
 

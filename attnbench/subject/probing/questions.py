@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -229,31 +228,29 @@ def _per_head(calls: Calls) -> Answer:
     return calls.inferred(other, "heads that change places")
 
 
-QUESTIONS: Mapping[str, tuple[str, Callable[[Calls], Answer]]] = MappingProxyType(
-    {
-        "layout": ("layout", _layout),
-        "boolean": ("boolean mask", boolean_masks),
-        "floating": ("floating mask", floating_masks),
-        "key_padding": ("key padding mask", key_padding_masks),
-        "causal": ("causal corner", causal_corner),
-        "extra_keys": ("extra keys", _extra_keys),
-        "empty_rows": ("empty rows", empty_rows),
-        "hidden_slots": ("hidden slots", hidden_slots),
-        "mask_value": ("mask value", mask_value),
-        "scale": ("scale", scale_of_scores),
-        "takes_scale": ("scale=", scale_argument),
-        "groups": ("grouped heads", grouped_heads),
-        "window": ("window", window_edges),
-        "softcap": ("softcap", softcap_order),
-        "lse": ("lse base", returned_lse),
-        "empty_lse": ("lse of no keys", empty_lse),
-        "dropout": ("dropout", _dropout),
-        "weights": ("returned weights", returned_weights),
-        "positions": ("positions", _positions),
-        "per_head": ("per head", _per_head),
-        "dtypes": ("dtypes", _dtypes),
-        "internal_dtype": ("internal dtype", _internal_dtype),
-        "gradients": ("gradients", _gradients),
-    }
-)
+QUESTIONS: Mapping[str, tuple[str, Callable[[Calls], Answer]]] = {
+    "layout": ("layout", _layout),
+    "boolean": ("boolean mask", boolean_masks),
+    "floating": ("floating mask", floating_masks),
+    "key_padding": ("key padding mask", key_padding_masks),
+    "causal": ("causal corner", causal_corner),
+    "extra_keys": ("extra keys", _extra_keys),
+    "empty_rows": ("empty rows", empty_rows),
+    "hidden_slots": ("hidden slots", hidden_slots),
+    "mask_value": ("mask value", mask_value),
+    "scale": ("scale", scale_of_scores),
+    "takes_scale": ("scale=", scale_argument),
+    "groups": ("grouped heads", grouped_heads),
+    "window": ("window", window_edges),
+    "softcap": ("softcap", softcap_order),
+    "lse_base": ("lse base", returned_lse),
+    "lse_empty": ("lse of no keys", empty_lse),
+    "dropout": ("dropout", _dropout),
+    "weights": ("returned weights", returned_weights),
+    "positions": ("positions", _positions),
+    "per_head": ("per head", _per_head),
+    "dtypes": ("dtypes", _dtypes),
+    "internal_dtype": ("internal dtype", _internal_dtype),
+    "gradients": ("gradients", _gradients),
+}
 """What is asked, and by what: nothing without a layout, and later ones use the form of masks."""

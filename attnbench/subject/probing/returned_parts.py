@@ -59,7 +59,7 @@ def returned_lse(calls: Calls) -> Answer:
 
 def empty_lse(calls: Calls) -> Answer:
     """The log-sum-exp of a row without keys."""
-    if calls.hide is None or calls.answers["lse"].status != "inferred":
+    if calls.hide is None or calls.answers["lse_base"].status != "inferred":
         return calls.not_taken("there is no log-sum-exp, or no mask is known to hide")
     allowed = torch.arange(3)[:, None].expand(3, 5) < 2
     found = _sums(calls, **calls.hide(allowed))

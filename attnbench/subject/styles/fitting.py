@@ -4,45 +4,40 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from attnbench.errors import StyleError
 from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
 
-_FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
-    {
-        "sdpa": tuple(FIRST.values()),
-        "flash": tuple(FIRST.values()),
-        "textbook": tuple(FIRST.values()),
-        "interface": (("module",), *FIRST.values()),
-        "varlen": (
-            *FIRST.values(),
-            *((n,) for n in ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")),
-        ),
-        "paged": (("query", "q"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
-    }
-)
+_FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "sdpa": tuple(FIRST.values()),
+    "flash": tuple(FIRST.values()),
+    "textbook": tuple(FIRST.values()),
+    "interface": (("module",), *FIRST.values()),
+    "varlen": (
+        *FIRST.values(),
+        *((n,) for n in ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")),
+    ),
+    "paged": (("query", "q"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
+}
 """The first arguments of a function, each with its possible names."""
 
-_NAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "varlen": ("causal",),
-        "paged": ("cache_seqlens", "block_table", "causal"),
-        "interface": ("attention_mask",),
-        "multihead": ("embed_dim", "num_heads"),
-        "keras": ("num_heads", "key_dim"),
-    }
-)
+_NAMED: Mapping[str, tuple[str, ...]] = {
+    "varlen": ("causal",),
+    "paged": ("cache_seqlens", "block_table", "causal"),
+    "interface": ("attention_mask",),
+    "multihead": ("embed_dim", "num_heads"),
+    "keras": ("num_heads", "key_dim"),
+}
 """The arguments that a function must have at any place."""
 
-_FOREIGN: Mapping[str, str] = MappingProxyType({"flash": "is_causal"})
+_FOREIGN: Mapping[str, str] = {"flash": "is_causal"}
 """An argument that shows that a function follows another style."""
 
-_LAYOUTS: Mapping[str, str] = MappingProxyType({"sdpa": "(B, H, L, E)", "flash": "(B, L, H, E)"})
+_LAYOUTS: Mapping[str, str] = {"sdpa": "(B, H, L, E)", "flash": "(B, L, H, E)"}
 """The layouts of tensors by which styles with the same arguments differ."""
 
-_PASSED: Mapping[str, tuple[str, ...]] = MappingProxyType({"interface": ("scaling", "dropout")})
+_PASSED: Mapping[str, tuple[str, ...]] = {"interface": ("scaling", "dropout")}
 """The arguments that are always passed, even if they have a default."""
 
 _STYLES = ("sdpa", "flash", "interface", "multihead", "keras", "varlen", "paged")

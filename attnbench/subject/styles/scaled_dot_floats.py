@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 Rows = list[list[float]]
@@ -18,14 +17,12 @@ def scaled_dot_rows(
     return [_row(q, key, value, may) for q, may in zip(query, allowed, strict=True)]
 
 
-SCALED_DOT: Mapping[str, Any] = MappingProxyType(
-    {
-        "formula": "softmax(q·k / √E) v",
-        "equal_sizes": True,
-        "reference": scaled_dot_rows,
-        "laws": ("pools_values",),
-    }
-)
+SCALED_DOT: Mapping[str, Any] = {
+    "formula": "softmax(q·k / √E) v",
+    "equal_sizes": True,
+    "reference": scaled_dot_rows,
+    "laws": ("pools_values",),
+}
 """The fields of a spec of a function that computes scaled dot-product attention."""
 
 

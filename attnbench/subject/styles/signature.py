@@ -6,43 +6,38 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
-MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "attn_mask": ("attn_mask", "mask", "attention_mask", "attn_bias"),
-        "key_padding_mask": ("key_padding_mask",),
-        "is_causal": ("is_causal", "causal", "use_causal_mask"),
-        "scale": ("scale", "softmax_scale", "scaling", "sm_scale"),
-        "dropout_p": ("dropout_p", "dropout"),
-        "enable_gqa": ("enable_gqa",),
-        "window_size": ("window_size",),  # sliding_window is one number in transformers
-        "softcap": ("softcap", "logits_soft_cap"),
-        "sinks": ("sinks", "s_aux", "sink"),
-        "alibi_slopes": ("alibi_slopes",),
-        "k_scale": ("k_scale", "k_descale"),  # the second is (B, H), as in flash-attention
-        "v_scale": ("v_scale", "v_descale"),
-        "head_offset": ("head_offset",),
-        "return_weights": (
-            "need_weights",
-            "return_weights",
-            "return_attention_scores",
-            "return_attn_probs",
-        ),
-    }
-)
+MEANINGS: Mapping[str, tuple[str, ...]] = {
+    "attn_mask": ("attn_mask", "mask", "attention_mask", "attn_bias"),
+    "key_padding_mask": ("key_padding_mask",),
+    "is_causal": ("is_causal", "causal", "use_causal_mask"),
+    "scale": ("scale", "softmax_scale", "scaling", "sm_scale"),
+    "dropout_p": ("dropout_p", "dropout"),
+    "enable_gqa": ("enable_gqa",),
+    "window_size": ("window_size",),  # sliding_window is one number in transformers
+    "softcap": ("softcap", "logits_soft_cap"),
+    "sinks": ("sinks", "s_aux", "sink"),
+    "alibi_slopes": ("alibi_slopes",),
+    "k_scale": ("k_scale", "k_descale"),  # the second is (B, H), as in flash-attention
+    "v_scale": ("v_scale", "v_descale"),
+    "head_offset": ("head_offset",),
+    "return_weights": (
+        "need_weights",
+        "return_weights",
+        "return_attention_scores",
+        "return_attn_probs",
+    ),
+}
 """How libraries call what a mechanism may accept."""
 
-FIRST: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "query": ("query", "queries", "q", "Q"),
-        "key": ("key", "keys", "k", "K"),
-        "value": ("value", "values", "v", "V"),
-    }
-)
+FIRST: Mapping[str, tuple[str, ...]] = {
+    "query": ("query", "queries", "q", "Q"),
+    "key": ("key", "keys", "k", "K"),
+    "value": ("value", "values", "v", "V"),
+}
 """How libraries and textbooks call query, key and value."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -48,19 +47,17 @@ def _flex_of(mod: Any, **fields: Any) -> MechanismSpec:
     return flex(mod, **fields) if count == 5 else flex(None, mod, **fields)
 
 
-STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
-    {
-        "sdpa": sdpa,
-        "flash": flash,
-        "textbook": textbook,
-        "multihead": multihead,
-        "interface": interface,
-        "flex": _flex_of,
-        "keras": keras,
-        "varlen": varlen,
-        "paged": paged,
-    }
-)
+STYLES: Mapping[str, Callable[..., MechanismSpec]] = {
+    "sdpa": sdpa,
+    "flash": flash,
+    "textbook": textbook,
+    "multihead": multihead,
+    "interface": interface,
+    "flex": _flex_of,
+    "keras": keras,
+    "varlen": varlen,
+    "paged": paged,
+}
 """What makes a spec, by the name of its style."""
 
 
