@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 _THROTTLES = {
-    "idle": "GpuIdle",
-    "application clocks": "ApplicationsClocksSetting",
-    "power cap": "SwPowerCap",
-    "hardware slowdown": "HwSlowdown",
-    "sync boost": "SyncBoost",
-    "thermal, by software": "SwThermalSlowdown",
-    "thermal, by hardware": "HwThermalSlowdown",
-    "power brake": "HwPowerBrakeSlowdown",
+    "idle": "nvmlClocksThrottleReasonGpuIdle",
+    "application clocks": "nvmlClocksThrottleReasonApplicationsClocksSetting",
+    "power cap": "nvmlClocksThrottleReasonSwPowerCap",
+    "hardware slowdown": "nvmlClocksThrottleReasonHwSlowdown",
+    "sync boost": "nvmlClocksThrottleReasonSyncBoost",
+    "thermal, by software": "nvmlClocksThrottleReasonSwThermalSlowdown",
+    "thermal, by hardware": "nvmlClocksThrottleReasonHwThermalSlowdown",
+    "power brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
 }
-"""Reason by the end of NVML's name, ``nvmlClocksThrottleReason...`` or ``...EventReason...``."""
+"""Why clocks are lower than they could be, and NVML's names of it."""
 
 
 def accelerator_facts(device: torch.device) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _by_nvml(device: torch.device) -> dict[str, Any]:
         return facts
     try:
         with contextlib.suppress(nvml.NVMLError):
-            facts["driver"] = _text(nvml.nvmlSystemGetDriverVersion())
+            facts["driver"] = nvml.nvmlSystemGetDriverVersion()
         with contextlib.suppress(nvml.NVMLError):
             # torch numbers the visible devices and NVML all of them; both know the UUID
             uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
@@ -61,29 +61,10 @@ def _by_nvml(device: torch.device) -> dict[str, Any]:
             for name, clock in clocks.items():
                 with contextlib.suppress(nvml.NVMLError):
                     facts[f"{name}_clock_mhz"] = nvml.nvmlDeviceGetClockInfo(handle, clock)
-            facts["throttled"] = _throttle_reasons(nvml, handle)
+            bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+            facts["throttled"] = [
+                reason for reason, name in _THROTTLES.items() if bits & getattr(nvml, name)
+            ]
     finally:
         nvml.nvmlShutdown()
     return facts
-
-
-def _throttle_reasons(nvml: Any, handle: Any) -> list[str]:
-    """The reasons why the clocks are lower than they could be."""
-    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    return [
-        reason
-        for reason, name in _THROTTLES.items()
-        if bits
-        & next(
-            (
-                getattr(nvml, f"nvmlClocks{kind}Reason{name}")
-                for kind in ("Event", "Throttle")
-                if hasattr(nvml, f"nvmlClocks{kind}Reason{name}")
-            ),
-            0,
-        )
-    ]
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -289,15 +289,16 @@ def nvml(**more: Any) -> types.ModuleType:
         "NVML_CLOCK_MEM": 2,
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
-        "nvmlSystemGetDriverVersion": lambda: b"580.1",
+        "nvmlSystemGetDriverVersion": lambda: "580.1",
         "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
         "nvmlDeviceGetClockInfo": lambda handle, clock: 1000 * clock,
         "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0b101,
-        "nvmlClocksThrottleReasonGpuIdle": 1,
-        "nvmlClocksThrottleReasonSwPowerCap": 4,
-        "nvmlClocksThrottleReasonHwSlowdown": 8,
         **more,
     }
+    reasons = ("GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "HwSlowdown", "SyncBoost")
+    reasons += ("SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
+    for place, reason in enumerate(reasons):
+        content[f"nvmlClocksThrottleReason{reason}"] = 1 << place
     found.__dict__.update(content)
     return found
 
