@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 import os
-import re
-import subprocess
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +14,14 @@ from attnbench.checking.cause.likely_cause import lead_of
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.works import Work
+from attnbench.cli.formats.changes import culprit, hunks_of
 from attnbench.errors import AttnbenchError
 from attnbench.processes.pool import Task, call
 
 _ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 """Variables that hold the folder of the repository, to which paths in annotations are relative."""
-_BASE_BRANCHES = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
-"""Variables that hold the branch into which a change is to be merged."""
 _NO_EFFECT = ("#", "import ", "from ", '"""', "'''")
 _TIMEOUT_S = 60.0
-_HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
 
 @dataclass(frozen=True, order=True)
@@ -75,19 +72,30 @@ def findings_of(
             with contextlib.suppress(AttnbenchError):  # it may hang or die as in its check
                 lines = call(task)
                 if lines is not None:
-                    places[label] = place_at(*lines)
+                    named = [f"--invariant={o.invariant}" for o in failures if o is not lead]
+                    command = shlex.join(shlex.split(lead.command or "") + named)
+                    places[label] = place_at(*lines, command=command, failures=len(failures))
     return Findings(report, statements, places)
 
 
 def place_at(
-    file: str, line: int, first: int, last: int, ran: Sequence[tuple[str, int]] = ()
+    file: str,
+    line: int,
+    first: int,
+    last: int,
+    ran: Sequence[tuple[str, int]] = (),
+    *,
+    command: str | None = None,
+    failures: int = 1,
 ) -> Place:
     """The first changed line that ran; else one of the code, of its file, or of others that ran.
 
     Without any, it is the line itself. What cannot change an answer, such as a comment, comes last.
+    Where several changes ran, it is in the one without which fewest checks of the command fail.
     """
     files = dict.fromkeys([file, *(name for name, _ in ran)])
-    changed = [(name, number) for name in files for number in _changed_lines(Path(name))]
+    hunks = [hunk for name in files for hunk in hunks_of(name)]
+    changed = [(hunk.file, number) for hunk in hunks for number in hunk.lines]
 
     def rank(at: tuple[str, int]) -> tuple[bool, bool]:
         text = linecache.getline(*at).strip()
@@ -95,33 +103,14 @@ def place_at(
         return not text or text.startswith(_NO_EFFECT), not is_own
 
     reached = [at for at in ran if at in changed]
-    found, number = [*reached, *sorted(changed, key=rank), (file, line)][0]
-    return Place(_relative(Path(found)), number)
+    suspects = [h for h in hunks if any(at[0] == h.file and at[1] in h.lines for at in reached)]
+    if command and len(suspects) > 1 and (found := culprit(suspects, command, failures)):
+        reached = [at for at in reached if at[0] == found.file and at[1] in found.lines]
+    name, number = [*reached, *sorted(changed, key=rank), (file, line)][0]
+    return Place(_relative(Path(name)), number)
 
 
 def _relative(path: Path) -> str:
     root = next((os.environ[name] for name in _ROOTS if os.environ.get(name)), ".")
     path, folder = path.resolve(), Path(root).resolve()
     return (path.relative_to(folder) if path.is_relative_to(folder) else path).as_posix()
-
-
-def _changed_lines(path: Path) -> list[int]:
-    """Lines of a file that differ from the base branch of the CI job, if it is fetched."""
-    base = next((os.environ[name] for name in _BASE_BRANCHES if os.environ.get(name)), None)
-    if base is None:
-        return []
-    lines: list[int] = []
-    # since the merge base; in a checkout without history, against the branch itself
-    for revisions in (f"origin/{base}...HEAD", f"origin/{base}"):
-        command = ["git", "diff", "--unified=0", revisions, "--", path.name]
-        try:
-            diff = subprocess.run(  # noqa: S603  # arguments of our own, and a branch
-                command, cwd=path.parent, capture_output=True, encoding="utf-8"
-            )
-        except OSError:  # no git here
-            return []
-        for start, count in _HUNK.findall(diff.stdout):
-            lines += range(int(start), int(start) + max(1, int(count or 1)))
-        if diff.returncode == 0:
-            break
-    return lines

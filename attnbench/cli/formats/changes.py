@@ -1,0 +1,118 @@
+"""What a change under review did to a file, hunk by hunk, and which hunk a failure comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_BASE_BRANCHES = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
+"""Variables that hold the branch into which a change is to be merged."""
+_HUNK = re.compile(r"^(?=@@ -\S+ \+\d+)", re.MULTILINE)
+_ADDED = re.compile(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
+_SEARCH_S = 120.0
+"""Seconds after which no further hunk is tried."""
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """Neighbouring lines of a file that differ from the base branch, and the patch that did it."""
+
+    file: str
+    lines: range
+    patch: str
+
+
+def hunks_of(file: str) -> list[Hunk]:
+    """The hunks of a file against the base branch of the CI job; none where that is not fetched."""
+    base = next((os.environ[name] for name in _BASE_BRANCHES if os.environ.get(name)), None)
+    if base is None:
+        return []
+    path = Path(file)
+    # since the merge base; in a checkout without history, against the branch itself
+    for revisions in (f"origin/{base}...HEAD", f"origin/{base}"):
+        diff = _git(path.parent, "diff", "--unified=0", revisions, "--", path.name)
+        if diff is None:
+            continue
+        head, *bodies = _HUNK.split(diff)
+        return [Hunk(file, _lines(body), head + body) for body in bodies]
+    return []
+
+
+def culprit(hunks: Sequence[Hunk], command: str, failures: int) -> Hunk | None:
+    """The hunk without which fewest checks of a command fail; ``None`` if all fail without any.
+
+    Each is taken back alone, in another checkout of the commit.
+
+    Args:
+        hunks: the hunks that may be it.
+        command: the command that runs the checks.
+        failures: how many of them fail with all hunks.
+    """
+    root = _git(Path(hunks[0].file).parent, "rev-parse", "--show-toplevel")
+    if root is None:
+        return None
+    end, found = time.monotonic() + _SEARCH_S, None
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "checkout")
+        if _git(Path(root.strip()), "worktree", "add", "-q", "--detach", str(copy)) is None:
+            return None
+        try:
+            here = copy / Path.cwd().resolve().relative_to(Path(root.strip()).resolve())
+            for hunk in hunks:
+                patched = _git(copy, "apply", "--reverse", "--unidiff-zero", "-", given=hunk.patch)
+                if patched is not None:
+                    left = _failures(command, here, end - time.monotonic())
+                    if left is not None and left < failures:
+                        found, failures = hunk, left
+                _git(copy, "checkout", "-q", ".")
+                if not failures:
+                    break
+        except (ValueError, subprocess.TimeoutExpired):  # outside of the repository; too slow
+            pass
+        finally:
+            _git(Path(root.strip()), "worktree", "remove", "--force", str(copy))
+    return found
+
+
+def _lines(body: str) -> range:
+    found = _ADDED.match(body)
+    assert found is not None, body
+    first = int(found[1])
+    return range(first, first + max(1, int(found[2] or 1)))
+
+
+def _failures(command: str, folder: Path, seconds: float) -> int | None:
+    """How many checks of a command fail; ``None`` if it gives no outcomes."""
+    words = [sys.executable, "-m", "attnbench", *shlex.split(command)[1:], "--json"]
+    done = subprocess.run(  # noqa: S603  # a command of our own
+        words, cwd=folder, capture_output=True, timeout=max(seconds, 0.0), check=False
+    )
+    try:
+        outcomes = json.loads(done.stdout)["outcomes"]
+    except ValueError:  # the code cannot be imported without this hunk
+        return None
+    return sum(outcome["status"] not in ("passed", "skipped") for outcome in outcomes)
+
+
+def _git(folder: Path, *arguments: str, given: str | None = None) -> str | None:
+    """What git prints, or ``None`` if it fails or is not there."""
+    try:
+        done = subprocess.run(  # noqa: S603  # arguments of our own, and a branch
+            ["git", *arguments],  # noqa: S607
+            cwd=folder,
+            input=given,
+            capture_output=True,
+            encoding="utf-8",
+        )
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
