@@ -86,8 +86,8 @@ class LayerSubject(Subject):
 
     @property
     def limited(self) -> str:
-        """A line on these limits."""
-        return limits_in_words(self.name, self.limits)
+        """Lines on these limits, and on outputs that follow the number of tokens."""
+        return limits_in_words(self)
 
     @property
     def _most_tokens(self) -> int:

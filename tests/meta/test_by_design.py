@@ -20,6 +20,7 @@ LOOKED_AT = (
     "cached_gradients_are_right_or_stopped",
     "calls_may_be_cut_anywhere",
     "cropped_slots_are_forgotten",
+    "later_tokens_are_invisible",
     "left_padding_is_inert",
     "padded_item_equals_item_alone",
     "padded_outputs_are_finite",

@@ -181,6 +181,44 @@ def test_rows_crops_and_copies_of_a_cache_are_its_own(name: str) -> None:
     torch.testing.assert_close(module(hidden, cache=other), module(hidden))
 
 
+class Stacked(Heads):
+    """Gives back keys and values in one tensor ``(2, B, ...)``."""
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        q, k, v = self.split(x)
+        if cache is not None:
+            k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
+        return self.pooled(q, k, v), torch.stack([k, v])
+
+
+class Summed(Stacked):
+    """Gives back what has no rows."""
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        output, kept = super().forward(x)
+        return output, kept.sum()
+
+
+@torch.no_grad()
+def test_rows_are_selected_where_they_lie_in_a_returned_cache() -> None:
+    (subject,) = resolve(layer(Stacked, kept="returned", **EVEN))
+    cache_spec: Any = subject.spec.cache
+    module, hidden = subject.spec.make(8), torch.randn(2, 5, 8)
+    cache = cache_spec.new(module, 2)
+    module(hidden[:, :4], cache=cache)
+    cache = cache_spec.select(cache, torch.tensor([1, 0, 1]))
+    cache = cache_spec.crop(cache, 2)
+    rows = hidden[[1, 0, 1]]
+    torch.testing.assert_close(module(rows[:, 2:3], cache=cache), module(rows[:, :3])[:, 2:])
+
+
+def test_a_returned_cache_without_rows_is_not_selected_and_the_report_says_so() -> None:
+    (subject,) = resolve(layer(Summed, kept="returned", **EVEN))
+    assert subject.spec.cache is not None
+    assert subject.spec.cache.select is None
+    assert any("rows none are selected (found by trying)" in line for line in subject.about)
+
+
 @torch.no_grad()
 def test_a_cache_inside_is_put_in_and_taken_out_with_the_number_of_tokens_seen() -> None:
     module, hidden = SPECS["inside"].make(8), torch.randn(1, 6, 8)

@@ -42,7 +42,7 @@ _EXTREME = "hidden_keys_stay_hidden_at_extreme_scores"
 _DECISIVE = ("nan_result", "extra_keys_share")
 _NARROW = "half_precision"
 _STATE = "calls_leave_no_trace"
-"""What fails this has another cause than rounding, in whichever dtype."""
+"""What fails this has another cause than rounding, and other calls go wrong by it."""
 _NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
 """With the general ones, these point at half precision if they fail with half types only."""
 
@@ -93,9 +93,12 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     contract = failures.get(CONTRACT)
     if contract and fails_narrow(contract) and _wide_count(failures) > _MOST_FAILURES:
         failures = {n: failure for n, failure in failures.items() if n != CONTRACT}
-    cause_named = _named_cause(failures)
+    cause_named = _named_cause(_forward(failures))
     if cause_named == _INPUTS_CHANGED:
         return Clue("says", cause_named, cause_named)
+    state = failures.get(_STATE)
+    if state is not None and CONTRACT not in failures and not (state.named or state.raised):
+        return Clue("fails", _STATE, "state_kept")  # what was kept is wrong in other calls
     made = [mistake_of(name) for f in failures.values() for name in f.mistakes[:1]]
     causes = {known_causes()["mistakes"][mistake] for mistake in made}
     if len(causes) == 1:  # or else one that only resembles another is among them
@@ -104,13 +107,20 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
             return Clue("fails", _EXTREME, "hidden_keys_count")
         return Clue("makes", made[0], cause)
     if cause_named is None:
-        cause_named = next((f.named for f in failures.values() if _is_decisive(f)), None)
+        cause_named = next((f.named for f in _forward(failures).values() if _is_decisive(f)), None)
     if cause_named is not None:
         return Clue("says", cause_named, cause_named)
     if CONTRACT in failures:  # any other call fails as the contract's does
         return None
-    wide = {n: f for n, f in failures.items() if n == _STATE or not fails_narrow(f)}
+    wide = {n: failure for n, failure in failures.items() if not fails_narrow(failure)}
     return _clue_in_table(wide, failures) or _clue_in_table(failures, failures)
+
+
+def _forward(failures: Mapping[str, Failure]) -> Mapping[str, Failure]:
+    """The failures that are of no gradient, if a specific one is: wrong outputs have wrong ones."""
+    forward = {n: f for n, f in failures.items() if "gradient" not in n + f.quantity}
+    specific = dict(known_causes()["specific"]).keys()
+    return forward if forward.keys() & specific else failures
 
 
 def _wide_count(failures: Mapping[str, Failure]) -> int:

@@ -17,6 +17,7 @@ from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, lay
 from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
 from attnbench.subject.layer import LayerSubject
+from attnbench.subject.layer_limits import wanders
 from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding", "left_padding")
@@ -58,7 +59,7 @@ def _is_causal(subject: LayerSubject) -> str | None:
 @layer_invariant(masks=_MASKS, regimes=("normal",), min_q_len=2, applies=_is_causal)
 def later_tokens_are_invisible(layer: LayerCase) -> None:
     """An output of a causal layer does not change with later tokens, nor, where no cache shows it,
-    with how many there are.
+    with how many there are, unless a scale chosen by the length may do so.
     """
     length = layer.case.q_len
     if length < 2:
@@ -72,17 +73,21 @@ def later_tokens_are_invisible(layer: LayerCase) -> None:
     what = f"with other tokens from {own} on{given}, output"
     other = "the output before they were changed"
     layer.expect(got, expected, real, what, other, cause="layer_future")
-    if layer.mask is None and layer.subject.spec.cache is None:
-        got, what = layer.run(layer.hidden[:, :own]), f"without the tokens from {own} on, output"
-        layer.expect(
-            got,
-            expected[:, :own],
-            real[:, :own],
-            what,
-            "the output with them",
-            allowed=lambda: layer.rounding[:, :own],
-            cause="layer_total_counts",
-        )
+    spec = layer.subject.spec
+    if layer.mask is not None or spec.cache is not None or spec.grid:
+        return
+    # the first token attends to itself alone, of which no scale of the scores is seen
+    held = layer.subject.conventions.positions == "relative" or wanders(layer.subject)
+    seen = own if held else 1
+    layer.expect(
+        layer.run(layer.hidden[:, :own])[:, :seen],
+        expected[:, :seen],
+        real[:, :seen],
+        f"without the tokens from {own} on, output",
+        "the output with them",
+        allowed=lambda: layer.rounding[:, :seen],
+        cause="layer_total_counts",
+    )
 
 
 @layer_invariant(
@@ -159,9 +164,12 @@ def _moved_outputs(layer: LayerCase, case: Case) -> Tensor:
 
 @layer_invariant(regimes=("normal",), dtypes=("float32",))
 def outputs_depend_on_their_token(layer: LayerCase) -> None:
-    """Each output changes with its own token, however long the sequence is."""
+    """Each output changes with its own token, however long the sequence is, and where a cache keeps
+    earlier tokens, some output changes with the first.
+    """
     length = layer.case.q_len
     _stay_in_place(layer)
+    _remember_the_first(layer)
     items = max(2, length)  # two also where one token is all: a layer may mix its items
     expected = layer.run(layer.hidden[:1].repeat(items, 1, 1))
     still = torch.ones(length, dtype=torch.bool)
@@ -179,11 +187,39 @@ def outputs_depend_on_their_token(layer: LayerCase) -> None:
         others[:, token] = layer.hidden[:1, token]
         mixed = bool((layer.run(others)[0, token] != expected[0, token]).any())
         beside = "; it does depend on the other tokens" if mixed else ""
+        cause = "layer_tokens_mixed" if mixed else "layer_row_lost"
+        if length == 1 and _counts_among_others(layer):
+            beside, cause = "; with a token behind it it does so", "layer_norm_of_tokens"
         raise InvariantViolation(
             f"of {length} tokens, output {token} = {expected[0, token, 0].item():.6g}, ... is the "
             f"same for four values of token {token}, but should depend on its own token{beside}",
-            cause="layer_tokens_mixed" if mixed else None,
+            cause=cause,
         )
+
+
+def _counts_among_others(layer: LayerCase) -> bool:
+    """Whether the output of a token depends on it where another token follows."""
+    pairs = [torch.cat([token, layer.hidden], 1) for token in (layer.hidden, -layer.hidden)]
+    first, second = (layer.run(pair)[:, 0] for pair in pairs)
+    return not torch.equal(first, second)
+
+
+def _remember_the_first(layer: LayerCase) -> None:
+    """Raise if, in a layer with a cache, no output but the first changes with the first token."""
+    spec, length = layer.subject.spec, layer.case.q_len
+    if spec.cache is None or "source" in spec.accepts or length < 4 or layer.subject.width == 1:
+        return
+    expected = layer.run(layer.hidden)[:, 1:]
+    for _ in range(3):
+        changed = layer.hidden.clone()
+        changed[:, 0] = layer.other(changed[:, 0])
+        if not torch.equal(layer.run(changed)[:, 1:], expected):
+            return
+    raise InvariantViolation(
+        f"of {length} tokens, no output but the first changes with token 0, though a cache keeps "
+        "earlier tokens for later ones",
+        cause="layer_past_lost",
+    )
 
 
 def _stay_in_place(layer: LayerCase) -> None:

@@ -117,6 +117,8 @@ class LayerCase:
         output, _ = self.call(hidden, self.mask)
         if not output.requires_grad:
             reject("the output has no graph")
+        if not bool(output.isfinite().all()):
+            reject("an output is not finite, of which another invariant tells")
         weight = self.other(output.detach()).masked_fill(~counted, 0.0)
         trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         named = {"hidden": hidden, **{f"parameter {n}": p for n, p in trained.items()}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnbench.specs import CacheSpec
+from attnbench.subject.tensors import nested_tensors
 
 KEPT = ("argument", "returned", "module")
 """Where a module has its cache: in an argument, in its result, or in itself."""
@@ -97,10 +99,10 @@ def _fresh(spec: CacheSpec, module: nn.Module, batch_size: int) -> Held:
     return held
 
 
-def _select_tuples(value: Any, index: Tensor) -> Any:
+def _select_tuples(value: Any, index: Tensor, axis: int = 0) -> Any:
     if isinstance(value, Tensor):
-        return value.index_select(0, index)
-    return None if value is None else type(value)(_select_tuples(v, index) for v in value)
+        return value.index_select(axis, index)
+    return None if value is None else type(value)(_select_tuples(v, index, axis) for v in value)
 
 
 def _crop_tuples(value: Any, length: int) -> Any:
@@ -111,6 +113,22 @@ def _crop_tuples(value: Any, length: int) -> Any:
 
 TUPLES = CacheSpec(new=lambda module, batch_size: None, select=_select_tuples, crop=_crop_tuples)
 """A cache of nested tuples or lists of ``(B, ..., slots, features)``, initially ``None``."""
+
+
+def tuples_like(value: Any, rows: int, slots: int) -> CacheSpec:
+    """The operations on tuples that are known, by those after a call on ``slots`` tokens.
+
+    Keys and values may be stacked, so that rows are not first.
+    """
+    shapes = [tensor.shape for tensor in nested_tensors(value)]
+    least = min((len(shape) for shape in shapes), default=0)
+    axes = [axis for axis in range(least) if all(shape[axis] == rows for shape in shapes)]
+    cropped = bool(axes) and all(shape[-2:-1] == (slots,) for shape in shapes)
+    return CacheSpec(
+        new=TUPLES.new,
+        select=functools.partial(_select_tuples, axis=axes[0]) if axes else None,
+        crop=TUPLES.crop if cropped else None,
+    )
 
 
 def held_cache(spec: CacheSpec | None, kept: str) -> CacheSpec | None:

@@ -24,12 +24,12 @@ from attnbench.subject.styles.held import KEPT, Held, drop_graphs, held_cache
 from attnbench.subject.styles.trials import (
     is_causal,
     refuse_masks,
+    refuse_no_cache,
     refuse_positions,
     refuse_unknown,
-    returned_cache,
     tried,
     with_dtypes,
-    without_crop,
+    with_tuples,
 )
 from attnbench.subject.styles.turned_masks import padding_as
 
@@ -188,10 +188,10 @@ def layer(
         more = (keywords or {}, {**given, **(cached_keywords or {})})
         return HiddenStates(module, taken, shape, holds, kept, positions, source, *more)
 
-    def with_returned(found: CacheSpec | None, name: str | None, spec: LayerSpec) -> LayerSpec:
+    def with_returned(name: str | None, spec: LayerSpec) -> LayerSpec:
         """The same layer with a cache that it gives back."""
         options = {**fields, "name": spec.name, "conventions": spec.conventions, **chosen}
-        return layer(make, cache=found, kept="returned", cache_name=name, **options)
+        return layer(make, kept="returned", cache_name=name, **options)
 
     def settle(spec: LayerSpec) -> LayerSpec:
         module, hidden = tried(spec)
@@ -199,6 +199,7 @@ def layer(
             return spec  # a check reports it
         known = {*(keywords or {}), *(cached_keywords or {}), *([source] if source else [])}
         notes, beside = [], {"source": hidden} if source else {}
+        tuples = kept == "returned" and cache is None
         name = next((n for n in CACHES if n in module.names), None)
         asks = name is not None or "use_cache" in module.names
         if not cached and cache_name is not None and asks and not known & {name, "use_cache"}:
@@ -209,20 +210,17 @@ def layer(
                     "where the module holds it, or cache_name=None to leave it untried."
                 )
             text = f"{spec.name}: forward takes {name!r}"
-            again = with_returned(None, name, spec)
-            assert again.cache is not None
-            made = again.make(hidden.shape[-1]).eval()
-            found = returned_cache(made, again.cache, hidden, text, **beside)
-            spec = with_returned(found, name, spec)
+            spec = with_returned(name, spec)
+            assert spec.cache is not None
+            made, tuples = spec.make(hidden.shape[-1]).to(hidden.dtype).eval(), True
+            refuse_no_cache(made, spec.cache, hidden, text, **beside)
             how = " with use_cache=True" if "use_cache" in module.names else ""
-            lacking = "" if found.crop else "; of its slots none are cropped"
-            notes.append(f"cache in {name}, given back{how} (found by trying{lacking})")
+            note = f"cache in {name}, given back{how} (found by trying)"
+            spec = replace(spec, notes=(*spec.notes, note))
         if mask == "" and module.mask is None:
             refuse_masks(spec.name, module.names)
             spec = replace(spec, accepts=tuple(n for n in spec.accepts if n != "padding_mask"))
-        spec = without_crop(
-            spec, module, hidden, tuples=kept == "returned" and cache is None, **beside
-        )
+        spec = with_tuples(spec, hidden, tuples=tuples, **beside)
         if None not in (positions, cache_name):
             refuse_positions(spec, module.names, known | {positions})
         refuse_unknown(spec, module, known | {positions})

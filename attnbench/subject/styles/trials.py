@@ -14,15 +14,14 @@ from torch import Tensor, nn
 from attnbench.errors import UsageError, headline
 from attnbench.specs import DTYPES, CacheSpec, LayerSpec
 from attnbench.subject.styles.argument_names import FORMS, LENGTHS, OFFSETS, SLOTS
-from attnbench.subject.styles.held import TUPLES, Held
+from attnbench.subject.styles.held import Held, held_cache, tuples_like
 from attnbench.subject.styles.signature import keywords_of
-from attnbench.subject.tensors import nested_tensors
 
-_ROWS, _FIRST, _LENGTH = 2, 7, 9
+_ROWS, _FIRST, _LENGTH = 3, 7, 9
 
 
 def tried(spec: LayerSpec) -> tuple[Any, Tensor]:
-    """A module of a small size and tokens ``(2, 9, E)`` for it; ``None`` if it cannot be made."""
+    """A module of a small size and tokens ``(3, 9, E)`` for it; ``None`` if it cannot be made."""
     try:
         size = 8 if spec.sizes is None else spec.sizes(8)
         dtype = "float32" if spec.dtypes is None or "float32" in spec.dtypes else spec.dtypes[0]
@@ -128,10 +127,10 @@ def with_dtypes(spec: LayerSpec, module: nn.Module, hidden: Tensor, **beside: Te
 
 
 @torch.no_grad()
-def returned_cache(
+def refuse_no_cache(
     module: nn.Module, spec: CacheSpec, hidden: Tensor, request: str, **beside: Tensor
-) -> CacheSpec:
-    """The cache that a module gives back, and the operations on it that are known.
+) -> None:
+    """Raise where a module gives no cache back, or cannot be called with it.
 
     Args:
         module: a module with the interface of a layer.
@@ -139,9 +138,6 @@ def returned_cache(
         hidden: tokens of a first and a second call.
         request: the arguments that ask for a cache, for the error.
         beside: what both calls get besides, such as a second sequence.
-
-    Raises:
-        UsageError: nothing comes back, or a call raises.
     """
     options = (
         "give cache=attnbench.CacheSpec(new=...), where it is changed in place; kept='module', "
@@ -153,7 +149,7 @@ def returned_cache(
         module(hidden[:, :_FIRST], cache=held, **beside)
         if held.value is None:
             raise UsageError(f"{request}, but gives none back: {options}")
-        found, what = list(nested_tensors(held.value)), "given what it gave back"
+        what = "given what it gave back"
         module(hidden[:, _FIRST:], cache=held, **beside)
     except UsageError:
         raise
@@ -161,25 +157,21 @@ def returned_cache(
         raise UsageError(
             f"{request}, but raises when it is {what} ({type(error).__name__}: {error}): {options}"
         ) from error
-    rows = bool(found) and all(tensor.shape[:1] == (_ROWS,) for tensor in found)
-    slots = rows and all(tensor.shape[-2:-1] == (_FIRST,) for tensor in found)
-    return CacheSpec(
-        new=TUPLES.new,
-        select=TUPLES.select if rows else None,
-        crop=TUPLES.crop if slots else None,
-    )
 
 
-def without_crop(
-    spec: LayerSpec, module: nn.Module, hidden: Tensor, *, tuples: bool, **beside: Tensor
-) -> LayerSpec:
-    """A layer that gives back tuples, which are cropped only if a slot of each is a token."""
+def with_tuples(spec: LayerSpec, hidden: Tensor, *, tuples: bool, **beside: Tensor) -> LayerSpec:
+    """A layer that gives back tuples, with the operations on them that a call shows are known."""
     if spec.cache is None or not tuples:
         return spec
-    held: Held = spec.cache.new(module, _ROWS)
     with contextlib.suppress(Exception), torch.no_grad():  # which a check reports
+        module = spec.make(hidden.shape[-1]).to(hidden.dtype).eval()
+        held: Held = spec.cache.new(module, _ROWS)
         module(hidden[:, :_FIRST], cache=held, **beside)
-        if any(tensor.shape[-2:-1] != (_FIRST,) for tensor in nested_tensors(held.value)):
-            note = "of its cache's slots none are cropped (found by trying)"
-            return replace(spec, cache=replace(spec.cache, crop=None), notes=(*spec.notes, note))
+        if held.value is not None:
+            known = tuples_like(held.value, _ROWS, _FIRST)
+            lacking = {"slots none are cropped": known.crop, "rows none are selected": known.select}
+            notes = [
+                f"of its cache's {what} (found by trying)" for what in lacking if not lacking[what]
+            ]
+            return replace(spec, cache=held_cache(known, "returned"), notes=(*spec.notes, *notes))
     return spec

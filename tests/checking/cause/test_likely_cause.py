@@ -74,6 +74,23 @@ def test_what_a_call_leaves_behind_is_a_cause_in_half_types_too() -> None:
     assert found == Clue("fails", "calls_leave_no_trace", "state_kept")
 
 
+def test_what_a_call_leaves_behind_comes_before_what_it_makes_wrong() -> None:
+    found = failed("leading_padding_equals_deleting", named="positions")
+    found += failed("decode_equals_prefill", "calls_leave_no_trace")
+    assert clue_of(found) == Clue("fails", "calls_leave_no_trace", "state_kept")
+    raised = failed("leading_padding_equals_deleting")
+    raised += failed("calls_leave_no_trace", raised="IndexError")
+    assert clue_of(raised) == Clue("fails", "leading_padding_equals_deleting", "positions")
+
+
+def test_nan_in_a_gradient_is_no_cause_where_outputs_are_wrong() -> None:
+    plain = Case((2,), 1, 1).id
+    nan = failed("gradients_are_right", named="nan_result", case=plain, quantity="a gradient")
+    assert clue_of(nan) == Clue("says", "nan_result", "nan_result")
+    found = clue_of(nan + failed("padded_tokens_are_inert"))
+    assert found == Clue("fails", "padded_tokens_are_inert", "layer_padding")
+
+
 def test_nan_in_half_types_is_no_cause_of_what_fails_in_wide_ones() -> None:
     half, single = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("bfloat16", "float32"))
     lost = failed(CONTRACT, named="half_precision", case=half, smallest=True)

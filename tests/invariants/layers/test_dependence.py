@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import LayerSpec
+from attnbench import CacheSpec, LayerSpec
 from attnbench.checking.check_report import CheckReport
 
 
@@ -64,6 +66,130 @@ def test_an_output_of_a_causal_layer_does_not_hang_on_how_many_tokens_follow() -
     report = checked(MovingMean, "later_tokens_are_invisible", causal=True)
     assert cause(report) == "layer_total_counts"
     assert "without the tokens from" in str(report)
+
+
+class Causal(nn.Module):
+    """Causal attention; how queries, keys and the mask follow the length is left open."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.qkv, self.table = nn.Linear(size, 3 * size), nn.Parameter(torch.randn(64, size))
+
+    def bias(self, query: Tensor) -> Tensor:
+        return query.new_zeros(())
+
+    def rates(self, length: int) -> Tensor:
+        return torch.zeros(self.size // 2, dtype=torch.float64)
+
+    def scale(self, length: int) -> float:
+        return 1.0
+
+    def near(self, at: Tensor) -> Tensor:
+        return at[:, None] >= at
+
+    def turned(self, tensor: Tensor) -> Tensor:
+        angles = torch.arange(tensor.shape[1])[:, None] * self.rates(tensor.shape[1])
+        cos, sin = angles.cos().to(tensor), angles.sin().to(tensor)
+        one, two = tensor.chunk(2, -1)
+        return torch.cat([one * cos - two * sin, one * sin + two * cos], -1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        query, key, value = self.qkv(hidden).chunk(3, -1)
+        at = torch.arange(hidden.shape[1])
+        scores = self.turned(query) @ self.turned(key).mT / self.size**0.5 + self.bias(query)
+        scores = scores * self.scale(hidden.shape[1])
+        weights = scores.masked_fill(~self.near(at), float("-inf")).softmax(-1)
+        return hidden + weights @ value
+
+
+class TemperatureByLength(Causal):
+    def scale(self, length: int) -> float:
+        return math.log(2 + length)
+
+
+class BaseByLength(Causal):
+    """Rotary positions whose base grows with the length."""
+
+    def rates(self, length: int) -> Tensor:
+        half = self.size // 2
+        return (10.0 * max(1.0, length / 2 - 1) ** 1.5) ** (-torch.arange(half) / half).double()
+
+
+class QuartersOfTheLength(Causal):
+    """A token sees what is in its own quarter of the sequence."""
+
+    def near(self, at: Tensor) -> Tensor:
+        own = at // max(1, -(-len(at) // 4))
+        return super().near(at) & (own[:, None] == own)
+
+
+class TableFromTheFront(Causal):
+    """The row of a distance in a table is counted from the end of as many rows as tokens."""
+
+    def bias(self, query: Tensor) -> Tensor:
+        length = query.shape[1]
+        at = torch.arange(length)
+        rows = self.table[:length][(length - 1 - at[:, None] + at).clamp(0, max(0, length - 1))]
+        return torch.einsum("bie,ije->bij", query, rows)
+
+
+EVEN = {"causal": True, "sizes": lambda size: max(4, size // 2 * 2)}
+
+
+@pytest.mark.parametrize("make", [TemperatureByLength, BaseByLength, QuartersOfTheLength])
+def test_a_scale_that_follows_the_length_by_design_is_not_accused_but_named(make: Any) -> None:
+    report = checked(make, "later_tokens_are_invisible", **EVEN)
+    assert report.ok, str(report)
+    assert "whether outputs may follow the number of later tokens" in str(report)
+    relative = checked(
+        make, "later_tokens_are_invisible", conventions={"positions": "relative"}, **EVEN
+    )
+    assert cause(relative) == "layer_total_counts"
+    assert "may follow the number" not in str(relative)
+
+
+def test_a_table_that_is_read_elsewhere_at_each_length_is_no_scale() -> None:
+    report = checked(TableFromTheFront, "later_tokens_are_invisible", **EVEN)
+    assert cause(report) == "layer_total_counts"
+    assert "may follow the number" not in str(report)
+
+
+class OverTheSequence(Linear):
+    def forward(self, hidden: Tensor) -> Tensor:
+        mean, deviation = hidden.mean(1, keepdim=True), hidden.std(1, False, keepdim=True)
+        return super().forward((hidden - mean) / (deviation + 1e-3))
+
+
+def test_a_norm_over_the_tokens_is_told_from_a_token_that_is_lost() -> None:
+    assert cause(checked(OverTheSequence, "outputs_depend_on_their_token")) == (
+        "layer_norm_of_tokens"
+    )
+    lost = checked(lambda size: LosesTheFirst(size), "outputs_depend_on_their_token")
+    assert cause(lost) == "layer_row_lost"
+
+
+class LosesTheFirst(Linear):
+    def forward(self, hidden: Tensor) -> Tensor:
+        output = super().forward(hidden)
+        return torch.cat([0 * output[:, :1] + 1, output[:, 1:]], 1)
+
+
+class Unused(Linear):
+    """Keeps the tokens that it has seen, and uses none."""
+
+    def forward(self, hidden: Tensor, cache: list[Tensor] | None = None) -> Tensor:
+        if cache is not None:
+            cache.append(hidden)
+        return super().forward(hidden)
+
+
+def test_a_layer_with_a_cache_uses_earlier_tokens() -> None:
+    new = CacheSpec(new=lambda module, batch_size: [])
+    fields: dict[str, Any] = {"causal": True, "accepts": ("cache",), "cache": new}
+    report = checked(Unused, "outputs_depend_on_their_token", **fields)
+    assert cause(report) == "layer_past_lost"
+    assert checked(Unused, "outputs_depend_on_their_token", window=1, **fields).ok
 
 
 class PostNorm(Linear):

@@ -66,6 +66,25 @@ class LayerPositionsCountFromTheEnd(Learned):
         return where[:, -1:] - where
 
 
+@_uncached("own", killers=("later_tokens_are_invisible",))
+class DistancesFromTheFrontOfATable(Learned):
+    """A bias by distance is read from the end of as many rows of a table as there are tokens."""
+
+    def bias(self, own: Tensor, slots: Tensor) -> Tensor | None:
+        rows = len(own) - 1 - (own[:, None] - slots).clamp_min(0)
+        return (97.0 * rows * rows).sin()
+
+
+@_growing("lucidrains/audiolm-pytorch#265", killers=("outputs_depend_on_their_token",))
+class AttentionUnused(Layer):
+    """What attention gives is dropped: the residual is added to itself."""
+
+    def block(
+        self, block: int, hidden: Tensor, where: Tensor, real: Tensor | None, cache: Cache | None
+    ) -> Tensor:
+        return hidden + 0 * super().block(block, hidden, where, real, cache)
+
+
 @_growing("own", killers=("calls_may_be_cut_anywhere",))
 class StepsForgetThePast(Layer):
     """The positions of a later call begin at 0 again."""

@@ -6,6 +6,7 @@ between models (cross-attention, causal flags beside masks) has no layer here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from attnbench_zoo.twins.layers import (
     RINGED,
     SLOPED,
     STATIC,
+    UNCACHED,
     Banded,
     Layer,
     Learned,
@@ -162,6 +164,17 @@ class BaseFollowsTheLength(Layer):
     def table(self, where: Tensor, length: int) -> tuple[Tensor, Tensor]:
         longest = where.amax(-1, keepdim=True).clamp_min(8) if where.numel() else where
         return super().table(where * 8.0 / longest, length)
+
+
+@_design(UNCACHED.spec, accepts=())
+class TemperatureFollowsTheLength(Learned):
+    """Scores are multiplied by a logarithm of the number of tokens, and no cache shows it."""
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        longer = math.log(2 + key.shape[2])
+        return super().attend(query * longer, key, value, allowed, bias)
 
 
 @_design(PARTED.spec, exempt=dict.fromkeys(_COMPARED, _LOSSY))
