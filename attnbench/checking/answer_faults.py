@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError, RefusalError
@@ -18,6 +19,9 @@ from attnbench.processes.tracebacks import is_own_code
 from attnbench.subject.devices import generator_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, largest
+
+_DROPPING = ("dropout", "bernoulli", "attention")
+"""Parts of the names of functions that draw numbers to drop something."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
         generator = generator_of(case.device)
         state = generator.get_state()
         repeat = subject.output(module, inputs)
-        drew = not torch.equal(state, generator.get_state())
+        draw = None if torch.equal(state, generator.get_state()) else _Draws(generator)
     except RefusalError:
         raise
     except (Exception, SystemExit) as error:
@@ -60,7 +64,40 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
     if bool(first.isnan().any()):
         scores = subject.scores(module, inputs)  # NaN compares as false
         return _nan(subject, first, case, scores is not None and not bool((scores < inf).all()))
-    return _random(subject, first, repeat, drew=drew)
+    if draw is not None:
+        draw.look_at(lambda: subject.output(module, inputs))
+    return _random(subject, first, repeat, draw)
+
+
+class _DrawnError(Exception):
+    """Raised where the first random numbers of a call are drawn."""
+
+
+class _Draws(TorchFunctionMode):
+    """Finds what draws the first random numbers of a call, and where."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator, self.name, self.line = generator, "", ""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        state = self.generator.get_state()
+        result = function(*args, **(kwargs or {}))
+        if not torch.equal(state, self.generator.get_state()):
+            raise _DrawnError(function.__name__)
+        return result
+
+    def look_at(self, call: Callable[[], Tensor]) -> None:
+        """Call it once more, until it draws."""
+        try:
+            with self:
+                call()
+        except Exception as error:
+            drawn = error if isinstance(error, _DrawnError) else error.__context__
+            if isinstance(drawn, _DrawnError):
+                self.name, self.line = str(drawn), source_line_of(drawn) or ""
 
 
 def raised_text(subject: Subject, error: BaseException) -> str:
@@ -112,7 +149,7 @@ def _nan(subject: Subject, output: Tensor, case: Case, has_nan_scores: bool) -> 
     return Fault("nan", text, cause)
 
 
-def _random(subject: Subject, first: Tensor, repeat: Tensor, *, drew: bool) -> Fault | None:
+def _random(subject: Subject, first: Tensor, repeat: Tensor, draw: _Draws | None) -> Fault | None:
     if first.numel() == 0:
         return None
     # the order of sums on a device may account for a few units in the last place
@@ -123,8 +160,12 @@ def _random(subject: Subject, first: Tensor, repeat: Tensor, *, drew: bool) -> F
     index = _first_index(difference)
     values = f"{first[index].item():.6g}, then {repeat[index].item():.6g} for the same call"
     text = f"{subject.name} answers differently the second time: output{list(index)} = {values}"
-    text += ", in which it draws random numbers" if drew else ""
-    return Fault("random", text, "not_deterministic" if drew else "kept_or_unwritten")
+    if draw is None:
+        return Fault("random", text, "kept_or_unwritten")
+    by = f" by {draw.name}" * bool(draw.name) + f" ({draw.line})" * bool(draw.line)
+    drops = any(part in draw.name for part in _DROPPING)
+    cause = "dropout_in_evaluation" if drops else "not_deterministic"
+    return Fault("random", f"{text}, in which it draws random numbers{by}", cause)
 
 
 def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()) -> str | None:

@@ -45,3 +45,42 @@ def test_scores_that_are_nan_are_told_as_scores() -> None:
     spec = attnbench.ScoringSpec(name="logs", make=lambda q, k: Logarithm(), equal_sizes=True)
     report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
     assert "a score is NaN or +inf for a finite query and key (likely cause)" in str(report)
+
+
+class Draws(torch.nn.Module):
+    """A layer that draws numbers in evaluation, each kind in a line of its own."""
+
+    def __init__(self, size: int, kind: str) -> None:
+        super().__init__()
+        self.linear, self.kind = torch.nn.Linear(size, size), kind
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Output ``(B, L, E)``."""
+        output: Tensor = self.linear(hidden)
+        if self.kind == "path":
+            return output * output.new_empty(len(output), 1, 1).bernoulli_(0.5)
+        if self.kind == "dropout":
+            return torch.nn.functional.dropout(output, 0.5)
+        if self.kind == "attention":
+            attend = torch.nn.functional.scaled_dot_product_attention
+            return attend(output, output, output, dropout_p=0.5)
+        return output + torch.randn_like(output)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "cause"),
+    [
+        ("path", "bernoulli_", "dropout_in_evaluation"),
+        ("dropout", "dropout", "dropout_in_evaluation"),
+        ("attention", "scaled_dot_product_attention", "dropout_in_evaluation"),
+        ("noise", "randn_like", "not_deterministic"),
+    ],
+)
+def test_what_draws_random_numbers_in_evaluation_is_named(kind: str, name: str, cause: str) -> None:
+    spec = attnbench.LayerSpec(name="draws", make=lambda size: Draws(size, kind))
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    (outcome,) = report.outcomes
+    assert outcome.failure is not None
+    assert outcome.failure.cause == cause
+    assert f"in which it draws random numbers by {name} (" in outcome.reason
+    assert "test_answer_faults.py:" in outcome.reason

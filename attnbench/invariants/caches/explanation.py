@@ -51,7 +51,9 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         text = _left(stage, found)
         if text:
             return text
-    cuts = _other_cuts(stage, found) + _unread(stage, found) if judged == "split" else ""
+    cuts = ""
+    if judged == "split":
+        cuts = _other_cuts(stage, found) + _unread(stage, found) + _unwritten(stage, found)
     return seen_tokens(stage, judged, found) + cuts + _in_double(stage, judged, found)
 
 
@@ -65,11 +67,11 @@ def _left(stage: Stage, found: FoundError) -> str:
             cache = subject.new_cache(module, begin.count)
             tokens = stage.tokens[: begin.count, :3].clone()
             _, cache = subject.call(module, tokens, None, cache)
-            before = {place: tensor.clone() for place, tensor in _tensors_of(cache)}
+            before = _copies_of(cache)
             cache = subject.select(cache, torch.tensor(select.rows, device=tokens.device))
     except Exception:  # the program itself reports other errors
         return ""
-    changed, left = _left_by_selection(before, dict(_tensors_of(cache)), begin.count)
+    changed, left = _changes(before, dict(_tensors_of(cache)), begin.count)
     if not left:
         return ""
     of = ", ".join(changed) or "no tensor of the cache"
@@ -97,6 +99,34 @@ def _unread(stage: Stage, found: FoundError) -> str:
     if not read[True] or not read[False] or len(read[False]) > _NAMED:
         return ""
     return f"\n  the next call does not read {either(read[False])}, which the cache holds"
+
+
+def _unwritten(stage: Stage, found: FoundError) -> str:
+    """The tensors of a cache that one of the calls leaves, where a first call on more does not."""
+    subject, module, tokens = stage.subject, stage.module(), stage.tokens[:2]
+    counts = {step.count for step in found.steps if step.kind == "append"}
+    if "source" in subject.accepts:
+        return ""
+    try:
+        with torch.no_grad():
+            cache = subject.new_cache(module, 2)
+            new = _copies_of(cache)
+            _, cache = subject.call(module, tokens[:, :3].clone(), None, cache)
+            held, (written, _) = _copies_of(cache), _changes(new, _copies_of(cache), 2)
+            for count in sorted(counts):
+                given, after = copy.deepcopy(cache), tokens[:, 3 : 3 + count].clone()
+                _, given = subject.call(module, after, None, given)
+                left = [text for text in _changes(held, _copies_of(given), 2)[1] if text in written]
+                if left and count:
+                    tokens_given = f"{count} token{'s' * (count > 1)}"
+                    return f"\n  a call on {tokens_given} leaves {either(left)} as it was"
+    except Exception:  # the program itself reports other errors
+        return ""
+    return ""
+
+
+def _copies_of(cache: Any) -> dict[str, Tensor]:
+    return {place: tensor.clone() for place, tensor in _tensors_of(cache)}
 
 
 def _lengths(stage: Stage) -> str:
@@ -210,10 +240,10 @@ def _tensors(held: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple
         yield from _tensors(part, place, seen, depth + 1)
 
 
-def _left_by_selection(
+def _changes(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], rows: int
 ) -> tuple[list[str], list[str]]:
-    """The tensors that a selection has changed, and those with all rows that it has not.
+    """The tensors that an operation has changed, and those with all rows that it has not.
 
     Args:
         before, after: copies of the cache's tensors by place.

@@ -197,3 +197,33 @@ def test_what_a_cache_holds_and_the_next_call_does_not_read_is_named(count_is_re
     assert report.ok == count_is_read
     told = "the next call does not read cache['count'] (1,), which the cache holds"
     assert (told in str(report)) == (not count_is_read)
+
+
+class Shifted(nn.Module):
+    """A token and the one before it, which a call on one token does not keep for the next."""
+
+    def __init__(self, size: int, is_kept: bool = False) -> None:
+        super().__init__()
+        self.linear, self.is_kept = nn.Linear(size, size), is_kept
+
+    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        before = hidden.new_zeros(len(hidden), 1, hidden.shape[-1])
+        before = before if cache is None else cache.get("last", before)
+        if cache is not None and hidden.shape[1] > (not self.is_kept):
+            cache["last"] = hidden[:, -1:]
+        return self.linear(hidden) + torch.cat([before, hidden], 1)[:, :-1]
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_what_a_call_does_not_write_to_a_cache_is_named(is_kept: bool) -> None:
+    spec = LayerSpec(
+        name="shifted",
+        make=lambda size: Shifted(size, is_kept),
+        causal=True,
+        accepts=("cache",),
+        cache=CacheSpec(new=lambda module, batch_size: {}),
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
+    assert report.ok == is_kept
+    told = "a call on 1 token leaves cache['last'] (2, 1, 8) as it was"
+    assert (told in str(report)) == (not is_kept)
