@@ -34,7 +34,7 @@ def code_lines(
     """Where the user's code that computes a subject's answer is defined, and which lines ran.
 
     That is the kernel, the function or class that an adapter calls, the class of the module that
-    ``make`` returns, or else ``make``; ``None`` if no source of any is at hand. With the name of an
+    ``make`` returns or of one within it, or else ``make``; ``None`` if no source of any is at hand. With the name of an
     invariant and the id of a case, its check runs again, and shows the lines that it reaches.
     """
     ran = _lines_run(subject, invariant, case) if invariant and case else ()
@@ -79,7 +79,7 @@ def _parts(subject: Subject) -> Iterator[Any]:
     for holder in (spec, make):
         yield getattr(holder, "callee", None)
     with contextlib.suppress(Exception):  # what is wrong with it, its check has told
-        yield type(subject.make(4, 4, 4))
+        yield from dict.fromkeys(type(part) for part in subject.make(4, 4, 4).modules())
     yield make
 
 

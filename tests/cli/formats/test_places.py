@@ -20,7 +20,7 @@ CODE = '''\
 
 import torch
 from attnbench import ScoringSpec
-from attnbench.adapters import sdpa
+from attnbench.adapters import layer, sdpa
 
 
 def rows(x):
@@ -45,8 +45,14 @@ def fused(query, key, value, attn_mask=None):
     return scores.softmax(-1) @ value
 
 
+class Block(torch.nn.Module):
+    def forward(self, x):
+        return fused(x, x, x)
+
+
 SPEC = ScoringSpec(name="mine", make=lambda q, k: Mine(q), equal_sizes=True)
 FUSED = sdpa(fused)
+LAYER = layer(lambda size: Block(), name="block")
 '''
 EDITS = {
     "SPEC": [9, *range(12, 23)],
@@ -85,6 +91,7 @@ def test_without_a_change_under_review_it_is_the_line_where_the_computation_begi
     monkeypatch.delenv("GITHUB_BASE_REF", raising=False)
     assert place_of("SPEC") == Place("mine.py", 17)
     assert place_of("FUSED") == Place("mine.py", 25)
+    assert place_of("LAYER") == Place("mine.py", 31)
     monkeypatch.setenv("GITHUB_BASE_REF", "not-fetched")
     assert place_of("SPEC") == Place("mine.py", 17)
 
@@ -170,7 +177,7 @@ def test_a_comment_that_was_changed_stands_behind_a_value_that_was(
     (repository / "mine.py").write_text(change)
     git(repository, "commit", "-q", "-a", "-m", "a bug")
     monkeypatch.setenv("GITHUB_BASE_REF", "main")
-    assert place_of("FUSED") == Place("mine.py", 30)
+    assert place_of("FUSED") == Place("mine.py", 35)
 
 
 def test_a_line_that_was_removed_stands_at_the_one_before_it(
