@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -46,56 +46,60 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         if played(narrow, judged, found.steps) is None:
             return _NARROW
     if judged == "ledger":
-        return _lengths(stage)
+        return _text(_lengths, stage, found)
     if judged == "rows" and "select" in kinds:
-        text = _left(stage, found)
+        text = _text(_left, stage, found)
         if text:
             return text
-    cuts = ""
-    if judged == "split":
-        cuts = _other_cuts(stage, found) + _unread(stage, found) + _unwritten(stage, found)
-    return seen_tokens(stage, judged, found) + cuts + _in_double(stage, judged, found)
+    cuts = (_other_cuts, _unread, _unwritten) if judged == "split" else ()
+    texts = [_text(of, stage, found) for of in cuts]
+    return seen_tokens(stage, judged, found) + "".join(texts) + _in_double(stage, judged, found)
+
+
+def _text(of: Callable[[Stage, FoundError], str], stage: Stage, found: FoundError) -> str:
+    """A sentence; empty where a call raises, which the program itself reports."""
+    try:
+        with torch.no_grad():
+            return of(stage, found)
+    except Exception:
+        return ""
+
+
+def _after(stage: Stage, rows: int, *counts: int) -> tuple[nn.Module, Any]:
+    """A module, and its cache of some rows after calls on so many tokens each."""
+    module, start = stage.module(), 0
+    cache = stage.subject.new_cache(module, rows)
+    for count in counts:
+        tokens = stage.tokens[:rows, start : start + count].clone()
+        _, cache = stage.subject.call(module, tokens, None, cache)
+        start += count
+    return module, cache
 
 
 def _left(stage: Stage, found: FoundError) -> str:
     """The tensors that the first selection of a program changes, and those that it leaves."""
-    subject, module = stage.subject, stage.module()
     begin, *rest = found.steps
     select = next(step for step in rest if step.kind == "select")
-    try:
-        with torch.no_grad():
-            cache = subject.new_cache(module, begin.count)
-            tokens = stage.tokens[: begin.count, :3].clone()
-            _, cache = subject.call(module, tokens, None, cache)
-            before = _copies_of(cache)
-            cache = subject.select(cache, torch.tensor(select.rows, device=tokens.device))
-    except Exception:  # the program itself reports other errors
-        return ""
-    changed, left = _changes(before, dict(_tensors_of(cache)), begin.count)
-    if not left:
-        return ""
+    _, cache = _after(stage, begin.count, 3)
+    before = {place: tensor.clone() for place, tensor in _tensors_of(cache)}
+    cache = stage.subject.select(cache, torch.tensor(select.rows, device=stage.tokens.device))
+    changed, left = _changes(before, cache, begin.count)
     of = ", ".join(changed) or "no tensor of the cache"
-    return f"\n  select changes {of}, and leaves {', '.join(left)} as it was"
+    return f"\n  select changes {of}, and leaves {', '.join(left)} as it was" if left else ""
 
 
 def _unread(stage: Stage, found: FoundError) -> str:
     """The tensors of a cache on which the next call does not depend, where it does on others."""
-    subject, module = stage.subject, stage.module()
-    tokens = stage.tokens[:1, : 3 + found.steps[-1].count].clone()
+    module, held = _after(stage, 1, 3)
+    tokens = stage.tokens[:1, 3 : 3 + found.steps[-1].count].clone()
     read: dict[bool, list[str]] = {True: [], False: []}
-    try:
-        with torch.no_grad():
-            _, held = subject.call(module, tokens[:, :3], None, subject.new_cache(module, 1))
-            expected, _ = subject.call(module, tokens[:, 3:], None, copy.deepcopy(held))
-            for number, (place, tensor) in enumerate(_tensors_of(held)):
-                if tensor.numel() and tensor.is_floating_point():
-                    cache = copy.deepcopy(held)
-                    list(_tensors_of(cache))[number][1].nan_to_num_().add_(1.0)
-                    got, _ = subject.call(module, tokens[:, 3:], None, cache)
-                    text = f"{place} {tuple(tensor.shape)}"
-                    read[not torch.equal(got, expected)].append(text)
-    except Exception:  # the program itself reports other errors
-        return ""
+    expected, _ = stage.subject.call(module, tokens, None, copy.deepcopy(held))
+    for number, (place, tensor) in enumerate(_tensors_of(held)):
+        if tensor.numel() and tensor.is_floating_point():
+            cache = copy.deepcopy(held)
+            list(_tensors_of(cache))[number][1].nan_to_num_().add_(1.0)
+            got, _ = stage.subject.call(module, tokens, None, cache)
+            read[not torch.equal(got, expected)].append(f"{place} {tuple(tensor.shape)}")
     if not read[True] or not read[False] or len(read[False]) > _NAMED:
         return ""
     return f"\n  the next call does not read {either(read[False])}, which the cache holds"
@@ -103,70 +107,40 @@ def _unread(stage: Stage, found: FoundError) -> str:
 
 def _unwritten(stage: Stage, found: FoundError) -> str:
     """The tensors of a cache that one of the calls leaves, where a first call on more does not."""
-    subject, module, tokens = stage.subject, stage.module(), stage.tokens[:2]
-    counts = {step.count for step in found.steps if step.kind == "append"}
-    if "source" in subject.accepts:
+    if "source" in stage.subject.accepts:
         return ""
-    try:
-        with torch.no_grad():
-            cache = subject.new_cache(module, 2)
-            new = _copies_of(cache)
-            _, cache = subject.call(module, tokens[:, :3].clone(), None, cache)
-            held, (written, _) = _copies_of(cache), _changes(new, _copies_of(cache), 2)
-            for count in sorted(counts):
-                given, after = copy.deepcopy(cache), tokens[:, 3 : 3 + count].clone()
-                _, given = subject.call(module, after, None, given)
-                left = [text for text in _changes(held, _copies_of(given), 2)[1] if text in written]
-                if left and count:
-                    tokens_given = f"{count} token{'s' * (count > 1)}"
-                    return f"\n  a call on {tokens_given} leaves {either(left)} as it was"
-    except Exception:  # the program itself reports other errors
-        return ""
+    held = _after(stage, 2, 3)[1]
+    written, _ = _changes(dict(_tensors_of(_after(stage, 2)[1])), held, 2)
+    for count in sorted({step.count for step in found.steps if step.kind == "append"} - {0}):
+        _, unchanged = _changes(dict(_tensors_of(held)), _after(stage, 2, 3, count)[1], 2)
+        left = [text for text in unchanged if text in written]
+        if left:
+            tokens = f"{count} token{'s' * (count > 1)}"
+            return f"\n  a call on {tokens} leaves {either(left)} as it was"
     return ""
 
 
-def _copies_of(cache: Any) -> dict[str, Tensor]:
-    return {place: tensor.clone() for place, tensor in _tensors_of(cache)}
-
-
-def _lengths(stage: Stage) -> str:
+def _lengths(stage: Stage, found: FoundError) -> str:
     """The lengths that a new cache reports after each of some appends."""
-    texts: list[str] = []
+    spec, texts = stage.subject.spec.cache, []
+    assert spec is not None
+    assert spec.length is not None
     for counts in ((1,), (3,), (1, 1), (3, 2)):
-        try:
-            length_text = _length_after(stage, counts)
-        except Exception:  # the program itself reports other errors
-            return ""
-        texts.append(f"{length_text!r} after {' + '.join(map(str, counts))}")
+        length = spec.length(_after(stage, 1, *counts)[1])
+        texts.append(f"{length!r} after {' + '.join(map(str, counts))}")
     return f"\n  a new cache says {', '.join(texts)}"
-
-
-def _length_after(stage: Stage, counts: tuple[int, ...]) -> object:
-    subject, module, start = stage.subject, stage.module(), 0
-    with torch.no_grad():
-        cache = subject.new_cache(module, 1)
-        for count in counts:
-            tokens = stage.tokens[:1, start : start + count].clone()
-            _, cache = subject.call(module, tokens, None, cache)
-            start += count
-    assert subject.spec.cache is not None
-    assert subject.spec.cache.length is not None
-    return subject.spec.cache.length(cache)
 
 
 def _selects_both_ways(stage: Stage) -> bool:
     """Whether a selection that returns another cache also changes the given one."""
-    subject, module = stage.subject, stage.module()
-    tokens = stage.tokens[:2]
+    subject, step = stage.subject, stage.tokens[:2, 3:4].clone()
     try:
         with torch.no_grad():
-            cache = subject.new_cache(module, 2)
-            _, cache = subject.call(module, tokens[:, :3], None, cache)
+            module, cache = _after(stage, 2, 3)
             before = copy.deepcopy(cache)
-            given = subject.select(cache, torch.tensor([1, 0], device=tokens.device))
+            given = subject.select(cache, torch.tensor([1, 0], device=step.device))
             if given is cache:
                 return False
-            step = tokens[:, 3:4]
             expected, _ = subject.call(module, step, None, before)
     except Exception:  # the program itself reports other errors
         return False
@@ -240,20 +214,19 @@ def _tensors(held: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple
         yield from _tensors(part, place, seen, depth + 1)
 
 
-def _changes(
-    before: Mapping[str, Tensor], after: Mapping[str, Tensor], rows: int
-) -> tuple[list[str], list[str]]:
+def _changes(before: Mapping[str, Tensor], after: Any, rows: int) -> tuple[list[str], list[str]]:
     """The tensors that an operation has changed, and those with all rows that it has not.
 
     Args:
-        before, after: copies of the cache's tensors by place.
+        before: copies of the cache's tensors by place.
+        after: the cache afterwards.
         rows: number of rows before.
 
     Returns:
         Their places and shapes in words.
     """
     changed, left = [], []
-    for place, tensor in after.items():
+    for place, tensor in _tensors_of(after):
         old = before.get(place)
         description = f"{place} {tuple(tensor.shape)}"
         if old is None or old.shape != tensor.shape or not torch.equal(old, tensor):

@@ -192,6 +192,37 @@ def test_a_layer_with_a_cache_uses_earlier_tokens() -> None:
     assert checked(Unused, "outputs_depend_on_their_token", window=1, **fields).ok
 
 
+class PreNorm(Linear):
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.norm = nn.LayerNorm(size)
+
+    def forward(self, hidden: Tensor, cache: list[Tensor] | None = None) -> Tensor:
+        return hidden + self.linear(self.norm(hidden)).cumsum(1)
+
+
+class Dilated(Linear):
+    """A token and the one eight places before it."""
+
+    def forward(self, hidden: Tensor, cache: list[Tensor] | None = None) -> Tensor:
+        earlier = nn.functional.pad(hidden, (0, 0, 8, 0))[:, : hidden.shape[1]]
+        return hidden + super().forward(earlier)
+
+
+def test_a_layer_that_skips_tokens_uses_some_of_many() -> None:
+    new = CacheSpec(new=lambda module, batch_size: [])
+    fields: dict[str, Any] = {"causal": True, "accepts": ("cache",), "cache": new}
+    report = checked(Dilated, "outputs_depend_on_their_token", **fields)
+    assert report.ok, str(report)
+
+
+def test_a_norm_of_few_features_leaves_nothing_to_remember() -> None:
+    new = CacheSpec(new=lambda module, batch_size: [])
+    fields: dict[str, Any] = {"causal": True, "accepts": ("cache",), "cache": new}
+    report = checked(PreNorm, "outputs_depend_on_their_token", **fields)
+    assert report.ok, str(report)
+
+
 class PostNorm(Linear):
     def __init__(self, size: int) -> None:
         super().__init__(size)
