@@ -34,8 +34,9 @@ def code_lines(
     """Where the user's code that computes a subject's answer is defined, and which lines ran.
 
     That is the kernel, the function or class that an adapter calls, the class of the module that
-    ``make`` returns or of one within it, or else ``make``; ``None`` if no source of any is at hand. With the name of an
-    invariant and the id of a case, its check runs again, and shows the lines that it reaches.
+    ``make`` returns or of one within it, or else ``make``; ``None`` if no source of any is at hand.
+    With the name of an invariant and the id of a case, its check runs again, and shows the lines
+    that it reaches.
     """
     ran = _lines_run(subject, invariant, case) if invariant and case else ()
     for part in _parts(subject):
