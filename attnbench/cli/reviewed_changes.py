@@ -18,7 +18,7 @@ _BASE_BRANCHES = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
 """Variables that hold the branch into which a change is to be merged."""
 _HUNK = re.compile(r"^(?=@@ -\S+ \+\d+)", re.MULTILINE)
 _ADDED = re.compile(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
-_SEARCH_S = 120.0
+_SEARCH_S = 240.0
 """Seconds after which no further hunk is tried."""
 
 
@@ -43,7 +43,8 @@ def hunks_of(file: str) -> list[Hunk]:
         if diff is None:
             continue
         head, *bodies = _HUNK.split(diff)
-        return [Hunk(file, _lines(body), head + body) for body in bodies]
+        pieces = [piece for body in bodies for piece in _line_by_line(body)]
+        return [Hunk(file, _lines(piece), head + piece) for piece in pieces]
     return []
 
 
@@ -81,6 +82,17 @@ def culprit(hunks: Sequence[Hunk], command: str, failures: int) -> Hunk | None:
         finally:
             _git(Path(root.strip()), "worktree", "remove", "--force", str(copy))
     return found
+
+
+def _line_by_line(body: str) -> list[str]:
+    """A hunk, as one of each line if it has as many lines as before."""
+    head, *lines = body.splitlines(keepends=True)
+    old, new = ([line for line in lines if line[0] == sign] for sign in "-+")
+    if len(old) != len(new) or len(old) + len(new) < len(lines):
+        return [body]
+    first = _lines(head)[0]
+    places = (f"@@ -{first + i} +{first + i} @@\n" for i in range(len(new)))
+    return ["".join(piece) for piece in zip(places, old, new, strict=True)]
 
 
 def _lines(body: str) -> range:

@@ -29,14 +29,15 @@ COMMAND = "attnbench check mine.py:SPEC --profile quick --invariant=unit_varianc
 
 @pytest.fixture
 def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with two changes against the base branch, of which the second is a mistake."""
+    """A file with three changed lines against the base branch, of which the last is a mistake."""
     path = tmp_path / "mine.py"
     path.write_text(CODE)
     git(tmp_path, "init", "-q", "-b", "main")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "right")
     git(tmp_path, "update-ref", "refs/remotes/origin/main", "HEAD")
-    path.write_text(CODE.replace("shape[-1]", "size(-1)").replace("scores * scale", "scores"))
+    text = CODE.replace("shape[-1]", "size(-1)").replace("key.mT", "key.transpose(-2, -1)")
+    path.write_text(text.replace("scores * scale", "scores"))
     git(tmp_path, "commit", "-q", "-a", "-m", "a bug")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GITHUB_BASE_REF", "main")
@@ -46,9 +47,9 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 def test_it_is_the_one_without_which_the_check_passes(changed: Path) -> None:
     hunks = hunks_of(str(changed))
-    assert [list(hunk.lines) for hunk in hunks] == [[7], [9]]
-    assert culprit(hunks, COMMAND, 1) == hunks[1]
-    assert culprit(hunks[:1], COMMAND, 1) is None
+    assert [list(hunk.lines) for hunk in hunks] == [[7], [8], [9]]
+    assert culprit(hunks, COMMAND, 1) == hunks[2]
+    assert culprit(hunks[:2], COMMAND, 1) is None
     trees = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(trees.stdout.splitlines()) == 1
 
