@@ -11,6 +11,7 @@ from torch import nn
 
 from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.specs import MechanismSpec
+from attnbench.subject.styles.argument_names import CACHES
 from attnbench.subject.styles.callee import name_of
 from attnbench.subject.styles.fitting import better, fitting
 from attnbench.subject.styles.flexible import flex
@@ -82,11 +83,20 @@ pools {key}, write beside it a class that hands out its weights, and check that 
           return weights @ value, weights"""
 
 
+_LAYER = """
+{name} may be a layer: write beside it, and check that, with the sizes that it takes:
+  SPEC = attnbench.adapters.layer({name}, sizes=lambda size: max(2, size // 2 * 2))"""
+
+
 def _without_values(target: Any) -> str:
     """What to write beside a class that takes a query and what it attends to, and no values."""
     keywords = keywords_of(target.forward) if hasattr(target, "forward") else None
     names = [name for name in keywords.names if name != "self"] if keywords else []
-    if not inspect.isclass(target) or len(names) != 2:
+    if not inspect.isclass(target) or not names:
+        return ""
+    if len(names) == 1 or "mask" in names[1] or names[1] in CACHES:
+        return _LAYER.format(name=name_of(target))
+    if len(names) != 2:
         return ""
     return _POOLED.format(name=name_of(target), query=names[0], key=names[1])
 

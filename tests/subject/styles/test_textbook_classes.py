@@ -277,6 +277,24 @@ def test_a_class_without_values_is_told_the_class_to_write_which_works() -> None
     assert report.ok, report
 
 
+class Block(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, slf_attn_mask: Tensor | None = None) -> Tensor:
+        output: Tensor = self.linear(hidden)
+        return output
+
+
+def test_a_class_of_hidden_states_and_a_mask_is_told_the_spec_of_a_layer() -> None:
+    with pytest.raises(
+        StyleError, match=r"SPEC = attnbench.adapters.layer\(Block, sizes="
+    ) as raised:
+        adapted(Block)
+    assert "class Pooled" not in str(raised.value)
+
+
 class ValuesFirst(nn.Module):
     """Heads on an axis of their own, over which a mask ``(B, 1, L, S)`` broadcasts."""
 
