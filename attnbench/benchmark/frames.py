@@ -14,15 +14,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from attnbench.benchmark.contract import LAYER_DIRECTIONS
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.records.store import read_all
 from attnbench.errors import RecordError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["asv_frame", "load", "records_frame"]
 
@@ -49,8 +48,6 @@ def load(*paths: Path) -> pd.DataFrame:
     Raises:
         RecordError: a path is missing, contains neither, or is damaged.
     """
-    import pandas as pd  # takes 0.5 s to import
-
     frames = [
         asv_frame(path) if (path / "benchmarks.json").is_file() else records_frame(read_all([path]))
         for path in paths
@@ -64,8 +61,6 @@ def records_frame(records: Iterable[Record]) -> pd.DataFrame:
     The entries of ``machine``, ``versions``, ``sentinel`` and ``inputs`` become columns. The
     samples are left out; the column ``samples`` holds their number.
     """
-    import pandas as pd
-
     rows = []
     for record in records:
         row: dict[str, Any] = {"source": "attnbench"}
@@ -89,8 +84,6 @@ def asv_frame(folder: Path) -> pd.DataFrame:
     Raises:
         RecordError: the folder has no such results, or a file is damaged or of another version.
     """
-    import pandas as pd
-
     benchmarks = _json(folder / "benchmarks.json", version=ASV_FORMAT)
     suite = {n: row for n, row in benchmarks.items() if isinstance(row, dict) and "subject" in row}
     files = [path for path in sorted(folder.glob("*/*.json")) if path.name != "machine.json"]

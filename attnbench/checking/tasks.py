@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from attnbench.cases.case import Case
 from attnbench.errors import UsageError
 from attnbench.registry.address import Address
+from attnbench.registry.catalog import registry, spec_key
+from attnbench.specs import LayerSpec, MechanismSpec
+from attnbench.specs.conventions import Conventions
 
 if TYPE_CHECKING:
     from attnbench.checking.code_lines import CodeLines
@@ -24,7 +28,6 @@ def probed(target: Address, call: str | None = None) -> dict[str, Any]:
     Raises:
         UsageError: the target is no function, module or mechanism.
     """
-    from attnbench.specs import MechanismSpec
     from attnbench.subject.lookup import attribute, resolve
     from attnbench.subject.probing.probe_result import probe
 
@@ -44,8 +47,6 @@ def probed(target: Address, call: str | None = None) -> dict[str, Any]:
 
 def loaded_plugins() -> list[dict[str, Any]]:
     """Load every plugin; returns a row for each, with the error if it failed."""
-    from attnbench.registry.catalog import registry, spec_key
-
     return [
         {
             **plugin.as_row(),
@@ -59,8 +60,6 @@ def loaded_plugins() -> list[dict[str, Any]]:
 
 def plugins_and_shadows() -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of all plugins, and a sentence for each built-in name that one registers too."""
-    from attnbench.registry.catalog import registry
-
     return loaded_plugins(), registry().shadowed
 
 
@@ -100,9 +99,6 @@ def subject_rows(
 
 def _layer(subject: Any, size: int | None) -> dict[str, Any] | None:
     """The fields of a layer's spec on calls and caches; ``None`` for other subjects."""
-    from attnbench.cases.case import Case
-    from attnbench.specs import LayerSpec
-
     maker = subject.maker
     if not isinstance(maker, LayerSpec):
         return None
@@ -142,7 +138,6 @@ def invariant_rows() -> list[dict[str, Any]]:
 def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
     """The kernels of a scoring function in the order of ``kernel="auto"``, with their refusals."""
     from attnbench.attention.dispatch import choices
-    from attnbench.cases.case import Case
 
     if subject.kind != "scoring":
         return []
@@ -173,8 +168,6 @@ def adapted_fields(target: Address, style: str | None) -> dict[str, Any]:
     Raises:
         AttnbenchError: there is no such target, it already is a spec, or the style does not fit.
     """
-    from attnbench.errors import UsageError
-    from attnbench.specs.conventions import Conventions
     from attnbench.subject.lookup import resolve
     from attnbench.subject.styles.callee import AdaptedSpec
 

@@ -22,7 +22,6 @@ from attnbench.processes.pool import Task
 
 if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Row
-    from attnbench.benchmark.workloads import Selection
 
 
 def command(

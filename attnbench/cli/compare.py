@@ -26,7 +26,6 @@ from attnbench.report.verdict_tables import (
 if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Duel
     from attnbench.cli.duel_plan import Plan
-    from attnbench.report.notebook_tables import Comparison
 
 _MEASURED = ("margin", "looks", "pairs", "seconds", "row_s", "load")
 
