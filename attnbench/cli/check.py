@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from attnbench.checking import parallel
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.coverage import Gap, coverage_of
@@ -24,6 +25,7 @@ from attnbench.cli.configuration import check_defaults
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.formats import FORMATS, formats_of
 from attnbench.cli.formats.places import findings_of
+from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
 from attnbench.cli.printing.outcome_tables import Screen
 from attnbench.cli.printing.outputs import check_writable, write_file
 from attnbench.cli.printing.tables import print_line, progress
@@ -111,9 +113,6 @@ def command(
     the same for every subject, and drawn ones, which are random. Each subject runs in its own
     process. If that hangs or dies, it is recorded as the outcome, and the other subjects go on.
     """
-    from attnbench.checking import parallel
-    from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
-
     started = time.monotonic()
     if watch:
         return watched(targets or ())

@@ -9,6 +9,7 @@ import typer
 
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.plugin_loading import load_plugins
 from attnbench.cli.printing.tables import print_json, print_line, print_table
 from attnbench.errors import UsageError
 from attnbench.processes.pool import GIB, Task, call
@@ -70,8 +71,6 @@ def command(
     submodule and operation at which the ways part are named, and the exit code is 1. Of more than
     two ways, each is compared with the first.
     """
-    from attnbench.cli.plugin_loading import load_plugins
-
     question, values = _question(attention, paths, cache, dtype, batch)
     plugins = load_plugins(strict=strict)
     rows = _rows(

@@ -15,8 +15,10 @@ import typer
 from attnbench.cli.exit_codes import OK, VIOLATED
 from attnbench.cli.installed_versions import installed_version, version_problems
 from attnbench.cli.options import AsJson
+from attnbench.cli.plugin_loading import load_plugins
 from attnbench.cli.printing.tables import print_json, print_line
 from attnbench.errors import AttnbenchError, UsageError, check_name
+from attnbench.processes.pool import Task, call
 from attnbench.specs import DTYPES
 
 _FUNCTION = "attnbench.benchmark.machine.sdpa_backends:backend_rows"
@@ -45,9 +47,6 @@ def command(
     for name in dtype or ():
         check_name("dtype", name, DTYPES, UsageError)
     if installed_version("torch"):
-        from attnbench.cli.plugin_loading import load_plugins
-        from attnbench.processes.pool import Task, call
-
         arguments = {"sizes": size, "dtypes": dtype or ["float32"]}
         try:
             backends = call(Task("torch's attention", _FUNCTION, arguments, timeout_s=_TIMEOUT_S))

@@ -8,6 +8,7 @@ import typer
 
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.plugin_loading import load_plugins
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import PluginError, first_line
 from attnbench.processes.pool import Task, call
@@ -41,8 +42,6 @@ def command(
     the size at which it begins and the first bit that differs. A law that the subject declares has
     to be bitwise: otherwise the exit code is 1.
     """
-    from attnbench.cli.plugin_loading import load_plugins
-
     plugins = load_plugins(strict=strict)
     addresses = option.parse_targets(targets, style, convention) or [Address("scaled_dot", "fused")]
     rows, errors = _rows(

@@ -11,6 +11,7 @@ import typer
 from attnbench.cases.case import Case
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
 from attnbench.registry.discovery import normalised
@@ -35,8 +36,6 @@ def command(
     The column auto shows what attend(kernel="auto") runs for the case: the kernel with the highest
     priority that supports it, or the plain path. With addresses, all details of each are shown.
     """
-    from attnbench.cli.plugin_loading import ask, load_plugins
-
     Case.from_id(case)
     if invariants and targets:
         raise UsageError(

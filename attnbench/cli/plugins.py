@@ -8,6 +8,7 @@ import typer
 
 from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.options import AsJson
+from attnbench.cli.plugin_loading import load_plugins
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.registry.discovery import absent_module, discover
 
@@ -26,8 +27,6 @@ def command(
     Without options, only metadata is read and no plugin is imported. With --load, each is imported,
     and tracebacks of failing ones are shown.
     """
-    from attnbench.cli.plugin_loading import load_plugins
-
     rows = load_plugins(warn=False) if load else _metadata_rows()
     failed = [row for row in rows if row["status"] == "failed"]
     if as_json:

@@ -9,6 +9,7 @@ import typer
 
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.specs import DTYPES
 
@@ -27,8 +28,6 @@ def command(
 
     Each answer is inferred, with the call that shows it; not taken; or ambiguous, never a guess.
     """
-    from attnbench.cli.plugin_loading import ask, load_plugins
-
     plugins = load_plugins(strict=strict)
     addresses = option.parse_targets([target], style, None, call if style else None)
     assert addresses is not None  # one was given

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.benchmark.records import store
+from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing.outputs import check_writable, write_file
 from attnbench.errors import AttnbenchError, RecordError, UsageError
 from attnbench.processes.pool import Task, call
@@ -69,8 +70,6 @@ def command(
 
 def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
     """Formula and source of installed subjects; subjects of recorded files are not imported."""
-    from attnbench.cli.plugin_loading import ask, load_plugins
-
     try:
         load_plugins(warn=False)
         rows = ask("subject_rows", targets=None)

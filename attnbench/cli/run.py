@@ -11,11 +11,14 @@ import typer
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.workloads import Selection
+from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import CONTRACT, Outcome
 from attnbench.checking.works import key_of, works_of
+from attnbench.cli import machine_runs
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
+from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
 from attnbench.cli.printing.first_screen import show
 from attnbench.cli.printing.first_screen_content import content
 from attnbench.cli.printing.tables import print_json, progress
@@ -67,10 +70,6 @@ def command(
     bench --set run'; these commands show more. Other work on the machine widens the intervals. On a
     cluster the checks are split over all workers, and every machine measures all rows.
     """
-    from attnbench.checking import parallel
-    from attnbench.cli import machine_runs
-    from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
-
     addresses = option.parse_targets(targets, style, convention, call)
     selection = Selection("run" if inputs is None else None, inputs=inputs)
     selection.check()
@@ -145,8 +144,6 @@ def _check(
     All subjects are checked against a few invariants before any is checked against the next ones,
     so that subjects share the time equally.
     """
-    from attnbench.checking import parallel
-
     names = tuple(dict(plan["invariants"]))
     contract = names[:1] if names[:1] == (CONTRACT,) else ()  # if it fails, no other is run
     works = [

@@ -137,7 +137,7 @@ def test_an_error_of_attnbench_in_any_command_is_its_message_alone(
 
 
 def test_plugins_tells_why_one_failed_before_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnbench.cli import plugin_loading
+    from attnbench.cli import plugins
 
     row = {"plugin": "old", "distribution": "mine", "version": "1", "status": "failed"}
     told = {
@@ -145,7 +145,7 @@ def test_plugins_tells_why_one_failed_before_its_traceback(monkeypatch: pytest.M
         "traceback": "Traceback ...",
         "brings": [],
     }
-    monkeypatch.setattr(plugin_loading, "load_plugins", lambda **_: [{**row, **told}])
+    monkeypatch.setattr(plugins, "load_plugins", lambda **_: [{**row, **told}])
     result = run("plugins", "--load")
     assert result.code == 3
     assert "old (mine 1) failed to load: old.path was renamed to new.path\n" in result.out

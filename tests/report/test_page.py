@@ -270,7 +270,7 @@ def test_a_page_needs_nothing_but_records(
     def ask(function: Any, **arguments: Any) -> Never:
         raise UsageError("this command needs torch")
 
-    monkeypatch.setattr("attnbench.cli.plugin_loading.ask", ask)
+    monkeypatch.setattr("attnbench.cli.report.ask", ask)
     assert main(["report", "--no-heat-maps"]) == 0
     assert "additive</th>" in (folder.parents[2] / "report.html").read_text()
     assert "without formulas: this command needs torch" in capsys.readouterr().err
