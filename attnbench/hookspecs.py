@@ -54,7 +54,7 @@ from attnbench.specs import Invariant, KernelSpec, LayerSpec, MechanismSpec, Sco
 PROJECT = "attnbench"
 """Name of the pluggy project and of the entry-point group."""
 
-CONTRACT = 2
+VERSION = 2
 """Version of the plugin contract; version 1 had no ``attnbench_contract``."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)

@@ -153,12 +153,12 @@ def _check_contract(versions: Sequence[object]) -> None:
         if not is_count(version):
             raise PluginError(
                 f"attnbench_contract returned {version!r}, but should return the version of the "
-                f"contract that the plugin is written for, 1 to {hookspecs.CONTRACT}."
+                f"contract that the plugin is written for, 1 to {hookspecs.VERSION}."
             )
-        if version > hookspecs.CONTRACT:  # type: ignore[operator]  # it is a number
+        if version > hookspecs.VERSION:  # type: ignore[operator]  # it is a number
             raise PluginError(
                 f"it is written for version {version} of the plugin contract, and this attnbench "
-                f"({metadata.version('attnbench')}) knows only those up to {hookspecs.CONTRACT}: "
+                f"({metadata.version('attnbench')}) knows only those up to {hookspecs.VERSION}: "
                 "upgrade attnbench, or install an older release of the plugin."
             )
 
