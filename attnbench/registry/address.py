@@ -26,7 +26,7 @@ from typing import Any
 
 from attnbench.errors import AddressError, StyleError
 from attnbench.specs.common import ReadOnly
-from attnbench.specs.conventions import format_conventions, parse_convention
+from attnbench.specs.conventions import format_conventions, literal_of, parse_convention
 
 _HEAD = re.compile(
     r"(?P<name>[\w.-]+)(?:/(?P<kernel>[\w.-]+))?(?:#(?P<item>[\w.-]+(?:/[\w.-]+)?))?"
@@ -184,7 +184,7 @@ def _sources(text: str) -> Iterator[tuple[str | None, str]]:
     yield None, text
     quotation = _QUOTED.match(text)
     if quotation and text[quotation.end() : quotation.end() + 1] == ":":
-        yield _literal(quotation.group()), text[quotation.end() + 1 :]
+        yield literal_of(quotation.group()), text[quotation.end() + 1 :]
     for colon in re.finditer(":", text):
         yield text[: colon.start()], text[colon.end() :]
 
@@ -231,17 +231,7 @@ def _read_options(text: str) -> dict[str, Any] | None:
         return None
     source = f"f{text}"
     values = {str(k.arg): ast.get_source_segment(source, k.value) or "" for k in call.keywords}
-    return {key: _literal(value) for key, value in values.items()}
-
-
-def _literal(text: str) -> Any:
-    """A literal, or else the text, as in ``scoring=additive``, which names a scoring function."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    return {key: literal_of(value) for key, value in values.items()}
 
 
 def _format_value(value: Any) -> str:
@@ -252,4 +242,4 @@ def _format_value(value: Any) -> str:
         return value if same else repr(value)
     source = repr(value)
     literals = (source, re.sub(r"\binf\b", "1e999", source))  # no literal is called inf
-    return next((literal for literal in literals if _literal(literal) == value), repr(str(value)))
+    return next((literal for literal in literals if literal_of(literal) == value), repr(str(value)))

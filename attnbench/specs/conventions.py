@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -174,6 +175,16 @@ _VALUES: Mapping[str, tuple[Callable[[str, object], object], str]] = {
 }
 
 
+def literal_of(text: str) -> Any:
+    """A literal, or else the text itself: ``scoring=additive``, ``causal=square``."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a backslash that escapes nothing
+            return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
 def parse_convention(text: str) -> tuple[str, Any]:
     """Read ``KEY=VALUE``: a Python literal or a word; ``masks`` takes words joined by ``+``.
 
@@ -183,11 +194,7 @@ def parse_convention(text: str) -> tuple[str, Any]:
     key, separator, literal = (part.strip() for part in text.partition("="))
     if not separator:
         raise SpecError(f"--convention {text}: write KEY=VALUE, such as empty_rows=nan.")
-    value: Any
-    try:
-        value = ast.literal_eval(literal)
-    except (SyntaxError, ValueError):
-        value = literal
+    value = literal_of(literal)
     if key == "masks" and isinstance(value, str):
         value = tuple(word for word in literal.split("+") if word not in ("", "none"))
     return key, _check_value("--convention", key, value, _KEYS)
