@@ -24,10 +24,14 @@ _METHODS = (FunctionType, staticmethod, classmethod, property)
 
 
 class SuiteGuard:
-    """The parts of the suite before the code under test is imported."""
+    """The parts of the suite before the code under test is imported.
 
-    def __init__(self) -> None:
-        self._owners = [*_suite()]
+    Args:
+        owners: what holds them, each with its parts by name; by default the whole suite.
+    """
+
+    def __init__(self, owners: Iterable[tuple[Any, Mapping[str, Any]]] | None = None) -> None:
+        self._owners = [*(_suite() if owners is None else owners)]
         values = (value for _, parts in self._owners for value in parts.values())
         self._codes = [
             (one, one.__code__, one.__defaults__, one.__kwdefaults__)

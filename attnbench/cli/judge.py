@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import sys
 from collections.abc import Sequence
@@ -76,8 +78,7 @@ def command(
     """
     from attnbench.cli.plugin_loading import load_foreign_plugins
     from attnbench.cli.printing.tables import print_json, print_line
-    from attnbench.judging.court import Court
-    from attnbench.judging.entry import Limits
+    from attnbench.judging.entry import Limits, Nursery
     from attnbench.specs.conventions import parse_convention
 
     addresses = _targets(targets or [], candidates)
@@ -91,9 +92,17 @@ def command(
     }
     judgements: list[Judgement] = []
     errors: list[Exception] = []
-    with Court(limits, set_name=set_name, lengths=tuple(length or ())) as court:
-        court.nursery.begin()  # it imports torch meanwhile
+    nursery = Nursery()
+    nursery.begin()  # it imports torch beside this process
+    from attnbench.judging.court import Court
+
+    lengths = tuple(length or ())
+    with (
+        contextlib.closing(nursery),
+        Court(limits, set_name=set_name, lengths=lengths, nursery=nursery) as court,
+    ):
         load_foreign_plugins()
+        gc.freeze()  # collecting would look at all of torch again and again
         if addresses == ["-"]:
             return _serve(court, options)
         try:
@@ -154,7 +163,7 @@ def _serve(court: Court, options: dict[str, Any]) -> int:
             if extras := sorted(set(request) - {*_TYPES}):
                 raise UsageError(f"a request has no {extras[0]!r}, but {', '.join(sorted(_TYPES))}")
             for name, value in request.items():
-                if not isinstance(value, _TYPES[name]):
+                if type(value) is not _TYPES[name]:  # a boolean is no number
                     wanted = _TYPES[name].__name__
                     raise UsageError(
                         f"{name} is {json.dumps(value)}, but should be of type {wanted}"

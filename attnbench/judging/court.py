@@ -82,6 +82,7 @@ class Court:
         set_name: set of cases to time.
         lengths: lengths to time at instead.
         budget_s: seconds of timing for each case.
+        nursery: starts the processes of candidates; by default a new one.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Court:
         set_name: str | None = None,
         lengths: tuple[int, ...] = (),
         budget_s: float = 1.0,
+        nursery: Nursery | None = None,
     ) -> None:
         self.limits, self.budget_s = limits, budget_s
         lengths = lengths if lengths or set_name else _LENGTHS
@@ -98,7 +100,7 @@ class Court:
         self.cases = [one for one in found if one.direction == "forward" and _fits(one.case)]
         if not self.cases:
             raise UsageError(f"the set {set_name} has no forward case of q·k attention to time.")
-        self.nursery = Nursery()
+        self.nursery = nursery or Nursery()
         self._honest: Confined | None = None
 
     def __enter__(self) -> Court:

@@ -9,11 +9,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from attnbench.judging.decision import RefusedError
-from attnbench.judging.shared_bytes import SharedBytes
+
+if TYPE_CHECKING:  # what is here starts a process before torch is imported
+    from torch import Tensor
+
+    from attnbench.judging.shared_bytes import SharedBytes
 
 _HERE = Path(__file__).parent
 THREADS = 1
@@ -133,6 +136,7 @@ class Nursery:
         """End the process."""
         if self._process is not None and self._requests is not None:
             self._requests.close()
+            self._process.kill()
             self._process.wait()
             self._process = None
 

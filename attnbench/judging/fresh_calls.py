@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import math
 import random
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -12,7 +17,7 @@ from attnbench.cases.case import Case
 from attnbench.judging.confined import Confined
 from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import Answer
-from attnbench.judging.right_answers import error_of_all, error_of_rows, furthest
+from attnbench.judging.right_answers import RightOutput, RightRows
 from attnbench.judging.shared_bytes import copy_of
 from attnbench.judging.streams import Stream
 from attnbench.subject.tensors import Inputs
@@ -36,8 +41,52 @@ class Tally:
             self.largest[name] = max(self.largest[name], size)
 
 
+class Comparison:
+    """What the answer to a call is compared with.
+
+    Args:
+        stream: what the call is given.
+        seed: draws which rows are compared.
+        whole: compare all rows, or as many as there is time for, and not one or a few.
+    """
+
+    def __init__(self, stream: Stream, seed: int, *, whole: bool) -> None:
+        self.stream, self.seed, self.whole = copy.copy(stream), seed, whole  # it is drawn anew
+
+    @functools.cached_property
+    def inputs(self) -> Inputs:
+        """The inputs of the call."""
+        return self.stream.inputs()
+
+    @functools.cached_property
+    def right(self) -> RightOutput | RightRows:
+        """The right answer, which takes most of the time."""
+        chance = random.Random(self.seed)  # noqa: S311  # to be repeated by seed
+        if self.whole:
+            return RightOutput(self.inputs, chance)
+        (*lead, q_len, _) = self.inputs.query.shape
+        chosen = [q_len - 1, *(chance.randrange(q_len) for _ in range(2))]
+        rows = sorted({*chosen[chance.randrange(2) :]})
+        return RightRows(self.inputs, chance.randrange(math.prod(lead)), rows)
+
+    def error(self, output: Tensor) -> float:
+        """The error of an output as a multiple of what is allowed; infinite for a wrong shape."""
+        inputs, output = self.inputs, self.stream.by_heads(output)
+        wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+        if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:
+            return math.inf
+        error = self.right.error(output)
+        if error <= 1.0:
+            return error
+        return self.right.error(self.stream.averaged(output, inputs.value))
+
+
 class Caller:
     """Calls a candidate and looks at its answers.
+
+    Right answers are computed in a thread, while the candidate computes and the next call is drawn.
+    An answer is compared before the next request, so that nothing follows a wrong one. While calls
+    are timed, there is no such thread: nothing runs beside them.
 
     Args:
         cell: the candidate's process.
@@ -57,26 +106,51 @@ class Caller:
         self.names, self.chance = names, chance
         self.tally = Tally()
         self.timing = False
+        self._clerk = ThreadPoolExecutor(1)
+        self._open: tuple[Comparison, Future[Any], Tensor | None] | None = None
 
     def call(self, stream: Stream, *, whole: bool = False) -> Answer:
-        """Call with what a stream has drawn; check the answer.
+        """Call with what a stream has drawn; the answer is compared by :meth:`settle`.
 
         Args:
             stream: of which :meth:`Stream.draw` was called.
             whole: compare all rows and not a few.
 
         Raises:
-            RefusedError: the answer is wrong, and why.
+            RefusedError: this answer, while calls are timed, or the last one is wrong, and why.
         """
-        answer = self._ask(self.cell, stream)
+        self.settle()
+        check = Comparison(stream, self.chance.getrandbits(32), whole=whole)
+        if self.timing:
+            answer = self._ask(self.cell, stream)
+        done = self._clerk.submit(lambda: check.right)
+        if not self.timing:
+            answer = self._ask(self.cell, stream)
         self.tally.calls += 1
-        if answer.output is None:
-            return answer
-        seed = self.chance.getrandbits(32)
-        if self.error(stream, answer.output, seed, whole=whole) > 1.0:
-            self._refuse(stream, answer.output, seed)
-        self.tally.add(stream.case, whole=whole)
+        self._open = check, done, answer.output
+        if self.timing:
+            self.settle()
         return answer
+
+    def settle(self) -> None:
+        """Compare the last answer, unless that is done.
+
+        Raises:
+            RefusedError: it is wrong, and why.
+        """
+        if self._open is None:
+            return
+        (check, done, output), self._open = self._open, None
+        done.result()
+        if output is None:
+            return
+        if check.error(output) > 1.0:
+            self._refuse(check, output)
+        self.tally.add(check.stream.case, whole=check.whole)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._clerk.shutdown()
 
     def _ask(self, cell: Confined, stream: Stream) -> Answer:
         keywords = {
@@ -85,35 +159,16 @@ class Caller:
         }
         return cell.call(stream.tensors(), keywords)
 
-    def error(self, stream: Stream, output: Tensor, seed: int, *, whole: bool = False) -> float:
-        """The error of an output as a multiple of what is allowed; infinite for a wrong shape.
-
-        Args:
-            stream: what the call was given.
-            output: of the call.
-            seed: draws which rows are compared.
-            whole: compare all rows, or as many as there is time for, and not one or a few.
-        """
-        inputs, output = stream.inputs(), stream.by_heads(output)
-        wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
-        if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:
-            return float("inf")
-        error = _error(inputs, output, seed, whole=whole)
-        if error <= 1.0:
-            return error
-        return _error(inputs, stream.averaged(output, inputs.value), seed, whole=whole)
-
-    def _refuse(self, stream: Stream, wrong: Tensor, seed: int) -> None:
+    def _refuse(self, check: Comparison, wrong: Tensor) -> None:
         """Refuse for a wrong answer; the same rows of other calls are compared to find out why."""
-        at, shown = stream.in_words(), _shown(stream, wrong, seed)
+        stream, shown = check.stream, _shown(check, wrong)
+        checks = [Comparison(stream, check.seed, whole=whole) for whole in (False, True)]
 
         def right(output: Tensor | None) -> bool:
-            return output is not None and all(
-                self.error(stream, output, seed, whole=whole) <= 1.0 for whole in (False, True)
-            )
+            return output is not None and all(one.error(output) <= 1.0 for one in checks)
 
         if right(self.cell.again()):
-            raise RefusedError("arrived_late", f"at {at}")
+            raise RefusedError("arrived_late", f"at {stream.in_words()}")
         right_again = right(self._ask(self.cell, stream).output)
         other = self.fresh()
         try:
@@ -126,29 +181,20 @@ class Caller:
         elif right_alone:
             name = "depends_on_history"
         answer = "the right answer" if right_alone else "a wrong answer too"
-        seen = f"{shown}, in call {self.tally.calls} with {at}"
+        seen = f"{shown}, in call {self.tally.calls} with {stream.in_words()}"
         raise RefusedError(name, f"{seen}; a new process gives {answer}")
 
 
-def _error(inputs: Inputs, output: Tensor, seed: int, *, whole: bool) -> float:
-    chance = random.Random(seed)  # noqa: S311  # to be repeated by seed
-    if whole:
-        return error_of_all(inputs, output, chance)
-    q_len = inputs.query.shape[-2]
-    chosen = [q_len - 1, *(chance.randrange(q_len) for _ in range(2))]
-    rows = sorted({*chosen[chance.randrange(2) :]})
-    return error_of_rows(inputs, output, chance.randrange(inputs.query.shape[:-2].numel()), rows)
-
-
-def _shown(stream: Stream, output: Tensor, seed: int) -> str:
+def _shown(check: Comparison, output: Tensor) -> str:
     """The worst element of a wrong output, or its shape and dtype if those are wrong."""
-    inputs = stream.inputs()
+    inputs, stream = check.inputs, check.stream
     answer = stream.by_heads(output)
     (*lead, q_len, _), last = inputs.query.shape, inputs.value.shape[-1]
     if answer.shape != (*lead, q_len, last) or answer.dtype != inputs.query.dtype:
         got = f"{tuple(output.shape)} in {output.dtype}"
         shape = (lead[0], q_len, lead[1], last) if stream.turned else (*lead, q_len, last)
         return f"the output has shape {got}, but should have {shape} in {inputs.query.dtype}"
-    (item, head, row, column), found, right = furthest(inputs, answer, random.Random(seed))  # noqa: S311 -- by the seed of the rows
+    chance = random.Random(check.seed)  # noqa: S311  # draws the rows of the comparison
+    (item, head, row, column), found, right = RightOutput(inputs, chance).furthest(answer)
     place = [item, row, head, column] if stream.turned else [item, head, row, column]
     return f"output{place} = {found:.6g}, but should be {right:.6g}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.checking.api import outcomes_of
 from attnbench.checking.outcomes import Outcome
+from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.errors import StyleError
 from attnbench.judging.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for, typical_rows
 from attnbench.judging.confined import Confined
@@ -70,6 +71,8 @@ class Trial:
         """End the candidate's process."""
         if self.cell is not None:
             self.cell.close()
+        if self.caller is not None:
+            self.caller.close()
 
     def run(
         self,
@@ -98,6 +101,7 @@ class Trial:
                 self.rows.append(self._timed(case, proxy))
             self.caller.timing = False
             self._calls_again(_CALLS_AFTER)
+            self.caller.settle()
         except RefusedError as refused:
             return "refused", refused
         enough = any(o.status == "passed" for o in self.outcomes) and self.caller.tally.right
@@ -146,7 +150,7 @@ class Trial:
             right = self.caller.call(stream, whole=True).raised is None
             coverage.add(row, right=right)
             refused += not right
-            if refused == _REFUSED and not self.caller.tally.right:
+            if refused == _REFUSED and not self.streams:
                 break
             if right and len(self.streams) < _KEPT:
                 self.streams.append(stream)
@@ -154,6 +158,7 @@ class Trial:
                 again_s -= time.monotonic()
                 self._calls_again(1)
                 again_s += time.monotonic()
+        self.caller.settle()
         self.untried += coverage.untried()
 
     def _calls_again(self, count: int) -> None:
@@ -172,6 +177,7 @@ class Trial:
             profile=profile,
             seed=self.secret.number("invariants") % 2**31,
             evidence=False,
+            guard=SuiteGuard(()),  # none of the candidate's code runs here
         )
         for outcome in found:
             self.outcomes.append(outcome)

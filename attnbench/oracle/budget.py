@@ -60,7 +60,7 @@ class Oracle(Reference):
             *_, widest = self._mechanism_budgets(units, eps, draws, rounded=sure)
             return widest
         log = self.log_weights
-        weights, move = log.exp(), units * self._score_move(eps, draws)
+        weights, move = self.weights, units * self._score_move(eps, draws)
         # if each score moves by at most ± move, a weight stays within these bounds
         least = torch.logsumexp(log - move, -1, keepdim=True)
         most = torch.logsumexp(log + move, -1, keepdim=True)
@@ -93,7 +93,7 @@ class Oracle(Reference):
             return units * (eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes)) + self.tiny)
         size = self._value.abs()
         flushed = self.tiny * (1 + size.sum(-2, keepdim=True))
-        return units * (eps * (self.log_weights.exp() @ size) + flushed)
+        return units * (eps * (self.weights @ size) + flushed)
 
     def sum_eps(self, eps: float) -> float:
         """The allowed error of the sum over all keys, relative to the sum of absolute values.
@@ -120,7 +120,7 @@ class Oracle(Reference):
             least = unit * terms.sum(-2, keepdim=True)
             return torch.minimum(terms, least / 2).masked_fill(terms >= least, 0.0).sum(-2)
 
-        weights = self.log_weights.exp().unsqueeze(-1)
+        weights = self.weights.unsqueeze(-1)
         of_values = lost(weights * self._value.abs().unsqueeze(-3))
         return of_values + self.output.abs() * lost(weights)
 

@@ -113,7 +113,7 @@ class Reference:
         if self._is_mechanism:
             with self._reference_run():
                 return self.subject.output(self.module, self.inputs)
-        return self.log_weights.exp() @ self._value
+        return self.weights @ self._value
 
     @functools.cached_property
     def scores(self) -> Tensor:
@@ -141,9 +141,15 @@ class Reference:
         scores = self.scores.masked_fill(~self.allowed, -math.inf)
         top = scores.amax(-1, keepdim=True)
         top = top.masked_fill(top == -math.inf, 0.0)
-        total = (scores - top).exp().sum(-1, keepdim=True)
-        log = scores - top - total.log().masked_fill(total == 0, 0.0)
+        log = scores - top
+        total = log.exp().sum(-1, keepdim=True)
+        log = log - total.log().masked_fill(total == 0, 0.0)
         return log.masked_fill(~self.allowed, -math.inf)
+
+    @functools.cached_property
+    def weights(self) -> Tensor:
+        """The weights ``(*lead, L, S)`` of a scoring function or kernel."""
+        return self.log_weights.exp()
 
     @property
     def has_scalar(self) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as fused
 
-from attnbench.judging.right_answers import error_of_all, error_of_rows, furthest
+from attnbench.judging.right_answers import RightOutput, RightRows
 from attnbench.oracle.textbook import textbook_output
 from attnbench.subject.tensors import Inputs
 
@@ -37,12 +37,12 @@ def test_grouped_heads_are_repeated() -> None:
 def test_an_error_in_any_row_is_seen() -> None:
     inputs = Inputs(drawn(1, 2, 30, 8), drawn(1, 2, 40, 8), drawn(1, 2, 41, 8)[..., :40, :])
     output = fused(inputs.query, inputs.key, inputs.value)
-    assert error_of_rows(inputs, output, 1, [3, 29]) <= 1.0
-    assert error_of_all(inputs, output, random.Random(0)) <= 1.0
+    assert RightRows(inputs, 1, [3, 29]).error(output) <= 1.0
+    assert RightOutput(inputs, random.Random(0)).error(output) <= 1.0
     output[0, 1, 17] = 0.0
-    assert error_of_rows(inputs, output, 1, [17]) > 100
-    assert error_of_all(inputs, output, random.Random(0)) > 10
-    assert error_of_rows(inputs, output, 0, [17]) <= 1.0
+    assert RightRows(inputs, 1, [17]).error(output) > 100
+    assert RightOutput(inputs, random.Random(0)).error(output) > 10
+    assert RightRows(inputs, 0, [17]).error(output) <= 1.0
 
 
 def test_the_worst_element_is_found() -> None:
@@ -51,20 +51,20 @@ def test_the_worst_element_is_found() -> None:
     right = float(output[1, 2, 17, 5])
     for wrong in (9.0, math.nan):
         output[1, 2, 17, 5] = wrong
-        place, got, expected = furthest(inputs, output, random.Random(0))
+        place, got, expected = RightOutput(inputs, random.Random(0)).furthest(output)
         assert place == (1, 2, 17, 5)
         assert [got, expected] == pytest.approx([wrong, right], abs=1e-6, nan_ok=True)
 
 
 def test_nan_is_an_error() -> None:
     inputs = Inputs(drawn(1, 1, 4, 8), drawn(1, 1, 4, 8), drawn(1, 1, 4, 8))
-    assert error_of_rows(inputs, torch.full((1, 1, 4, 8), math.nan), 0, [0]) == math.inf
+    assert RightRows(inputs, 0, [0]).error(torch.full((1, 1, 4, 8), math.nan)) == math.inf
 
 
 def test_narrow_arithmetic_is_an_error_in_float32() -> None:
     inputs = Inputs(drawn(1, 1, 64, 16), drawn(1, 1, 64, 16), drawn(1, 1, 65, 16)[..., :64, :])
     narrow = fused(*(t.bfloat16() for t in (inputs.query, inputs.key, inputs.value))).float()
-    assert error_of_rows(inputs, narrow, 0, [1, 2]) > 1.0
+    assert RightRows(inputs, 0, [1, 2]).error(narrow) > 1.0
 
 
 def test_rows_that_rounding_moves_most_are_not_accused() -> None:
@@ -73,7 +73,7 @@ def test_rows_that_rounding_moves_most_are_not_accused() -> None:
         query, key, value = (torch.randn(1, 1, n, 16, generator=generator) for n in (257, 96, 96))
         inputs = Inputs(32 * query, key, value)
         output = fused(inputs.query, key, value)
-        assert error_of_all(inputs, output, random.Random(0)) <= 1.0
+        assert RightOutput(inputs, random.Random(0)).error(output) <= 1.0
 
 
 @pytest.mark.parametrize("size", [256, 1024])
@@ -84,7 +84,9 @@ def test_products_that_are_summed_in_order_are_not_accused(size: int) -> None:
         key = key * torch.tensor([0.1, 3.0]).unsqueeze(-1)
         products = (query.unsqueeze(-2) * key.unsqueeze(-3)).unbind(-1)
         weights = (functools.reduce(torch.add, products) * size**-0.5).softmax(-1)
-        assert error_of_all(Inputs(query, key, value), weights @ value, random.Random(0)) <= 1.0
+        assert (
+            RightOutput(Inputs(query, key, value), random.Random(0)).error(weights @ value) <= 1.0
+        )
 
 
 def test_keys_that_are_summed_in_order_are_not_accused() -> None:
@@ -96,7 +98,7 @@ def test_keys_that_are_summed_in_order_are_not_accused() -> None:
     total = functools.reduce(torch.add, powers.unbind(-2))
     terms = (powers * value.unsqueeze(-3)).unbind(-2)
     output = functools.reduce(torch.add, terms) / total
-    assert error_of_all(Inputs(query, key, value), output, random.Random(0)) <= 1.0
+    assert RightOutput(Inputs(query, key, value), random.Random(0)).error(output) <= 1.0
 
 
 def test_scores_far_below_zero_may_be_rounded_to_a_half_type() -> None:
@@ -105,7 +107,7 @@ def test_scores_far_below_zero_may_be_rounded_to_a_half_type() -> None:
         query, key, value[..., :100, :], attn_mask=torch.full((32, 100), -48384.0).bfloat16()
     )
     output = (query @ key.mT * 0.25 + inputs.attn_mask).softmax(-1) @ inputs.value
-    assert error_of_all(inputs, output, random.Random(0)) <= 1.0
+    assert RightOutput(inputs, random.Random(0)).error(output) <= 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -114,11 +116,11 @@ def test_eight_bits_are_an_error_in_half_types(dtype: torch.dtype, keys: int) ->
     query, key, value = (drawn(1, 2, n, 64).to(dtype) for n in (64, keys, keys + 1))
     value = value[..., :keys, :]
     inputs, chance = Inputs(query, key, value), random.Random(0)
-    assert error_of_all(inputs, fused(query, key, value), chance) <= 1.0
+    assert RightOutput(inputs, chance).error(fused(query, key, value)) <= 1.0
     scores = (query @ key.mT) * 64**-0.5  # every operation rounds to the half type
-    assert error_of_all(inputs, scores.softmax(-1) @ value, chance) <= 1.0
+    assert RightOutput(inputs, chance).error(scores.softmax(-1) @ value) <= 1.0
     narrow = (t.to(torch.float8_e4m3fn).to(dtype) for t in (query, key, value))
-    assert error_of_all(inputs, fused(*narrow), chance) > 1.0
+    assert RightOutput(inputs, chance).error(fused(*narrow)) > 1.0
 
 
 def test_sixteen_bits_are_an_error_in_float32() -> None:
@@ -133,6 +135,6 @@ def test_sixteen_bits_are_an_error_in_float32() -> None:
     query, key, value = (2 * drawn(1, 2, n, 64) for n in (256, 512, 513))
     value, chance = value[..., :512, :], random.Random(0)
     inputs = Inputs(query, key, value)
-    assert error_of_all(inputs, fused(query, key, value), chance) <= 0.5
+    assert RightOutput(inputs, chance).error(fused(query, key, value)) <= 0.5
     weights = (narrow(query, key.mT) / 8).softmax(-1)
-    assert error_of_all(inputs, narrow(weights, value), chance) > 1.0
+    assert RightOutput(inputs, chance).error(narrow(weights, value)) > 1.0

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention as fused
 from attnbench.judging.axes import FEW, MANY, axes_for
 from attnbench.judging.covering import Coverage
 from attnbench.judging.drawn_streams import stream_of
-from attnbench.judging.right_answers import error_of_all
+from attnbench.judging.right_answers import RightOutput
 from attnbench.judging.secret import Secret
 from attnbench.specs.conventions import Conventions
 
@@ -66,7 +66,7 @@ def test_right_forms_are_not_accused(seed: int) -> None:
         stream.draw()
         for form in forms:
             output = form(*stream.tensors(), **stream.keywords)
-            error = error_of_all(stream.inputs(), output, chance)
+            error = RightOutput(stream.inputs(), chance).error(output)
             if error > 1.0:
                 wrong.append(f"{form.__name__}: {error} at {stream.in_words()}")
         coverage.add(row, right=True)
