@@ -90,8 +90,8 @@ def stream_of(row: Row, style: str, causal: str, chance: random.Random, secret: 
         secret,
         None if sizes.kv_heads == sizes.heads else sizes.kv_heads,
         causal=causal,
-        layouts=[level[axis] for axis in layouts],
-        shared=level["tensors"],
+        layouts=[_one_of(level[axis], chance) for axis in layouts],
+        shared=_one_of(level["tensors"], chance),
         scores=level["scores"],
         values=level["values"],
         name=", ".join(row[axis] for axis in told if row[axis] != next(iter(AXES[axis]))),
@@ -117,14 +117,20 @@ def _mask(
     """A mask in which every query has a key, of a shape that a level stands for."""
     whole = (sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)
     known = dict(zip("BHLS", whole, strict=True)) | {"1": 1}
-    form = form if isinstance(form, str) else chance.choice(form)
+    form = _one_of(form, chance)
     stored = {"expanded": "B11S"}.get(form, form if set(form) <= {*known} else "BHLS")
     shape = tuple(known[size] for size in stored)
     if name.startswith("floating"):
         kind = getattr(torch, dtype)
         mask = torch.randn(shape, generator=generator) * 10 ** chance.uniform(-1.0, 2.0)
         if name.endswith("-inf"):
-            mask = mask.masked_fill(~_open(generator, 1, *shape), -math.inf)
+            mask = mask * chance.choice((0.0, 1.0))
+            kind_of_mask = chance.choice(("any", "tiles", "lengths", "window", "documents"))
+            allowed = _pattern(kind_of_mask, generator, chance, *shape)
+            mask = mask.masked_fill(~allowed, -math.inf)
+            mask = mask.clamp_min(chance.choice((-math.inf, torch.finfo(kind).min)))
+        elif name.endswith("finite") and chance.random() < 0.5:
+            mask = _distances(*shape[-2:]).expand(shape) * -(10 ** chance.uniform(-2.0, 0.0))
         elif name.endswith("below 0"):
             least = _LEAST.get(dtype, torch.finfo(kind).min)
             mask = (mask + _floors(generator, shape[-2])).clamp_min(least)
@@ -132,7 +138,7 @@ def _mask(
     elif name.endswith("causality"):
         mask = torch.ones(shape, dtype=torch.bool).tril(max(0, shape[-1] - shape[-2]))
     else:
-        mask = _open(generator, chance.choice(_TILES) if name.endswith("tiles") else 1, *shape)
+        mask = _pattern(name.rpartition(" ")[2], generator, chance, *shape)
     return mask.expand(whole) if form == "expanded" else lay_out(mask, form)
 
 
@@ -149,6 +155,40 @@ def _open(generator: torch.Generator, tile: int, *shape: int) -> Tensor:
         return allowed
     wide = allowed.repeat_interleave(tile, -2).repeat_interleave(tile, -1)
     return wide[..., : shape[-2], : shape[-1]].contiguous()
+
+
+def _pattern(kind: str, generator: torch.Generator, chance: random.Random, *shape: int) -> Tensor:
+    """A boolean mask in which every query has a key: random, or of a kind that models have."""
+    keys = shape[-1]
+    if kind not in ("lengths", "window", "documents"):
+        return _open(generator, chance.choice(_TILES) if kind == "tiles" else 1, *shape)
+    size, slots = chance.randint(1, keys), torch.arange(keys)
+    if kind == "lengths":
+        return slots < torch.randint(1, keys + 1, (*shape[:-2], 1, 1), generator=generator).expand(
+            *shape[:-1], 1
+        )
+    last = _last_keys(*shape[-2:])
+    near = (
+        (slots <= last) & (slots > last - size)
+        if kind == "window"
+        else slots // size == last // size
+    )
+    return near.expand(shape)
+
+
+def _last_keys(rows: int, keys: int) -> Tensor:
+    """``(rows, 1)``: the key that stands where a query does; the last query has the last key."""
+    return (torch.arange(rows) + keys - rows).clamp_min(0).unsqueeze(-1)
+
+
+def _distances(rows: int, keys: int) -> Tensor:
+    """``(rows, keys)``: how far a key stands from a query, as a bias by distance has it."""
+    return (torch.arange(keys) - _last_keys(rows, keys)).abs()
+
+
+def _one_of(level: str | list[str], chance: random.Random) -> str:
+    """What a level stands for, or one of what it stands for."""
+    return level if isinstance(level, str) else chance.choice(level)
 
 
 def _floors(generator: torch.Generator, rows: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,9 +26,9 @@ _KEYS: Mapping[str, Callable[[Tensor], Tensor]] = {
 _VALUES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "far_values": lambda t: t + 8.0,
     "large_values": lambda t: t * 1e3,
-    "huge_values": lambda t: t * 1e5,
-    "tiny_values": lambda t: t * 1e-5,
 }
+_POWERS = {"huge_values": (5.0, 30.0), "tiny_values": (-30.0, -5.0)}
+"""Least and greatest power of ten of values; of float16 the one nearest to 0."""
 _POOL = 3
 LOST = -1e30
 """Where a floating mask in float32 is below it for all keys of a query, scores are rounded away."""
@@ -49,10 +50,11 @@ class Stream:
         causal: where causality ends: ``"bottom_right"`` or ``"top_left"``.
         layouts: of query, key and value: keys of :data:`attnbench.cases.case.LAYOUTS`, or
             ``"misaligned"`` for a tensor one element behind the start of its storage, or
-            ``"one_head"`` for one that all heads share, with stride 0.
+            ``"one_head"`` for one that all heads share, with stride 0, or ``"first_rows"`` or
+            ``"later_items"`` of a longer tensor, or of a larger batch.
         shared: ``"three"`` tensors, or ``"packed"`` for views of one tensor (B, L, 3, H, E), with
-            L = S, ``"alone"`` where one is query, key and value, or ``"shared"`` where one is key
-            and value.
+            L = S, ``"alone"`` where one is query, key and value, ``"reflexive"`` where one is query
+            and key, or ``"shared"`` where one is key and value.
         scores, values: what is special about query and key, and about values, as in
             :data:`attnbench.judging.axes.AXES`; where ``scores`` is empty, each call draws how
             large its queries are.
@@ -103,7 +105,7 @@ class Stream:
         """Values for query, key and value: one of each if what they are like is asked for."""
         dtype, count = getattr(torch, self.case.dtype), 1 if self.scores else _POOL
         pools = []
-        changes = (None, _KEYS.get(self.scores), _VALUES.get(self.values))
+        changes = (None, _KEYS.get(self.scores), self._change_of_values(generator))
         for shape, change in zip(self.shapes, changes, strict=True):
             drawn = [torch.randn(shape, generator=generator) for _ in range(count)]
             drawn = drawn if change is None else list(map(change, drawn))
@@ -111,13 +113,23 @@ class Stream:
             pools.append([t.to(dtype).contiguous() for t in turned])
         return pools
 
+    def _change_of_values(self, generator: torch.Generator) -> Callable[[Tensor], Tensor] | None:
+        if self.values not in _POWERS:
+            return _VALUES.get(self.values)
+        powers = _POWERS[self.values]
+        place = float(torch.rand((), generator=generator))
+        power = powers[0] + place * (powers[1] - powers[0])
+        power = min(powers, key=abs) if self.case.dtype == "float16" else power
+        return lambda t: t * 10.0**power
+
     def draw(self) -> None:
         """Choose what the next call's inputs are made of."""
         generator = self.secret.generator()
         self.pools = self.pools or self._pools(generator)
         place = int(torch.randint(len(_REGIMES), (), generator=generator))
         size = _QUERIES.get(self.scores, 1.0) if self.scores else _REGIMES[place]
-        size = min(size, 0.5) if self.shared == "alone" else size  # or a row attends to itself
+        if self.shared in ("alone", "reflexive"):
+            size = min(size, 0.5)  # or a row attends to itself
         self.drawn = []
         for pool, scale in zip(self.pools, (size, 1.0, 1.0), strict=True):
             place = int(torch.randint(len(pool), (), generator=generator))
@@ -135,7 +147,8 @@ class Stream:
             parts = made if self.turned else [t.transpose(1, 2) for t in made]
             parts = list(torch.stack(parts, 2).unbind(2))
             return parts if self.turned else [t.transpose(1, 2) for t in parts]
-        return {"alone": made[:1] * 3, "shared": [*made[:2], made[1]]}.get(self.shared, made)
+        places = {"alone": (0, 0, 0), "reflexive": (0, 0, 2), "shared": (0, 1, 1)}
+        return [made[place] for place in places.get(self.shared, (0, 1, 2))]
 
     def inputs(self) -> Inputs:
         """The drawn inputs as ``(B, H, L, E)``, with causality as a mask."""
@@ -157,7 +170,8 @@ class Stream:
         mask = self.keywords.get("attn_mask")
         if mask is None or not mask.is_floating_point():
             return None
-        lost: Tensor = (mask.lt(LOST) & mask.isfinite()).all(-1, keepdim=True)
+        low, high = mask.aminmax(dim=-1, keepdim=True)
+        lost: Tensor = (high < LOST) & low.isfinite()
         return lost
 
     def averaged(self, output: Tensor, value: Tensor) -> Tensor:
@@ -182,6 +196,12 @@ class Stream:
 def _laid_out(tensor: Tensor, layout: str, heads: int) -> Tensor:
     if layout == "one_head":
         return tensor.narrow(heads, 0, 1).expand(tensor.shape)
+    if layout in ("first_rows", "later_items"):  # as of a cache of keys, and of a larger batch
+        dim, start = (3 - heads, 0) if layout == "first_rows" else (0, 1)
+        shape = list(tensor.shape)
+        shape[dim] += 3
+        part = tensor.new_full(shape, math.nan).narrow(dim, start, tensor.shape[dim])
+        return part.copy_(tensor)
     if layout != "misaligned":
         return lay_out(tensor, layout)
     wide = tensor.new_empty(tensor.numel() + 1)

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention as fused
 from attnbench.judging.axes import AXES, FEW, MANY, axes_for, typical_rows
 from attnbench.judging.covering import Row, cover
 from attnbench.judging.drawn_streams import stream_of
-from attnbench.judging.right_answers import error_of_all
+from attnbench.judging.right_answers import RightOutput
 from attnbench.judging.secret import Secret
 from attnbench.judging.shared_bytes import copy_of
 from attnbench.judging.streams import Stream
@@ -50,12 +50,13 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
         and query.untyped_storage().data_ptr() == value.untyped_storage().data_ptr(),
         "misaligned query": query.data_ptr() % 16 != 0,
         "misaligned value": value.data_ptr() % 16 != 0,
-        "one tensor is query, key and value": query is key is value,
+        "one tensor is query and key, perhaps value": query is key,
         "one tensor is key and value": key is value,
         "key with strided features": size == 1 or key.stride(-1) == 2,
         "value in column-major order": value.stride(-2) == 1 or 1 in value.shape[-2:],
         "key of one item for all of the batch": key.stride(0) == 0 and batch > 1,
-        "query within a larger tensor": query.storage_offset() > 0,
+        "query within a larger tensor": query.untyped_storage().nbytes()
+        > query.numel() * query.element_size(),
         "one head of keys": key.shape[1] == 1 < heads,
         "grouped heads": 1 < key.shape[1] < heads and heads % key.shape[1] == 0,
         "causal, L > S": q_len > kv_len and stream.keywords.get("is_causal", False),
@@ -86,7 +87,7 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
         "E = 1": size == 1,
         "Ev = 1": value.shape[-1] == 1,
         "queries of 0": not query.any(),
-        "values of 100,000": value.numel() < 20 or bool(value.abs().max() > 1e4),
+        "values of 100,000 and more": value.numel() < 20 or bool(value.abs().max() > 1e4),
         "E of 513 to 1024": 512 < size <= 1024,
         "S of 4097 to 8192": 4096 < kv_len <= 8192,
         "L = S": q_len == kv_len,
@@ -114,7 +115,10 @@ def test_torch_is_right_in_every_call() -> None:
             seen |= {level} & levels
         given = {n: copy_of(v) if n == "attn_mask" else v for n, v in stream.keywords.items()}
         output = fused(*stream.tensors(), **given)
-        assert error_of_all(stream.inputs(), output, chance) <= 1.0, (stream.case.id, stream.name)
+        assert RightOutput(stream.inputs(), chance).error(output) <= 1.0, (
+            stream.case.id,
+            stream.name,
+        )
     assert len(seen) == len(as_named(row, stream))
 
 
@@ -149,19 +153,71 @@ def test_weights_of_half_types_are_right_in_every_call() -> None:
         if row["dtype"] == "float32":
             continue
         output = weights_in_half(*stream.tensors(), **stream.keywords)
-        assert error_of_all(stream.inputs(), output, chance) <= 1.0, (stream.case.id, stream.name)
+        assert RightOutput(stream.inputs(), chance).error(output) <= 1.0, (
+            stream.case.id,
+            stream.name,
+        )
 
 
-def test_a_mask_of_tiles_hides_whole_tiles_and_no_whole_row() -> None:
+def masks_of(level: str, count: int, **levels: str) -> Iterator[Tensor]:
+    """Masks (B, H, L, S) of a level, with more than one query and key."""
     row = {axis: next(iter(levels)) for axis, levels in AXES.items()}
-    row |= {"L": "L of 129 to 512", "S": "S of 129 to 512", "mask": "mask that hides whole tiles"}
-    for seed in range(8):
+    row |= {"L": "L of 129 to 512", "S": "S of 129 to 512", "mask": level, **levels}
+    for seed in range(count):
         stream = stream_of(row, "sdpa", "top_left", random.Random(seed), Secret(seed))
-        mask = stream.keywords["attn_mask"]
-        eights = mask[..., :128, :128].unflatten(-1, (16, 8)).unflatten(-3, (16, 8))
+        yield stream.keywords["attn_mask"]
+
+
+def kinds_of(mask: Tensor) -> set[str]:
+    """What a boolean mask may be."""
+    alike = bool((mask == mask[..., :1, :]).all())
+    begins = mask & ~torch.nn.functional.pad(mask, (1, -1))
+    is_run = bool((begins.sum(-1) == 1).all())
+    eights = mask[..., :128, :128].unflatten(-1, (16, 8)).unflatten(-3, (16, 8))
+    holds = {
+        "lengths": is_run and alike and mask[..., 0].all(),
+        "window": is_run and not alike and (begins.int().argmax(-1).diff() >= 0).all(),
+        "documents": is_run and (mask[0, 0].unique(dim=0).sum(0) <= 1).all(),
+        "tiles": (eights == eights[..., :1, :, :1]).all(),
+    }
+    return {name for name, true in holds.items() if true}
+
+
+@pytest.mark.parametrize("kind", ["lengths", "window", "documents", "tiles"])
+def test_masks_are_such_as_models_have(kind: str) -> None:
+    levels = [level for level in AXES["mask"] if level.endswith(kind)]
+    assert len(levels) == 1
+    for mask in masks_of(levels[0], 8):
         assert mask.any(-1).all()
         assert not mask.all()
-        assert (eights == eights[..., :1, :, :1]).all()  # tiles are multiples of eight
+        assert kind in kinds_of(mask)
+
+
+def test_floating_masks_are_such_as_models_have() -> None:
+    least = torch.finfo(torch.float16).min
+    hidden = [*masks_of("floating mask with -inf", 24, dtype="float16")]
+    two_numbers = [{*mask.unique().tolist()} for mask in hidden]
+    assert {0.0, least} in two_numbers
+    assert {0.0, -math.inf} in two_numbers
+    assert any(len(numbers) > 100 for numbers in two_numbers)
+    assert all((mask > -1e3).any(-1).all() for mask in hidden)
+    biases = [*masks_of("floating mask, finite", 12)]
+    by_distance = [bool((mask[..., 1:, 1:] == mask[..., :-1, :-1]).all()) for mask in biases]
+    assert {*by_distance} == {True, False}
+
+
+@pytest.mark.parametrize(("style", "rows"), [("sdpa", 2), ("flash", 1)])
+def test_keys_may_be_the_first_rows_of_longer_tensors(style: str, rows: int) -> None:
+    row = {axis: next(iter(levels)) for axis, levels in AXES.items()}
+    row |= {"layout of key": "key of the first rows of a longer tensor", "S": "S of 64 to 128"}
+    stream = stream_of(
+        row | {"B": "B = 2", "H": "H = 8"}, style, "top_left", random.Random(0), Secret(0)
+    )
+    stream.draw()
+    key = stream.tensors()[1]
+    assert key.isfinite().all()
+    assert key.storage_offset() == 0
+    assert key.stride(rows - 1) > key.stride(rows) * key.shape[rows]  # of heads, or of items
 
 
 def test_flash_calls_have_heads_behind_positions_and_no_keyword_for_groups() -> None:
