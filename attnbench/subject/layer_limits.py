@@ -41,48 +41,34 @@ def limits_in_words(subject: LayerSubject) -> str:
         "whether outputs may follow the number of later tokens, as a scale or a base chosen by the "
         'length makes them do; declare the convention positions="relative" if only distances count'
     )
-    moved = subject.conventions.positions != "relative" and follows_length(subject)
-    lines = [text for holds, text in ((most_of, most), (moved, followed)) if holds]
+    scaled = subject.conventions.positions != "relative" and change_by_length(subject) == "scale"
+    lines = [text for holds, text in ((most_of, most), (scaled, followed)) if holds]
     return "\n".join(f"Not looked at, {subject.name}: {text}" for text in lines)
 
 
 @functools.lru_cache(maxsize=256)
-def outputs_by_length(subject: LayerSubject) -> Tensor | None:
-    """The outputs of the same two tokens ahead of 2 to 14 others, ``(lengths, B, 2, E)``, float64.
+def change_by_length(subject: LayerSubject) -> str:
+    """How outputs of a causal layer without a cache change with the number of later tokens.
 
-    ``None`` unless the layer is causal, without a cache that would show it, and takes that many.
+    Returns:
+        Empty if they do not. ``scale`` if the first token's, which attends to itself alone, stays,
+        and the second one's goes one way, as by a scale chosen by the length. Or else ``moved``.
     """
     if not subject.spec.causal or subject.spec.cache is not None or subject.spec.grid:
-        return None
+        return ""
     try:
         module, hidden = _called(subject, 3, _LENGTHS[-1])
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            outputs = [subject.call(module, hidden[:, :n])[0][:, :2].double() for n in _LENGTHS]
+            found = [subject.call(module, hidden[:, :n])[0][:, :2].double() for n in _LENGTHS]
             again = subject.call(module, hidden[:, : _LENGTHS[0]])[0][:, :2].double()
     except Exception:  # which a check reports
-        return None
-    return torch.stack(outputs) if torch.equal(again, outputs[0]) else None
-
-
-def follows_length(subject: LayerSubject) -> bool:
-    """Whether the number of later tokens changes outputs as a scale chosen by the length does.
-
-    The first token attends to itself alone, of which no scale of the scores is seen.
-    """
-    outputs = outputs_by_length(subject)
-    if outputs is None or wanders(subject):
-        return False
-    first, second = (_alike(outputs[:, :, place]) for place in (0, 1))
-    return first and not second
-
-
-def wanders(subject: LayerSubject) -> bool:
-    """Whether outputs go back and forth with that number, as with no scale."""
-    outputs = outputs_by_length(subject)
-    if outputs is None or _alike(outputs):
-        return False
+        return ""
+    outputs = torch.stack(found)
+    if _alike(outputs) or not torch.equal(again, outputs[0]):
+        return ""
     apart = torch.cdist(outputs.flatten(1)[None], outputs.flatten(1)[None])[0]
-    return bool(apart.diagonal(1).sum() > _TURNS * apart.max())
+    turns = bool(apart.diagonal(1).sum() > _TURNS * apart.max())
+    return "scale" if _alike(outputs[:, :, 0]) and not turns else "moved"
 
 
 def _alike(outputs: Tensor) -> bool:

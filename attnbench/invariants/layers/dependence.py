@@ -17,7 +17,7 @@ from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, lay
 from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
 from attnbench.subject.layer import LayerSubject
-from attnbench.subject.layer_limits import wanders
+from attnbench.subject.layer_limits import change_by_length
 from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding", "left_padding")
@@ -73,21 +73,19 @@ def later_tokens_are_invisible(layer: LayerCase) -> None:
     what = f"with other tokens from {own} on{given}, output"
     other = "the output before they were changed"
     layer.expect(got, expected, real, what, other, cause="layer_future")
-    spec = layer.subject.spec
-    if layer.mask is not None or spec.cache is not None or spec.grid:
-        return
-    # the first token attends to itself alone, of which no scale of the scores is seen
-    held = layer.subject.conventions.positions == "relative" or wanders(layer.subject)
-    seen = own if held else 1
-    layer.expect(
-        layer.run(layer.hidden[:, :own])[:, :seen],
-        expected[:, :seen],
-        real[:, :seen],
-        f"without the tokens from {own} on, output",
-        "the output with them",
-        allowed=lambda: layer.rounding[:, :seen],
-        cause="layer_total_counts",
-    )
+    spec, changes = layer.subject.spec, change_by_length(layer.subject)
+    if layer.subject.conventions.positions == "relative" and spec.cache is None and not spec.grid:
+        changes = "moved"
+    if layer.mask is None and changes == "moved":
+        layer.expect(
+            layer.run(layer.hidden[:, :own]),
+            expected[:, :own],
+            real[:, :own],
+            f"without the tokens from {own} on, output",
+            "the output with them",
+            allowed=lambda: layer.rounding[:, :own],
+            cause="layer_total_counts",
+        )
 
 
 @layer_invariant(
