@@ -39,6 +39,9 @@ _FLOAT32 = "computed_in_float32"
 _EXTREME = "hidden_keys_stay_hidden_at_extreme_scores"
 """With it, rows without keys are wrong as well, since it is the same number that hides."""
 
+_ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths_ignored"}
+"""Different failures that show several of these have one cause: no kind of mask is applied."""
+
 _DECISIVE = ("nan_result", "extra_keys_share")
 _NARROW = "half_precision"
 _STATE = "calls_leave_no_trace"
@@ -101,6 +104,8 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         return Clue("fails", _STATE, "state_kept")  # what was kept is wrong in other calls
     made = [mistake_of(name) for f in failures.values() for name in f.mistakes[:1]]
     causes = {known_causes()["mistakes"][mistake] for mistake in made}
+    if len(causes) > 1 and _ALL_MASKS.issuperset(made):
+        made, causes = ["all_masks_ignored"], {"mask_ignored"}
     if len(causes) == 1:  # or else one that only resembles another is among them
         (cause,) = causes
         if cause == "empty_rows" and _EXTREME in failures:  # a number too near hides keys

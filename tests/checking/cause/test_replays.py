@@ -93,6 +93,14 @@ def test_a_mistake_that_is_made_in_some_calls_is_named(
     assert outcome.failure.cause == cause
 
 
+def test_masks_and_causality_that_are_lost_together_have_one_cause() -> None:
+    names = ["future_does_not_leak", "masked_slots_are_inert"]
+    report = attnbench.check(sdpa(whole_blocks), profile="quick", invariants=names)
+    failures = [o.failure for o in report.outcomes if o.failure is not None]
+    assert len({failure.mistakes[:1] for failure in failures}) == 2
+    assert {failure.cause for failure in failures} == {None, "mask_ignored"}
+
+
 def kept() -> Any:
     """A function that hands out one buffer again and again."""
     buffers: dict[Any, Tensor] = {}
