@@ -21,7 +21,7 @@ _NAMING_SHARE = 0.3
 """Share of the failures, unless the contract is one, that must name a cause themselves."""
 
 _MOST_FAILURES = 3
-"""With more failures, a failing invariant on the output in general is no clue."""
+"""With more failures that point elsewhere, an invariant on the output in general is no clue."""
 
 _INPUTS_CHANGED = "inputs_changed"
 """This named cause comes before any mistake, since the next call gets other inputs."""
@@ -35,6 +35,9 @@ _SCALAR, _FORMULA = "agrees_with_scalar_reference", "scores_formula"
 
 _FLOAT32 = "computed_in_float32"
 """This mistake shows in float64 alone."""
+
+_COMBINED = "options_combined"
+"""This named cause says that each option is right without the others."""
 
 _EXTREME = "hidden_keys_stay_hidden_at_extreme_scores"
 """With it, rows without keys are wrong as well, since it is the same number that hides."""
@@ -96,6 +99,9 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     contract = failures.get(CONTRACT)
     if contract and fails_narrow(contract) and _wide_count(failures) > _MOST_FAILURES:
         failures = {n: failure for n, failure in failures.items() if n != CONTRACT}
+    options = [n for n in known_causes()["accepts"] if n in failures]
+    if any(failures[name].named != _COMBINED for name in options):  # one is wrong alone
+        failures = {n: failure for n, failure in failures.items() if failure.named != _COMBINED}
     cause_named = _named_cause(_forward(failures))
     if cause_named == _INPUTS_CHANGED:
         return Clue("says", cause_named, cause_named)
@@ -137,6 +143,7 @@ def _clue_in_table(
 ) -> Clue | None:
     """The first clue of the table among some of the failures."""
     wide_count = _wide_count(failures)
+    causes = dict(_table())
     for name, default in _table():
         candidate = candidates.get(name)
         if (
@@ -150,7 +157,8 @@ def _clue_in_table(
         cause = _NARROW if narrow else default or candidate.named
         if cause == _NARROW and wide_count > _MOST_FAILURES:
             continue
-        many = len(candidates) > _MOST_FAILURES and default is not None
+        others = [n for n in candidates if n == name or causes.get(n) != default]
+        many = len(others) > _MOST_FAILURES and default is not None
         if cause is not None and not (name in _general() and many):
             return Clue("fails", name, cause)
         scalar = failures.get(_SCALAR)  # all else follows from scores of another formula

@@ -84,7 +84,7 @@ _UNITS = (math.log(2.0), 1 / math.log(2.0))
 
 
 def _merges(call: Call) -> Named:
-    """Attention over two parts of the keys, merged by log-sums in other units."""
+    """Attention over two parts of the keys, merged by their mean or by log-sums in other units."""
     stages, (q_len, kv_len) = call.stages, call.lengths
     scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
     for cut in {kv_len // 2, (kv_len + 1) // 2, kv_len - q_len} - {0}:
@@ -93,6 +93,7 @@ def _merges(call: Call) -> Named:
         parts = scores.tensor_split([cut], -1)
         sums = torch.stack([part.logsumexp(-1, keepdim=True) for part in parts])
         softmaxes = [part.softmax(-1).nan_to_num(0.0) for part in parts]
+        yield "parts_averaged", call.pool(torch.cat(softmaxes, -1) / len(softmaxes))
         for unit in _UNITS:
             for factors in ((unit, 1.0), (1.0, unit), (unit, unit)):
                 scaled = torch.stack([f * total for f, total in zip(factors, sums, strict=True)])

@@ -36,8 +36,11 @@ _MARGIN = 1e-3
 
 _HALF_MARGIN = 4e-2
 
-_NARROW = (1e-10, 1e-5)
-"""Range of the errors of computations in float32; those in float64 are smaller."""
+_NARROW = {
+    "computed_in_half": ("float32", 3e-5, 1e-2),
+    "computed_in_float32": ("float64", 1e-10, 1e-5),
+}
+"""Mistakes of a dtype, and the range of their errors in it; those of a right result are smaller."""
 
 _SHARE = 0.4
 """Share of the wrong outputs that a mistake must reproduce to explain them."""
@@ -92,7 +95,7 @@ def found_otherwise(subject: Subject) -> tuple[str, ...]:
     """The mistake that is found otherwise than by its output, or none."""
     if (layout := other_layout(subject.spec)) is not None:
         return (f"layout_of_{layout}",)
-    name = own_mistake(subject) or ("computed_in_float32" if _is_narrow(subject) else None)
+    name = own_mistake(subject) or _narrow(subject)
     return () if name is None else (name,)
 
 
@@ -218,18 +221,19 @@ def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inpu
         yield variant
 
 
-def _is_narrow(subject: Subject) -> bool:
-    """Whether a result for float64 is only as accurate as float32."""
-    case = subject.legal(_CASES[0]).replace(dtype="float64")
-    declared = "float64" not in subject.dtypes or subject.conventions.internal_dtype
-    if declared or not is_textbook(subject):
-        return False
-    with contextlib.suppress(Exception, SystemExit), torch.no_grad():
-        module, inputs = subject.build(case)
-        output = subject.output(module, inputs).cpu().double()
-        error = (output - textbook_output(inputs)).abs().max()
-        return _NARROW[0] < float(error) < _NARROW[1]
-    return False
+def _narrow(subject: Subject) -> str | None:
+    """The mistake of results that are only as accurate as those of a narrower dtype."""
+    if subject.conventions.internal_dtype or not is_textbook(subject):
+        return None
+    for name, (dtype, least, most) in _NARROW.items():
+        case = subject.legal(_CASES[0]).replace(dtype=dtype)
+        with contextlib.suppress(Exception, SystemExit), torch.no_grad():
+            module, inputs = subject.build(case)
+            output = subject.output(module, inputs).cpu().double()
+            error = (output - textbook_output(inputs)).abs().max()
+            if dtype in subject.dtypes and least < float(error) < most:
+                return name
+    return None
 
 
 def reproduces(mistake: Tensor, output: Tensor, margin: float, *, empty: bool = False) -> bool:

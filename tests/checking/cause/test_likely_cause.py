@@ -41,6 +41,22 @@ def test_what_fails_in_float32_is_not_computed_in_float32_alone() -> None:
     assert clue_of(found) == Clue("fails", "pages_are_invisible", "pages")
 
 
+def test_options_are_not_wrong_together_where_one_is_wrong_alone() -> None:
+    together = failed("softcap_bounds_scores", named="options_combined")
+    assert clue_of(together) == Clue("says", "options_combined", "options_combined")
+    found = clue_of(together + failed("alibi_slopes_lower_scores_by_distance"))
+    assert found == Clue("fails", "alibi_slopes_lower_scores_by_distance", "slopes_argument")
+
+
+def test_failures_that_point_at_one_cause_are_not_many() -> None:
+    found = failed("bias_is_added_to_scores", "bias_of_all_keys_hides_none", "large_bias_hides")
+    found += failed("bias_gets_its_gradient", "key_given_again_equals_bias_of_log_2")
+    (clue,) = {clue_of(found)}
+    assert clue is not None
+    assert clue.cause == "floating_mask"
+    assert clue_of(found + failed("queries_permute_freely", "masking_equals_deleting")) is None
+
+
 def test_what_float32_loses_is_a_cause_unless_a_more_specific_property_fails() -> None:
     lost = failed("agrees_with_float64", named="precision", case=Case((2,), 3, 4).id)
     laws = failed("rotation_invariant", "translation_invariant", "monotone_in_distance")

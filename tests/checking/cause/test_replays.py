@@ -32,6 +32,31 @@ def moved_back(
     return scaled_dot_product_attention(query, key[..., slots, :], value[..., slots, :])
 
 
+def averaged(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """Eight keys and more are attended in halves, whose outputs are averaged."""
+    if key.shape[-2] < 8:
+        return scaled_dot_product_attention(query, key, value, attn_mask)
+    parts = (t.tensor_split(2, -2) for t in (key, value))
+    masks: Any = (None, None)
+    if attn_mask is not None:
+        masks = attn_mask.expand(*attn_mask.shape[:-1], key.shape[-2]).tensor_split(2, -1)
+    halves = zip(*parts, masks, strict=True)
+    return sum(scaled_dot_product_attention(query, *half) for half in halves) / torch.tensor(2.0)
+
+
+def softmax_in_half(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """The weights of all but float64 go through float16."""
+    scores = (query * query.shape[-1] ** -0.5) @ key.mT
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -torch.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    narrow = None if scores.dtype == torch.float64 else torch.float16
+    return scores.softmax(-1, dtype=narrow).nan_to_num(0.0).to(query.dtype) @ value
+
+
 def windowed(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: tuple[int, int], right: bool
 ) -> Tensor:
@@ -79,6 +104,8 @@ def other_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor
     [
         (sdpa(whole_blocks), "masked_slots_are_inert", "mask_ignored"),
         (sdpa(moved_back), "masking_equals_deleting", "keys_twice"),
+        (sdpa(averaged), "agrees_with_scalar_reference", "rescaling"),
+        (sdpa(softmax_in_half), "weights_sum_to_one", "precision"),
         (flash(first_rows), "window_leaves_the_keys_around", "rows_unwritten"),
         (flash(uncausal), "window_leaves_the_keys_around", "causality"),
         (flash(other_heads), "heads_are_independent", "head_mapping"),
