@@ -75,6 +75,7 @@ def _places(call: Call) -> Named:
         yield f"{kind}_laid_of_any_query", call.allow(seen_by_any)
     if q_len == kv_len:
         yield f"{kind}_laid_transposed", call.allow(allowed.mT)
+        yield f"{kind}_laid_over_queries_too", call.allow(allowed & allowed.mT)
         yield f"{kind}_laid_of_keys_for_queries", call.allow(allowed[..., :1, :].mT)
     for axis in range(allowed.dim() - 2):
         yield f"{kind}_laid_of_first_item", call.allow(allowed.narrow(axis, 0, 1))
