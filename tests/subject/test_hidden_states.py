@@ -212,6 +212,30 @@ def test_rows_are_selected_where_they_lie_in_a_returned_cache() -> None:
     torch.testing.assert_close(module(rows[:, 2:3], cache=cache), module(rows[:, :3])[:, 2:])
 
 
+class Counted(Stacked):
+    """Gives back a dict of keys, values and their number."""
+
+    def forward(self, x: Tensor, cache: Any = None) -> Any:
+        given = None if cache is None else torch.stack([cache["key"], cache["value"]])
+        output, kept = super().forward(x, given)
+        count = x.shape[1] + (cache["count"] if cache else 0)
+        return output, {"key": kept[0], "value": kept[1], "count": count}
+
+
+@torch.no_grad()
+def test_a_number_in_a_returned_cache_stays_and_nothing_is_cropped() -> None:
+    (subject,) = resolve(layer(Counted, kept="returned", **EVEN))
+    cache_spec: Any = subject.spec.cache
+    module, hidden = subject.spec.make(8), torch.randn(2, 5, 8)
+    cache = cache_spec.new(module, 2)
+    module(hidden[:, :4], cache=cache)
+    cache = cache_spec.select(cache, torch.tensor([1, 0, 1]))
+    rows = hidden[[1, 0, 1]]
+    torch.testing.assert_close(module(rows[:, 4:], cache=cache), module(rows)[:, 4:])
+    assert cache.value["count"] == 5
+    assert cache_spec.crop is None
+
+
 def test_a_returned_cache_without_rows_is_not_selected_and_the_report_says_so() -> None:
     (subject,) = resolve(layer(Summed, kept="returned", **EVEN))
     assert subject.spec.cache is not None

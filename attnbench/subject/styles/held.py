@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -99,26 +98,34 @@ def _fresh(spec: CacheSpec, module: nn.Module, batch_size: int) -> Held:
     return held
 
 
-def _select_tuples(value: Any, index: Tensor, axis: int = 0) -> Any:
+def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Nested tuples, lists and mappings with each tensor changed; a number in them stays."""
     if isinstance(value, Tensor):
-        return value.index_select(axis, index)
-    return None if value is None else type(value)(_select_tuples(v, index, axis) for v in value)
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: _each(part, change) for name, part in value.items()}
+    if not isinstance(value, tuple | list):
+        return value
+    parts = [_each(part, change) for part in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
-def _crop_tuples(value: Any, length: int) -> Any:
-    if isinstance(value, Tensor):
-        return value[..., :length, :]
-    return None if value is None else type(value)(_crop_tuples(v, length) for v in value)
+def _selecting(axis: int) -> Callable[[Any, Tensor], Any]:
+    return lambda value, index: _each(value, lambda tensor: tensor.index_select(axis, index))
 
 
-TUPLES = CacheSpec(new=lambda module, batch_size: None, select=_select_tuples, crop=_crop_tuples)
+def _crop(value: Any, length: int) -> Any:
+    return _each(value, lambda tensor: tensor[..., :length, :])
+
+
+TUPLES = CacheSpec(new=lambda module, batch_size: None, select=_selecting(0), crop=_crop)
 """A cache of nested tuples or lists of ``(B, ..., slots, features)``, initially ``None``."""
 
 
 def tuples_like(value: Any, rows: int, slots: int) -> CacheSpec:
     """The operations on tuples that are known, by those after a call on ``slots`` tokens.
 
-    Keys and values may be stacked, so that rows are not first.
+    Keys and values may be stacked, so that rows are not first, and a number may count the slots.
     """
     shapes = [tensor.shape for tensor in nested_tensors(value)]
     least = min((len(shape) for shape in shapes), default=0)
@@ -126,9 +133,16 @@ def tuples_like(value: Any, rows: int, slots: int) -> CacheSpec:
     cropped = bool(axes) and all(shape[-2:-1] == (slots,) for shape in shapes)
     return CacheSpec(
         new=TUPLES.new,
-        select=functools.partial(_select_tuples, axis=axes[0]) if axes else None,
-        crop=TUPLES.crop if cropped else None,
+        select=_selecting(axes[0]) if axes else None,
+        crop=_crop if cropped and not _counts(value) else None,
     )
+
+
+def _counts(value: Any) -> bool:
+    """Whether a number is among the tensors."""
+    parts = list(value.values()) if isinstance(value, Mapping) else value
+    inside = isinstance(parts, tuple | list) and any(map(_counts, parts))
+    return isinstance(value, int | float) or inside
 
 
 def held_cache(spec: CacheSpec | None, kept: str) -> CacheSpec | None:
