@@ -97,8 +97,10 @@ def weights_are_not_negative(subject: Subject, case: Case) -> None:
 
 @invariant(
     cases=benign,
-    dtypes=_WIDE,
     regimes=("tiny", "equal_keys", "zero_keys"),
+    beyond=tuple(
+        Case((1,), 3, 150, dtype=dtype, regime="equal_keys") for dtype in ("float32", "bfloat16")
+    ),
     variants={"key": ("last", "first", "any")},
     applies=scores_positions,
 )

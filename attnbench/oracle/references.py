@@ -112,8 +112,12 @@ class Reference:
         """The output ``(*lead, L, Ev)`` in float64 on the CPU."""
         if self._is_mechanism:
             with self._reference_run():
-                return self.subject.output(self.module, self.inputs)
+                return self.run(self.module, self.inputs)
         return self.weights @ self._value
+
+    def run(self, module: nn.Module, inputs: Inputs) -> Tensor:
+        """The output of a mechanism in float64."""
+        return self.subject.output(module, inputs)
 
     @functools.cached_property
     def scores(self) -> Tensor:

@@ -264,3 +264,17 @@ def test_blocks_of_keys_are_seen_also_of_what_takes_no_mask(rescaled: bool) -> N
     name = "agrees_with_scalar_reference"
     (outcome,) = check(spec, invariants=[name], profile="quick").outcomes
     assert outcome.status == ("passed" if rescaled else "failed"), outcome.reason
+
+
+def _in_half_types(query: Tensor, key: Tensor, value: Tensor, *, rescaled: bool) -> Tensor:
+    if query.dtype not in (torch.float16, torch.bfloat16):
+        raise TypeError("half types only")
+    return _in_blocks(query, key, value, rescaled=rescaled)
+
+
+@pytest.mark.parametrize("rescaled", [True, False])
+def test_what_takes_half_types_only_is_held_to_the_textbook(rescaled: bool) -> None:
+    spec = adapters.sdpa(partial(_in_half_types, rescaled=rescaled), name="in_half_types")
+    assert spec.dtypes == ("bfloat16", "float16")
+    (outcome,) = check(spec, invariants=["agrees_with_float64"], profile="quick").outcomes
+    assert outcome.status == ("passed" if rescaled else "failed"), outcome.reason

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
+from attnbench.errors import headline
+from attnbench.specs import DTYPES
 from attnbench.subject.result_form import is_plain, output_and_more
 from attnbench.subject.styles.callee import Maker
 from attnbench.subject.styles.signature import Keywords
@@ -16,15 +19,40 @@ from attnbench.subject.styles.signature import Keywords
 def sampled(
     make: Maker, heads: int = 2, query: Tensor | None = None, grad: bool = False, **given: Any
 ) -> Any:
-    """The result of a small call with 5 keys and 3 queries; ``None`` if it gives no output."""
+    """The result of a small call with 5 keys and 3 queries; ``None`` if it gives no output.
+
+    It is in float32, or else in the first half type in which it does not raise.
+    """
     query = torch.zeros(1, heads, 3, 4) if query is None else query
     key = given.pop("key", torch.zeros(1, 2, 5, 4))
-    try:
-        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad):
-            found = make(4, 4, 4).train()(query.requires_grad_(grad), key, key, **given)
-    except (Exception, SystemExit):  # whatever it raises, it is the checks that tell it
-        return None
-    return found if is_plain(output_and_more(found)[0]) else None
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        call = tree_map(lambda part: _in_dtype(part, dtype), (query, key, key, given))  # noqa: B023
+        try:
+            with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad):
+                found = make(4, 4, 4).train()(call[0].requires_grad_(grad), *call[1:3], **call[3])
+        except (Exception, SystemExit):  # noqa: S112  # it is the checks that tell what it raises
+            continue
+        return found if is_plain(output_and_more(found)[0]) else None
+    return None
+
+
+def _in_dtype(part: Any, dtype: torch.dtype) -> Any:
+    is_floating = isinstance(part, Tensor) and part.is_floating_point()
+    return part.to(dtype) if is_floating else part
+
+
+def half_types_only(make: Maker) -> tuple[tuple[str, ...], str] | None:
+    """The half types that it takes, and what it raises in float32; ``None`` if it takes that."""
+    raised: dict[str, str] = {}
+    for name in DTYPES:
+        query, key = (torch.zeros(1, 2, n, 4, dtype=getattr(torch, name)) for n in (3, 5))
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                make(4, 4, 4)(query, key, key)
+        except (Exception, SystemExit) as error:
+            raised[name] = headline(error)[:120]
+    taken = tuple(name for name in ("bfloat16", "float16") if name not in raised)
+    return (taken, raised["float32"]) if taken and "float32" in raised else None
 
 
 def second_output(make: Maker) -> str | None:

@@ -23,6 +23,7 @@ from attnbench.subject.styles.callee import (
 )
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.function_trials import (
+    half_types_only,
     is_causal_square,
     lets_nan_through,
     sampled,
@@ -126,6 +127,10 @@ def _spec(
     left = [name for name in keywords.names if name not in passed and _TELLING & {*name.split("_")}]
     if left:
         notes += (f"{' and '.join(left)} not passed: what that hides or moves is not looked at",)
+    dtypes = None
+    if half := half_types_only(make):
+        dtypes, error = half
+        notes += (f"not tried in float32 and float64, where it raises {error}",)
     sizes = one_head_size if style == "flash" else None
     if "attn_mask" not in keywords:
         conventions["masks"] = ()
@@ -142,6 +147,7 @@ def _spec(
         "make": make,
         "sizes": sizes,
         "accepts": tuple(accepts),
+        "dtypes": dtypes,
         "returns": returns,
         "laws": ("pools_values", *(("splits_merge",) if sums else ())),
         "conventions": conventions,
