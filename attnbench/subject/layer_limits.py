@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
+from attnbench.errors import either
 
 if TYPE_CHECKING:
     from attnbench.subject.layer import LayerSubject
@@ -42,8 +43,25 @@ def limits_in_words(subject: LayerSubject) -> str:
         'length makes them do; declare the convention positions="relative" if only distances count'
     )
     scaled = subject.conventions.positions != "relative" and change_by_length(subject) == "scale"
-    lines = [text for holds, text in ((most_of, most), (scaled, followed)) if holds]
+    idle = unused_parameters(subject)
+    unused = f"{either(idle or [''])}: no output depends on it; is it made and then not used?"
+    lines = [t for holds, t in ((most_of, most), (scaled, followed), (idle, unused)) if holds]
     return "\n".join(f"Not looked at, {subject.name}: {text}" for text in lines)
+
+
+@functools.lru_cache(maxsize=256)
+def unused_parameters(subject: LayerSubject) -> list[str]:
+    """The parameters that an output in training has no graph to, if it has to others."""
+    try:
+        module, hidden = _called(subject, 2, 5)
+        trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            output = subject.call(module.train(), hidden)[0].sum()
+            found = torch.autograd.grad(output, list(trained.values()), allow_unused=True)
+    except Exception:  # which a check reports
+        return []
+    lacking = [n.removeprefix("module.") for n, g in zip(trained, found, strict=True) if g is None]
+    return lacking if len(lacking) < len(trained) else []
 
 
 @functools.lru_cache(maxsize=256)

@@ -212,6 +212,24 @@ def test_rows_are_selected_where_they_lie_in_a_returned_cache() -> None:
     torch.testing.assert_close(module(rows[:, 2:3], cache=cache), module(rows[:, :3])[:, 2:])
 
 
+class NeedsItsMask(Heads):
+    """An encoder whose mask of padding has no default."""
+
+    def forward(self, src: Tensor, src_key_padding_mask: Tensor) -> Tensor:
+        q, k, v = self.split(src)
+        scores = (q @ k.mT).masked_fill(src_key_padding_mask[:, None, None], -1e4)
+        output: Tensor = self.maps[3]((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return output
+
+
+def test_a_mask_without_a_default_is_given_in_every_call() -> None:
+    spec = layer(NeedsItsMask, **EVEN)
+    names = ["keeps_the_contract", "padded_tokens_are_inert", "padded_item_equals_item_alone"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert report.ok, str(report)
+    assert len(report.of("passed")) == len(names)
+
+
 class Counted(Stacked):
     """Gives back a dict of keys, values and their number."""
 

@@ -21,6 +21,7 @@ from attnbench.errors import DtypeError, RefusalError, UsageError, nearest
 from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.argument_names import CACHES, FORMS, MASKS, OFFSETS, SLOTS
 from attnbench.subject.styles.held import KEPT, Held, drop_graphs, held_cache
+from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.styles.trials import (
     is_causal,
     refuse_masks,
@@ -67,6 +68,8 @@ class HiddenStates(nn.Module):
         self.module, self.mask, self.form, self.cache, self.kept = module, mask, form, cache, kept
         self.keywords, self.cached_keywords = dict(keywords), dict(cached_keywords)
         self.names = _names(module)
+        called = keywords_of(module)
+        self.needs_mask = called is not None and mask in called.required
 
     def forward(
         self,
@@ -78,6 +81,9 @@ class HiddenStates(nn.Module):
     ) -> Tensor:
         """Output ``(B, L, E)``; the cache is updated in place, and extras are keywords."""
         past = 0 if cache is None else cache.length
+        if padding_mask is None and self.needs_mask:
+            whole = (hidden.shape[0], past + hidden.shape[1])
+            padding_mask = torch.ones(whole, dtype=torch.bool, device=hidden.device)
         given = {**self.keywords, **self._places(hidden, padding_mask, past), **(extras or {})}
         if self.source is not None:
             given[self.source] = source

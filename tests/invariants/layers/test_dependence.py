@@ -192,6 +192,26 @@ def test_a_layer_with_a_cache_uses_earlier_tokens() -> None:
     assert checked(Unused, "outputs_depend_on_their_token", window=1, **fields).ok
 
 
+class NormOfAnother(Linear):
+    """Takes its first norm twice, and the second one never."""
+
+    def __init__(self, size: int, second: str = "first") -> None:
+        super().__init__(size)
+        self.norms = nn.ModuleDict({name: nn.LayerNorm(size) for name in ("first", "second")})
+        self.taken = second
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.norms[self.taken](super().forward(self.norms["first"](hidden)))
+
+
+def test_parameters_that_nothing_depends_on_are_named_in_the_last_lines() -> None:
+    report = checked(NormOfAnother, "outputs_depend_on_their_token")
+    told = "norms.second.weight or norms.second.bias: no output depends on it"
+    assert told in str(report)
+    right = checked(lambda size: NormOfAnother(size, "second"), "outputs_depend_on_their_token")
+    assert "no output depends" not in str(right)
+
+
 class PreNorm(Linear):
     def __init__(self, size: int) -> None:
         super().__init__(size)
