@@ -63,8 +63,15 @@ def raising_remedy(subject: Subject, case: Case, *, smallest: bool) -> str:
         known = smallest and "float32" in subject.dtypes
         advice = 'dtypes=("float32", ...) in the spec, or --dtype float32'
         return f"it raises in half types only: {advice}" if known else ""
-    if subject.kind == "layer" or _answers(subject, case):
-        return ""  # a layer has one size, and what raises is another call of the check
+    if _answers(subject, case):
+        return ""  # what raises is another call of the check
+    if subject.kind == "layer":
+        for size in (2, 4, 8, 16, 32, 64):
+            other = case.replace(query_size=size, key_size=size, value_size=size)
+            if case.query_size % size and _answers(subject, subject.legal(other)):
+                multiple = f"sizes=lambda n: max(1, n // {size}) * {size}"
+                return f"it does not raise at size {size}: {multiple}"
+        return ""
     for sizes, declared, change in _SIZES:
         other = case.replace(**change(case))
         if other != case and subject.legal(other) == other and _answers(subject, other):

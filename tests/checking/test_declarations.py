@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import attnbench
 from attnbench.adapters import flash
@@ -80,3 +80,16 @@ def test_a_layer_that_raises_is_not_told_sizes_of_a_call() -> None:
     report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
     assert not report.ok
     assert "by design?" not in str(report)
+
+
+class OfFourHeads(nn.Module):
+    def forward(self, hidden: Tensor) -> Tensor:
+        heads = hidden.view(*hidden.shape[:-1], 4, hidden.shape[-1] // 4)
+        return heads.softmax(-1).flatten(-2)
+
+
+def test_a_layer_that_raises_at_sizes_its_heads_do_not_divide_is_told_to_declare_sizes() -> None:
+    spec = attnbench.adapters.layer(lambda size: OfFourHeads(), name="of_four_heads")
+    (outcome,) = attnbench.check(spec, invariants=["keeps_the_contract"], profile="quick").outcomes
+    assert outcome.failure is not None
+    assert "at size 4: sizes=lambda n: max(1, n // 4) * 4" in str(outcome.failure.by_design)
