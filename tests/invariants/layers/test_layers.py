@@ -251,10 +251,10 @@ class LastRowLost(MergedByView):
 
 
 @pytest.mark.parametrize(
-    ("make", "named"), [(MergedByView, "layer_tokens_mixed"), (LastRowLost, None)]
+    ("make", "named"), [(MergedByView, "layer_tokens_mixed"), (LastRowLost, "layer_row_lost")]
 )
 def test_an_output_without_its_token_says_whether_it_has_others(
-    make: type[nn.Module], named: str | None
+    make: type[nn.Module], named: str
 ) -> None:
     spec = LayerSpec(name="lost", make=make, sizes=lambda size: max(4, size // 4 * 4))
     found = outcome(spec, "outputs_depend_on_their_token")
