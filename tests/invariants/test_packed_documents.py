@@ -53,6 +53,29 @@ def whole_pages(
     return torch.stack(rows)
 
 
+def to_the_end_of_the_page(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cache_seqlens: Tensor,
+    block_table: Tensor,
+    causal: bool = False,
+) -> Tensor:
+    """The length of a row is taken for that of its pages."""
+    size = k_cache.shape[1]
+    whole = (cache_seqlens + size - 1) // size * size
+    return gathered_pages(
+        q, k_cache, v_cache, cache_seqlens=whole, block_table=block_table, causal=causal
+    )
+
+
+def test_slots_beyond_the_end_of_a_row_that_are_read_are_the_cause() -> None:
+    report = attnbench.check(paged(to_the_end_of_the_page), profile="quick", invariants=PAGES)
+    (outcome,) = report.outcomes
+    assert outcome.failure is not None
+    assert outcome.failure.cause == "unwritten_read"
+
+
 @pytest.mark.parametrize("slots", ["finite", "any"])
 def test_nan_in_slots_that_were_not_written_reaches_nothing_where_that_is_promised(
     slots: str,

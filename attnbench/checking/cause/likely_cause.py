@@ -45,7 +45,7 @@ _EXTREME = "hidden_keys_stay_hidden_at_extreme_scores"
 _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths_ignored"}
 """Different failures that show several of these have one cause: no kind of mask is applied."""
 
-_DECISIVE = ("nan_result", "extra_keys_share")
+_DECISIVE = ("nan_result", "extra_keys_share", "unwritten_read")
 _NARROW = "half_precision"
 _STATE = "calls_leave_no_trace"
 """What fails this has another cause than rounding, and other calls go wrong by it."""
@@ -157,7 +157,11 @@ def _clue_in_table(
         cause = _NARROW if narrow else default or candidate.named
         if cause == _NARROW and wide_count > _MOST_FAILURES:
             continue
-        others = [n for n in candidates if n == name or causes.get(n) != default]
+        others = [
+            n
+            for n in candidates
+            if n == name or (causes.get(n) != default and not _follows(n, failures))
+        ]
         many = len(others) > _MOST_FAILURES and default is not None
         if cause is not None and not (name in _general() and many):
             return Clue("fails", name, cause)

@@ -135,7 +135,7 @@ def _late_mask(subject: Subject) -> str | None:
 
 
 def _read_key(subject: Subject) -> str | None:
-    """The mistake of a hidden key that gets no weight, and changes that of the others."""
+    """The mistake of a hidden key that keeps weight, or changes that of the others."""
     if "boolean" not in subject.conventions.masks:
         return None
     module, inputs = subject.build(subject.legal(_CASE))
@@ -148,8 +148,9 @@ def _read_key(subject: Subject) -> str | None:
         tensor[..., 0, :] *= factor
         return not _agrees(subject.output(module, inputs.replace(**{name: tensor})), expected)
 
-    read = any(moves("key", factor) for factor in (8.0, -8.0)) and not moves("value", 8.0)
-    return "hidden_key_read" if read else None
+    if moves("value", 8.0):
+        return "hidden_key_pooled"
+    return "hidden_key_read" if moves("key", 8.0) or moves("key", -8.0) else None
 
 
 def _lost_part(subject: Subject) -> str | None:

@@ -57,6 +57,13 @@ def test_failures_that_point_at_one_cause_are_not_many() -> None:
     assert clue_of(found + failed("queries_permute_freely", "masking_equals_deleting")) is None
 
 
+def test_what_follows_from_weights_that_do_not_sum_to_one_is_no_other_cause() -> None:
+    found = failed("constant_values_come_back", "output_lies_within_values", "weights_sum_to_one")
+    found += failed("single_key_gets_weight_one")
+    cause = "rows_do_not_sum_to_one"
+    assert clue_of(found) == Clue("fails", "weights_sum_to_one", cause)
+
+
 def test_what_float32_loses_is_a_cause_unless_a_more_specific_property_fails() -> None:
     lost = failed("agrees_with_float64", named="precision", case=Case((2,), 3, 4).id)
     laws = failed("rotation_invariant", "translation_invariant", "monotone_in_distance")

@@ -204,3 +204,36 @@ def test_pairs_in_another_order_and_running_sums_show_by_themselves(
     )
     (subject,) = resolve(spec)
     assert own_mistake(subject) == mistake
+
+
+class Differential(nn.Module):
+    """The difference of two maps, of which only the first is masked where asked."""
+
+    def __init__(self, both: bool) -> None:
+        super().__init__()
+        self.both = both
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        weights = torch.zeros(())
+        for part, factor in ((slice(4), 1.0), (slice(4, None), -0.4)):
+            scores = query[..., part] @ key[..., part].mT
+            if attn_mask is not None and (self.both or factor > 0):
+                scores = scores.masked_fill(~attn_mask, -torch.inf)
+            weights = weights + factor * scores.softmax(-1)
+        return weights @ value
+
+
+@pytest.mark.parametrize(("both", "mistake"), [(True, None), (False, "hidden_key_pooled")])
+def test_a_hidden_key_that_keeps_weight_in_one_of_two_maps_is_named(
+    both: bool, mistake: str | None
+) -> None:
+    spec = attnbench.MechanismSpec(
+        name="differential",
+        make=lambda query_size, key_size, value_size: Differential(both),
+        equal_sizes=True,
+        conventions={"masks": ("boolean",), "hidden_slots": "finite"},
+    )
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == mistake

@@ -90,6 +90,14 @@ def uncausal(
     return windowed(q, k, v, causal, window_size, False)
 
 
+def open_where_wide(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, window_size: tuple[int, int] = (-1, -1)
+) -> Tensor:
+    """A window that reaches all keys before is taken for none, with what it hides behind."""
+    window = (-1, -1) if window_size[0] >= k.shape[1] else window_size
+    return windowed(q, k, v, causal, window, True)
+
+
 def other_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
     """A head reads key and value of the head whose number is its own divided by their count."""
     heads = torch.arange(q.shape[2]) // k.shape[2]
@@ -107,6 +115,7 @@ def other_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor
         (sdpa(averaged), "agrees_with_scalar_reference", "rescaling"),
         (sdpa(softmax_in_half), "weights_sum_to_one", "precision"),
         (flash(first_rows), "window_leaves_the_keys_around", "rows_unwritten"),
+        (flash(open_where_wide), "window_leaves_the_keys_around", "window_argument"),
         (flash(uncausal), "window_leaves_the_keys_around", "causality"),
         (flash(other_heads), "heads_are_independent", "head_mapping"),
     ],
