@@ -45,7 +45,7 @@ _EXTREME = "hidden_keys_stay_hidden_at_extreme_scores"
 _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths_ignored"}
 """Different failures that show several of these have one cause: no kind of mask is applied."""
 
-_DECISIVE = ("nan_result", "extra_keys_share", "unwritten_read")
+_DECISIVE = ("nan_result", "extra_keys_share", "unwritten_read", "special_case")
 _NARROW = "half_precision"
 _STATE = "calls_leave_no_trace"
 """What fails this has another cause than rounding, and other calls go wrong by it."""

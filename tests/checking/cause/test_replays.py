@@ -98,6 +98,14 @@ def open_where_wide(
     return windowed(q, k, v, causal, window, True)
 
 
+def step(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+    """One query is attended by a path of its own, without its scale."""
+    output = windowed(q, k, v, causal, (-1, -1), True)
+    if q.shape[1] != 1:
+        return output
+    return windowed(q * q.shape[-1] ** 0.5 * 0.3, k, v, causal, (-1, -1), True)
+
+
 def other_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
     """A head reads key and value of the head whose number is its own divided by their count."""
     heads = torch.arange(q.shape[2]) // k.shape[2]
@@ -116,6 +124,7 @@ def other_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor
         (sdpa(softmax_in_half), "weights_sum_to_one", "precision"),
         (flash(first_rows), "window_leaves_the_keys_around", "rows_unwritten"),
         (flash(open_where_wide), "window_leaves_the_keys_around", "window_argument"),
+        (flash(step), "query_alone_equals_query_among_others", "special_case"),
         (flash(uncausal), "window_leaves_the_keys_around", "causality"),
         (flash(other_heads), "heads_are_independent", "head_mapping"),
     ],
