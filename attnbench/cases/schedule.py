@@ -58,8 +58,8 @@ _LONG = (
     Case((1,), 140, 300, mask="causal"),  # and blocks of queries
     Case((1,), 70, 150, mask="causal", regime="opposed"),  # blocks of which some rows see none
     Case((16,), 2, 257, mask="padding"),  # lengths that need a second byte
-    Case((2,), 64, 128, mask="causal_padding"),  # only whole blocks of both, for which no masks are
-    Case((2,), 64, 64, mask="boolean"),  # needed to end them
+    Case((1,), 64, 128, mask="causal_padding"),  # only whole blocks of both, for which no masks are
+    Case((1,), 64, 64, mask="boolean"),  # needed to end them
     Case((640,), 1, 3),  # more items than one dimension of a GPU grid; only whole chunks
 )
 _NARROW = (

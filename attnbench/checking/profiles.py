@@ -39,7 +39,7 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("quick", 4, variants=False, functions=100_000),
+        Profile("quick", 4, variants=False, functions=120_000),
         Profile("default", 100),
         Profile("thorough", 1000, functions=80_000_000),
     )
