@@ -58,7 +58,8 @@ class Oracle(Reference):
         with contextlib.suppress(Exception), torch.no_grad():
             super().run(self.module, self.inputs)
             return False
-        return bool(follows) and is_textbook(self.subject)
+        declared = self.subject.maker.reference is not None
+        return declared and bool(follows) and is_textbook(self.subject)
 
     def budget(self, *, units: float = 4.0, eps: float | None = None, sure: bool = False) -> Tensor:
         """The allowed error of each element of the output, ``(*lead, L, Ev)``.
