@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.benchmark.comparing import slot_server
+from attnbench.benchmark.comparing import sides
 from attnbench.benchmark.comparing.sides import Late, Server, Side
 
 ANSWERS = """\
@@ -22,7 +22,7 @@ def test_two_answers_in_one_read_are_both_given_and_half_an_answer_is_late(
 ) -> None:
     script = tmp_path / "answers.py"
     script.write_text(ANSWERS)
-    monkeypatch.setattr(slot_server, "__file__", str(script))
+    monkeypatch.setattr(sides, "_SERVER", script)
     server = Server(Side("A", tmp_path), threads=1)
     try:
         server.wait()
