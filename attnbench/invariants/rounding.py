@@ -69,6 +69,8 @@ def rounding_has_no_bias(subject: Subject, case: Case) -> None:
     """
     base = Baseline(subject, case)
     if case.variant("maxima", "alone") == "outweighed":
+        if not case.is_narrow:  # as --dtype makes of it
+            reject("a right sum in float32 loses such weights as well")
         _sums_small_weights(base)
         return
     key = base.inputs.key

@@ -9,6 +9,7 @@ from attnbench_zoo.twins.attention import ATTENTION, Attention
 from attnbench_zoo.twins.heads import HEADS
 from torch import Tensor
 
+from attnbench import check
 from attnbench.invariants import rounding, shifts
 from attnbench.invariants.layers import module_state
 from tests.invariant_runs import by_name, mutant, run
@@ -64,3 +65,14 @@ def test_scores_that_are_no_dot_products_are_not_shifted() -> None:
     outcome = run(HEADS.spec, INVARIANTS["common_shift_of_scores_changes_nothing"])
     assert outcome.status == "skipped"
     assert "dot products" in outcome.reason
+
+
+def _plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    weights = torch.einsum("blhd,bshd->bhls", query * query.shape[-1] ** -0.5, key).softmax(-1)
+    return torch.einsum("bhls,bshd->blhd", weights, value)
+
+
+def test_a_sum_in_float32_is_no_sum_in_a_half_type() -> None:
+    name = "rounding_has_no_bias"
+    report = check(_plain, style="flash", invariants=[name], profile="quick", dtypes=["float32"])
+    assert [outcome.status for outcome in report.outcomes] == ["passed"], str(report)
