@@ -58,29 +58,30 @@ def culprit(hunks: Sequence[Hunk], command: str, failures: int) -> Hunk | None:
         command: the command that runs the checks.
         failures: how many of them fail with all hunks.
     """
-    root = _git(Path(hunks[0].file).parent, "rev-parse", "--show-toplevel")
-    if root is None:
+    top = _git(Path(hunks[0].file).parent, "rev-parse", "--show-toplevel")
+    if top is None:
         return None
+    root = Path(top.strip())
     end, found = time.monotonic() + _SEARCH_S, None
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "checkout")
-        if _git(Path(root.strip()), "worktree", "add", "-q", "--detach", str(copy)) is None:
+        if _git(root, "worktree", "add", "-q", "--detach", str(copy)) is None:
             return None
         try:
-            here = copy / Path.cwd().resolve().relative_to(Path(root.strip()).resolve())
+            here = copy / Path.cwd().resolve().relative_to(root.resolve())
             for hunk in hunks:
-                patched = _git(copy, "apply", "--reverse", "--unidiff-zero", "-", given=hunk.patch)
-                if patched is not None:
-                    left = _failures(command, here, end - time.monotonic())
-                    if left is not None and left < failures:
-                        found, failures = hunk, left
-                _git(copy, "checkout", "-q", ".")
+                if _git(copy, "apply", "-R", "--unidiff-zero", "-", given=hunk.patch) is None:
+                    continue
+                left = _failures(command, here, end - time.monotonic())
+                if left is not None and left < failures:
+                    found, failures = hunk, left
                 if not failures:
                     break
+                _git(copy, "checkout", "-q", ".")
         except (ValueError, subprocess.TimeoutExpired):  # outside of the repository; too slow
             pass
         finally:
-            _git(Path(root.strip()), "worktree", "remove", "--force", str(copy))
+            _git(root, "worktree", "remove", "--force", str(copy))
     return found
 
 
@@ -119,7 +120,7 @@ def _git(folder: Path, *arguments: str, given: str | None = None) -> str | None:
     """What git prints, or ``None`` if it fails or is not there."""
     try:
         done = subprocess.run(  # noqa: S603  # arguments of our own, and a branch
-            ["git", *arguments],  # noqa: S607
+            ["git", *arguments],  # noqa: S607  # the git that the job has
             cwd=folder,
             input=given,
             capture_output=True,

@@ -72,8 +72,8 @@ def findings_of(
             with contextlib.suppress(AttnbenchError):  # it may hang or die as in its check
                 lines = call(task)
                 if lines is not None:
-                    named = [f"--invariant={o.invariant}" for o in failures if o is not lead]
-                    command = shlex.join(shlex.split(lead.command or "") + named)
+                    others = [f"--invariant={o.invariant}" for o in failures if o is not lead]
+                    command = lead.command and shlex.join(shlex.split(lead.command) + others)
                     places[label] = place_at(*lines, command=command, failures=len(failures))
     return Findings(report, statements, places)
 

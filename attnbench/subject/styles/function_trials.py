@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from attnbench.errors import headline
-from attnbench.specs import DTYPES
 from attnbench.subject.result_form import is_plain, output_and_more
 from attnbench.subject.styles.callee import Maker
 from attnbench.subject.styles.signature import Keywords
+
+_HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def sampled(
@@ -25,34 +25,40 @@ def sampled(
     """
     query = torch.zeros(1, heads, 3, 4) if query is None else query
     key = given.pop("key", torch.zeros(1, 2, 5, 4))
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        call = tree_map(lambda part: _in_dtype(part, dtype), (query, key, key, given))  # noqa: B023
+    for dtype in (torch.float32, *_HALF.values()):
+        q, k = query.to(dtype).requires_grad_(grad), key.to(dtype)
+        others = {name: _in_dtype(value, dtype) for name, value in given.items()}
         try:
             with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad):
-                found = make(4, 4, 4).train()(call[0].requires_grad_(grad), *call[1:3], **call[3])
+                found = make(4, 4, 4).train()(q, k, k, **others)
         except (Exception, SystemExit):  # noqa: S112  # it is the checks that tell what it raises
             continue
         return found if is_plain(output_and_more(found)[0]) else None
     return None
 
 
-def _in_dtype(part: Any, dtype: torch.dtype) -> Any:
-    is_floating = isinstance(part, Tensor) and part.is_floating_point()
-    return part.to(dtype) if is_floating else part
+def _in_dtype(value: Any, dtype: torch.dtype) -> Any:
+    is_floating = isinstance(value, Tensor) and value.is_floating_point()
+    return value.to(dtype) if is_floating else value
 
 
 def half_types_only(make: Maker) -> tuple[tuple[str, ...], str] | None:
     """The half types that it takes, and what it raises in float32; ``None`` if it takes that."""
-    raised: dict[str, str] = {}
-    for name in DTYPES:
-        query, key = (torch.zeros(1, 2, n, 4, dtype=getattr(torch, name)) for n in (3, 5))
+
+    def raised(dtype: torch.dtype) -> str | None:
+        query, key = (torch.zeros(1, 2, length, 4, dtype=dtype) for length in (3, 5))
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 make(4, 4, 4)(query, key, key)
         except (Exception, SystemExit) as error:
-            raised[name] = headline(error)[:120]
-    taken = tuple(name for name in ("bfloat16", "float16") if name not in raised)
-    return (taken, raised["float32"]) if taken and "float32" in raised else None
+            return headline(error)[:120]
+        return None
+
+    error = raised(torch.float32)
+    if error is None:
+        return None
+    taken = tuple(name for name, dtype in _HALF.items() if raised(dtype) is None)
+    return (taken, error) if taken else None
 
 
 def second_output(make: Maker) -> str | None:
