@@ -20,7 +20,7 @@ import pandas as pd
 
 from attnbench.benchmark.contract import LAYER_DIRECTIONS
 from attnbench.benchmark.records.record import Record
-from attnbench.benchmark.records.store import read_all
+from attnbench.benchmark.records.store import content_of, read_all
 from attnbench.errors import RecordError
 
 __all__ = ["asv_frame", "load", "records_frame"]
@@ -113,9 +113,7 @@ _QUARTILES = ("q1", "q3")
 
 def _json(path: Path, *, version: int | None = None) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
+        content = json.loads(content_of(path))
     except ValueError as error:
         raise RecordError(f"{path} is damaged: it is not JSON ({error}).") from None
     if not isinstance(content, dict):

@@ -14,7 +14,7 @@ from attnbench.checking.canaries import CHANGED
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.coverage import coverage_of, gaps_of
-from attnbench.checking.outcomes import CONTRACT, Outcome, notes_of, running_order
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, notes_of, running_order
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.reproduction.script import with_evidence
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
@@ -255,6 +255,6 @@ def _consequence(subject: Subject, outcome: Outcome, options: dict[str, Any]) ->
     if outcome.failure is not None and outcome.failure.device_lost:
         return f"not run: {options['device']} cannot be used since {outcome.invariant} failed"
     given = options["device"], options["dtypes"] or ()
-    if outcome.invariant == CONTRACT and spoils_all(subject, outcome, *given):
-        return f"not run: {CONTRACT} failed, and so would this"
+    if outcome.invariant == KEEPS_CONTRACT and spoils_all(subject, outcome, *given):
+        return f"not run: {KEEPS_CONTRACT} failed, and so would this"
     return None

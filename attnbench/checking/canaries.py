@@ -11,13 +11,13 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 
 CANARY = "canary"
 """The name of the subject that must fail; all of its outputs are NaN."""
 
 _VIOLATIONS = (
-    CONTRACT,
+    KEEPS_CONTRACT,
     "autocast_agrees",
     "copies_agree",
     "gradient_modes_agree",

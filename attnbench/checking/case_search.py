@@ -20,7 +20,7 @@ from attnbench.checking import hypothesis_engine
 from attnbench.checking.call_cost import affordable, drawn_limit
 from attnbench.checking.case_legality import hold_legal
 from attnbench.checking.hypothesis_engine import Failures
-from attnbench.checking.outcomes import CONTRACT
+from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.checking.profiles import Profile, nearest_misses
 from attnbench.errors import InvariantViolation, RefusalError, UsageError
 from attnbench.oracle.references import NoReferenceError
@@ -294,4 +294,4 @@ class CaseSearch:
         message = f"it takes none of its cases: {self.refusal}" if self.refusals else self._obstacle
         if self.counts or message is None:
             return None
-        return "inconclusive" if self.invariant.name == CONTRACT else "skipped", message
+        return "inconclusive" if self.invariant.name == KEEPS_CONTRACT else "skipped", message

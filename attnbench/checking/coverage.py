@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.specs import DTYPES, LayerSpec
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def coverage_of(
 def _untested_laws(laws: Mapping[str, Sequence[str]], outcomes: Iterable[Outcome]) -> Iterator[Gap]:
     """The declared laws that ran on no case, unless nothing could run."""
     outcomes = list(outcomes)
-    broken = {o.subject for o in outcomes if o.invariant == CONTRACT and not o.ok}
+    broken = {o.subject for o in outcomes if o.invariant == KEEPS_CONTRACT and not o.ok}
     for outcome in outcomes:
         is_declared = outcome.invariant in laws.get(outcome.subject, ())
         ran = outcome.cases or outcome.status not in ("skipped", "inconclusive")

@@ -11,7 +11,7 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.checking.known_causes import known_causes
-from attnbench.checking.outcomes import CONTRACT
+from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.specs.conventions import Conventions
 from attnbench.subject.subject import Subject
 
@@ -25,7 +25,7 @@ def declaration(subject: Subject, invariant: str) -> str:
     force; an exemption is offered where there is none of them.
     """
     spec, known = subject.spec, known_causes()
-    if invariant == CONTRACT:
+    if invariant == KEEPS_CONTRACT:
         return ""
     if invariant in subject.maker.laws:  # a scoring function obeys pools_values undeclared
         return f'leave "{invariant}" out of the laws of the spec'

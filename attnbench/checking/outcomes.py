@@ -16,7 +16,7 @@ STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "
 
 GOOD = ("passed", "skipped")
 
-CONTRACT = "keeps_the_contract"
+KEEPS_CONTRACT = "keeps_the_contract"
 """The invariant that runs first; if it fails, others may be meaningless."""
 
 COMPILING = (
@@ -31,7 +31,7 @@ COMPILING = (
 def running_order(invariant: str) -> tuple[bool, int]:
     """A sort key for names of invariants: the contract first, and slow ones last."""
     place = COMPILING.index(invariant) + 1 if invariant in COMPILING else 0
-    return invariant != CONTRACT, place
+    return invariant != KEEPS_CONTRACT, place
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
-from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
+from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Outcome
 from attnbench.checking.works import RESTARTS, Work, key_of, remaining_works, shared_out
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
@@ -166,8 +166,8 @@ def _outcomes(
     if event.kind == "value":
         outcome: Outcome = event.value
         rest = tuple(name for name in work.invariants if name != outcome.invariant)
-        is_broken = work.broken or (outcome.invariant == CONTRACT and outcome.status == "failed")
-        pending[number] = replace(work, invariants=rest, broken=is_broken)
+        is_broken = (outcome.invariant, outcome.status) == (KEEPS_CONTRACT, "failed")
+        pending[number] = replace(work, invariants=rest, broken=work.broken or is_broken)
         yield _with_command(replace(outcome, subject=work.label), event.task)
         return
     if not work.invariants:

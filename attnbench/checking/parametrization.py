@@ -16,7 +16,7 @@ from attnbench.checking.api import (
     spoils_all,
     try_options,
 )
-from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import skip_reason
 from attnbench.registry.address import Address
@@ -57,7 +57,7 @@ class Check:
 
         outcome = self.outcome(subject)
         is_reported = subject in _REPORTED_SUBJECTS
-        if outcome.invariant == CONTRACT:
+        if outcome.invariant == KEEPS_CONTRACT:
             _REPORTED_SUBJECTS.add(subject)
         if outcome.status == "skipped":
             pytest.skip(outcome.reason)
@@ -69,7 +69,7 @@ class Check:
     def outcome(self, subject: Subject) -> Outcome:
         """Run the invariant on a subject; where the contract spoils all, return its outcome."""
         is_skipped = skip_reason(subject, self.invariant) is not None
-        if not is_skipped and self.invariant.name != CONTRACT and CONTRACT not in subject.exempt:
+        if not is_skipped and KEEPS_CONTRACT not in (self.invariant.name, *subject.exempt):
             contract = _contract(subject, self.profile, self.seed)
             if contract is not None:
                 return contract
@@ -91,7 +91,7 @@ The contract's own test may be deselected, and with nothing but skips a run woul
 @functools.lru_cache(maxsize=64)
 def _contract(subject: Subject, profile: str, seed: int | None) -> Outcome | None:
     """The outcome of the contract, if it spoils every call."""
-    outcome = _outcome(subject, select_invariants([CONTRACT])[0], profile, seed)
+    outcome = _outcome(subject, select_invariants([KEEPS_CONTRACT])[0], profile, seed)
     return outcome if spoils_all(subject, outcome) else None
 
 

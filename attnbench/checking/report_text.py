@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attnbench.cases.case import Case
 from attnbench.checking.cause.likely_cause import lead_of
 from attnbench.checking.known_causes import known_causes
-from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.errors import first_line
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _lines_of(failure: Failure) -> list[str]:
 def _other_failures(others: Iterable[Outcome]) -> list[str]:
     """Lines that name failures, those for the same reason together; the contract comes first."""
     names: dict[str, list[str]] = {}
-    for outcome in sorted(others, key=lambda o: (o.invariant != CONTRACT, o.invariant)):
+    for outcome in sorted(others, key=lambda o: (o.invariant != KEEPS_CONTRACT, o.invariant)):
         raising = _raising(outcome.failure) if outcome.failure else first_line(outcome.reason)
         head = f"also {outcome.status}{raising and ', '}{raising or ''}: "
         if outcome.failure is not None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attnbench.checking.outcomes import CONTRACT, Outcome, running_order
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, running_order
 from attnbench.processes.pool import cores
 from attnbench.registry.address import Address
 
@@ -63,8 +63,8 @@ def shared_out(works: Sequence[Work], jobs: int) -> list[Work]:
         return list(works)
     pieces = []
     for work in works:
-        contract = tuple(name for name in work.invariants if name == CONTRACT)
-        others = [name for name in work.invariants if name != CONTRACT]
+        contract = tuple(name for name in work.invariants if name == KEEPS_CONTRACT)
+        others = [name for name in work.invariants if name != KEEPS_CONTRACT]
         shares = [(*contract, *others[part::parts]) for part in range(min(parts, len(others)))]
         pieces += [replace(work, invariants=share) for share in shares] or [work]
     return pieces
@@ -89,9 +89,9 @@ def remaining_works(works: Sequence[Work], outcomes: Collection[Outcome]) -> lis
     remaining = []
     for work in works:
         names = [n for n in work.invariants if (work.label, work.seed, n) not in statuses]
-        is_broken = statuses.get((work.label, work.seed, CONTRACT)) == "failed"
+        is_broken = statuses.get((work.label, work.seed, KEEPS_CONTRACT)) == "failed"
         if names:
-            contract = (CONTRACT,) if is_broken else ()
+            contract = (KEEPS_CONTRACT,) if is_broken else ()
             remaining.append(replace(work, invariants=(*contract, *names), broken=is_broken))
     return remaining
 

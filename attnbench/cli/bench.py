@@ -10,7 +10,6 @@ import typer
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.workloads import Selection
-from attnbench.cli import machine_runs
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.plugin_loading import load_plugins, try_options
@@ -95,6 +94,8 @@ def command(
     Results are saved as they come, so that an interrupted run can be resumed. On a cluster every
     machine measures all rows, one at a time, and records them in its own file.
     """
+    from attnbench.cli import machine_runs
+
     addresses = option.parse_targets(targets, style, convention, call)
     contract = Contract(cache=cache, timing=timing, threads=threads)
     if set_name is None and not length and not workload and inputs is None:

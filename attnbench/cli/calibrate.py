@@ -14,7 +14,6 @@ from attnbench.benchmark.machine.setting import here
 from attnbench.benchmark.records.record import BASELINE
 from attnbench.benchmark.timing.blocks import student_quantile
 from attnbench.benchmark.workloads import Selection
-from attnbench.cli import machine_runs
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK
 from attnbench.cli.printing.tables import print_json, print_table
@@ -96,6 +95,8 @@ def _on_machines(
     cluster: str, device: str, options: dict[str, Any]
 ) -> tuple[dict[str, dict[str, Any]], list[MachineLostError]]:
     """Calibrate on all machines of a cluster at once; returns results and losses of machines."""
+    from attnbench.cli import machine_runs
+
     task = Task("calibrate", f"{__name__}:calibrate", options, timeout_s=_TIMEOUT_S)
     results, losses = {}, []
     with contextlib.ExitStack() as stack:

@@ -14,7 +14,6 @@ from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, exit_code
 from attnbench.cli.printing.tables import print_json, print_parts
 from attnbench.errors import UsageError
-from attnbench.report.notebook_tables import Comparison
 from attnbench.report.verdict_tables import (
     LEGEND,
     counts_line,
@@ -26,6 +25,7 @@ from attnbench.report.verdict_tables import (
 if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Duel
     from attnbench.cli.duel_plan import Plan
+    from attnbench.report.notebook_tables import Comparison
 
 _MEASURED = ("margin", "looks", "pairs", "seconds", "row_s", "load")
 
@@ -216,5 +216,7 @@ def _compared_runs(runs: Sequence[str], results: Path, margin: float) -> Compari
 
 
 def _shown(data: dict[str, Any], lines: Sequence[str]) -> Comparison:
+    from attnbench.report.notebook_tables import Comparison
+
     table = [table_of(data["rows"])] if data["rows"] else []
     return Comparison(data, [f"A: {data['a']}\nB: {data['b']}", *table, "\n".join(lines)])

@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Annotated, Any
 
 import typer
+from packaging.utils import canonicalize_name
 
 from attnbench.cases.case import Case
 from attnbench.cli import options as option
@@ -14,7 +15,6 @@ from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
-from attnbench.registry.discovery import normalised
 from attnbench.specs import DTYPES
 
 _CASE = Case((8, 8), 256, 256, 64, 64, 64)
@@ -56,7 +56,7 @@ def command(
         for row in rows:
             _show(row, case)
     else:
-        _suggest({normalised(row["distribution"]) for row in plugins})
+        _suggest({canonicalize_name(row["distribution"]) for row in plugins})
         print_table(
             [
                 {

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.benchmark.records import store
 from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing.outputs import check_writable, write_file
 from attnbench.errors import AttnbenchError, RecordError, UsageError
@@ -33,6 +32,7 @@ def command(
     ] = True,
 ) -> int:
     """Write one HTML page of recorded runs, which needs neither network nor server."""
+    from attnbench.benchmark.records import store
     from attnbench.report.page import load_outcomes, render
 
     paths = store.run_files(sources or [Path("results/attnbench")])

@@ -13,9 +13,8 @@ from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.workloads import Selection
 from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.works import key_of, works_of
-from attnbench.cli import machine_runs
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
@@ -70,6 +69,8 @@ def command(
     bench --set run'; these commands show more. Other work on the machine widens the intervals. On a
     cluster the checks are split over all workers, and every machine measures all rows.
     """
+    from attnbench.cli import machine_runs
+
     addresses = option.parse_targets(targets, style, convention, call)
     selection = Selection("run" if inputs is None else None, inputs=inputs)
     selection.check()
@@ -145,7 +146,7 @@ def _check(
     so that subjects share the time equally.
     """
     names = tuple(dict(plan["invariants"]))
-    contract = names[:1] if names[:1] == (CONTRACT,) else ()  # if it fails, no other is run
+    contract = names[:1] if names[:1] == (KEEPS_CONTRACT,) else ()  # if it fails, no other is run
     works = [
         work
         for start in range(0, len(names), _ROUND_SIZE)

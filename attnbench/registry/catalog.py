@@ -7,6 +7,8 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from packaging.utils import canonicalize_name
+
 from attnbench._signing import ORIGIN
 from attnbench.errors import (
     DuplicateNameError,
@@ -22,7 +24,6 @@ from attnbench.registry.discovery import (
     Spec,
     discover,
     load_plugin,
-    normalised,
 )
 from attnbench.specs import Invariant, KernelSpec, ScoringSpec
 
@@ -74,8 +75,8 @@ class Registry:
 
     def _validate_plugin(self, plugin: Plugin, absent: list[Plugin]) -> Plugin:
         # an absent plugin may register a name if it is built in, a sibling or a requirement
-        visible = {normalised(plugin.distribution), "attnbench", *plugin.requires}
-        excused = any(normalised(other.distribution) in visible for other in absent)
+        visible = {canonicalize_name(plugin.distribution), "attnbench", *plugin.requires}
+        excused = any(canonicalize_name(other.distribution) in visible for other in absent)
         try:
             for spec in plugin.specs:
                 if not isinstance(spec, Invariant):
@@ -142,8 +143,8 @@ class Registry:
         key = address.key
         entries = self._by_key.get(key, [])
         if address.source is not None:
-            distribution = normalised(address.source)
-            entries = [r for r in entries if normalised(r.plugin.distribution) == distribution]
+            source = canonicalize_name(address.source)
+            entries = [r for r in entries if canonicalize_name(r.plugin.distribution) == source]
         if not entries:
             raise UnknownNameError(
                 self._unknown_text(f"{address.source}:{key}" if address.source else key)

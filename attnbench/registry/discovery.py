@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import pluggy
+from packaging.utils import canonicalize_name
 
 from attnbench import hookspecs
 from attnbench.errors import PluginError, nearest
@@ -69,17 +70,12 @@ class Plugin:
         return {"plugin": self.name, **values, "module": self.value}
 
 
-def normalised(name: str) -> str:
-    """The name of a distribution or entry point in the form in which names are compared."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def _describe(dist: metadata.Distribution | None) -> dict[str, Any]:
     """Name, version and requirements of a distribution; each call parses its metadata."""
     if dist is None:
         return {"distribution": "unknown", "version": "0"}
     names = (re.match(r"[\w.-]+", text) for text in dist.requires or ())
-    requires = tuple(sorted({normalised(match.group()) for match in names if match}))
+    requires = tuple(sorted({canonicalize_name(match.group()) for match in names if match}))
     return {"distribution": dist.name, "version": dist.version, "requires": requires}
 
 
@@ -90,17 +86,17 @@ def discover() -> list[Plugin]:
     or distributions and separated by commas, are blocked.
     """
     names = os.environ.get(DISABLED_VARIABLE, "").split(",")
-    blocked = {normalised(name.strip()) for name in names if name.strip()}
+    blocked = {canonicalize_name(name.strip()) for name in names if name.strip()}
     plugins = []
     describe = functools.cache(_describe)
     for point in metadata.entry_points(group=hookspecs.PROJECT):
         facts = describe(point.dist)
-        is_blocked = bool({normalised(point.name), normalised(facts["distribution"])} & blocked)
+        own_names = {canonicalize_name(name) for name in (point.name, facts["distribution"])}
         plugins.append(
             Plugin(
                 name=point.name,
                 value=point.value,
-                status="blocked" if is_blocked else "found",
+                status="blocked" if own_names & blocked else "found",
                 entry_point=point,
                 **facts,
             )
@@ -192,7 +188,8 @@ def _check_core(distribution: metadata.Distribution | None) -> None:
 
     for requirement in map(Requirement, (distribution and distribution.requires) or ()):
         marker = requirement.marker
-        if normalised(requirement.name) != hookspecs.PROJECT or (marker and not marker.evaluate()):
+        is_core = canonicalize_name(requirement.name) == hookspecs.PROJECT
+        if not is_core or (marker and not marker.evaluate()):
             continue
         core = metadata.version(hookspecs.PROJECT)
         if distribution and not requirement.specifier.contains(core, prereleases=True):

@@ -17,6 +17,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, STATUSES, Record
+from attnbench.benchmark.records.store import content_of
 from attnbench.errors import RecordError
 from attnbench.report import svg, texts
 from attnbench.report.ranking import (
@@ -36,11 +37,9 @@ def load_outcomes(path: Path) -> list[dict[str, Any]]:
         RecordError: the file cannot be read, or contains something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(content_of(path))
         outcomes = content["outcomes"]
         return [{"subject": o["subject"], "invariant": o["invariant"], **o} for o in outcomes]
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
     except (ValueError, KeyError, TypeError):
         raise RecordError(
             f"{path} holds no outcomes; write them with 'attnbench check --json > FILE'."

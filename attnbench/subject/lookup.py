@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from packaging.utils import canonicalize_name
 from torch import nn
 
 from attnbench._signing import check_options
@@ -21,7 +22,7 @@ from attnbench.errors import (
 )
 from attnbench.registry.address import Address, format_options, parse_address
 from attnbench.registry.catalog import Registry, registry, spec_key
-from attnbench.registry.discovery import Spec, normalised
+from attnbench.registry.discovery import Spec
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
@@ -122,9 +123,9 @@ def make_scoring(address: str | ScoringSpec, query_size: int, key_size: int) -> 
 
 
 def _is_distribution(address: Address) -> bool:
-    source = normalised(str(address.source))
+    source = canonicalize_name(str(address.source))
     return not address.is_file and any(
-        normalised(plugin.distribution) == source for plugin in registry().plugins
+        canonicalize_name(plugin.distribution) == source for plugin in registry().plugins
     )
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
 from attnbench.checking.child_checks import canary_outcome
-from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.parallel import run_checks
 from attnbench.checking.works import key_of, works_of
 from attnbench.registry.address import parse_address
 from attnbench.subject.lookup import resolve
 
 OPTIONS = {"profile": "quick", "device": "cpu", "dtypes": None}
-NAMES = (CONTRACT, "agrees_with_scalar_reference", "gradient_modes_agree", "layouts_agree")
+NAMES = (KEEPS_CONTRACT, "agrees_with_scalar_reference", "gradient_modes_agree", "layouts_agree")
 SOURCE = """
 import gc
 import sys
@@ -81,13 +81,13 @@ def test_a_canary_of_each_kind_fails(target: str) -> None:
 def test_outcomes_count_only_if_the_expected_invariant_failed_on_the_canary() -> None:
     passed = Outcome("a", "b", "passed")
     for last, void in (
-        (Outcome(CANARY, CONTRACT, "failed"), False),
-        (Outcome(CANARY, CONTRACT, "passed"), True),
+        (Outcome(CANARY, KEEPS_CONTRACT, "failed"), False),
+        (Outcome(CANARY, KEEPS_CONTRACT, "passed"), True),
         (Outcome(CANARY, "layouts_agree", "failed"), True),
         (passed, True),
     ):
         canaries = Canaries()
-        canaries.expect("0", CONTRACT)
+        canaries.expect("0", KEEPS_CONTRACT)
         canaries.note("0", passed)
         canaries.note("0", last)
         assert bool([*canaries.void("0")]) == void

@@ -13,7 +13,7 @@ import attnbench
 from attnbench import CacheSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.checking.api import select_invariants
 from attnbench.checking.coverage import HEAVY, Gap, coverage_of, gaps_of
-from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.parametrization import Check
 from attnbench.checking.report_text import gap_lines
 from attnbench.subject.lookup import resolve
@@ -109,8 +109,10 @@ def test_a_declared_law_that_ran_on_no_case_is_a_gap() -> None:
 
 def test_a_law_that_a_broken_contract_kept_from_running_is_no_gap() -> None:
     outcomes = [
-        Outcome("mine", CONTRACT, "failed", "mine raised on a legal input"),
-        Outcome("mine", "bilinear", "skipped", f"not run: {CONTRACT} failed, and so would this"),
+        Outcome("mine", KEEPS_CONTRACT, "failed", "mine raised on a legal input"),
+        Outcome(
+            "mine", "bilinear", "skipped", f"not run: {KEEPS_CONTRACT} failed, and so would this"
+        ),
     ]
     assert coverage_of([], {"mine": ("bilinear",)}, outcomes) == ()
 

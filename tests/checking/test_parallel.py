@@ -10,7 +10,7 @@ import pytest
 import attnbench
 from attnbench.checking import parallel
 from attnbench.checking.api import planned
-from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
+from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Outcome
 from attnbench.checking.parallel import preload, run_checks
 from attnbench.checking.works import Work, shared_out, works_of
 from attnbench.errors import OptionError, UnknownNameError
@@ -18,7 +18,7 @@ from attnbench.processes.pool import Event, Task
 from attnbench.registry.address import Address, parse_address
 from tests.cli_runs import HERE
 
-NAMES = (CONTRACT, "weights_sum_to_one", "exported_equals_eager")
+NAMES = (KEEPS_CONTRACT, "weights_sum_to_one", "exported_equals_eager")
 OPTIONS: dict[str, Any] = {"profile": "quick", "device": "cpu", "dtypes": None, "seed": None}
 
 
@@ -31,7 +31,7 @@ def outcomes(*targets: str, jobs: int = 1) -> list[Outcome]:
 @pytest.mark.slow
 def test_what_compiles_runs_last_within_a_subject() -> None:
     order = [invariant.name for invariant in planned("dot")[1]]
-    assert order[0] == CONTRACT
+    assert order[0] == KEEPS_CONTRACT
     late = [name in COMPILING for name in order]
     assert late == sorted(late)
     found = [(o.subject, o.invariant) for o in outcomes("dot", "scaled_dot")]
@@ -42,7 +42,7 @@ def test_what_compiles_runs_last_within_a_subject() -> None:
 @pytest.mark.slow
 def test_a_broken_contract_holds_for_what_runs_later_too() -> None:
     found = {o.invariant: o for o in outcomes(f"{HERE}/bad_subjects.py:SHAPE")}
-    assert found[CONTRACT].status == "failed"
+    assert found[KEEPS_CONTRACT].status == "failed"
     assert found["exported_equals_eager"].reason.startswith("not run: keeps_the_contract failed")
 
 
@@ -52,7 +52,7 @@ def test_a_subject_that_kills_its_process_has_an_outcome_for_what_runs_later_too
 
 
 def test_no_invariant_is_lost_when_one_subject_is_shared_out() -> None:
-    for names in (NAMES, NAMES[:1], NAMES[2:], ("a", *COMPILING), (CONTRACT, *COMPILING)):
+    for names in (NAMES, NAMES[:1], NAMES[2:], ("a", *COMPILING), (KEEPS_CONTRACT, *COMPILING)):
         for jobs in (1, 2, 3):
             works = shared_out(works_of([(Address("x"), "x")], names), jobs)
             run = [name for work in works for name in work.invariants]
@@ -60,8 +60,8 @@ def test_no_invariant_is_lost_when_one_subject_is_shared_out() -> None:
 
 
 def test_a_work_runs_the_contract_first_and_what_compiles_last_however_it_is_asked_for() -> None:
-    (work,) = works_of([(Address("x"), "x")], (*COMPILING, "a", CONTRACT))
-    assert work.invariants == (CONTRACT, "a", *COMPILING)
+    (work,) = works_of([(Address("x"), "x")], (*COMPILING, "a", KEEPS_CONTRACT))
+    assert work.invariants == (KEEPS_CONTRACT, "a", *COMPILING)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_wrong_value_of_an_option_is_an_error_and_no_finding(
     address: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match=r"\w+\(scoring=\w+\): "):
-        attnbench.check(address, profile="quick", invariants=[CONTRACT])
+        attnbench.check(address, profile="quick", invariants=[KEEPS_CONTRACT])
 
 
 def test_the_compiler_is_not_waited_for_where_few_subjects_are_named() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from attnbench.cases.case import Case
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.checking.report_text import failure_text, finding_text
 
 LONG = "weights.sum(-1)[0] = 1.0039, but should be 1 ± 0.00098: " + "each row " * 60
@@ -110,8 +110,8 @@ def test_one_call_that_raises_does_not_lead_before_what_is_wrong() -> None:
 
 
 def test_the_contract_leads_where_it_raises() -> None:
-    bad = [raising("copies_agree", "mine.py:6"), raising(CONTRACT, "mine.py:6")]
-    assert f"FAILED mine: {CONTRACT}\n" in finding_text(bad)
+    bad = [raising("copies_agree", "mine.py:6"), raising(KEEPS_CONTRACT, "mine.py:6")]
+    assert f"FAILED mine: {KEEPS_CONTRACT}\n" in finding_text(bad)
 
 
 def test_a_mistake_that_was_found_is_no_design() -> None:

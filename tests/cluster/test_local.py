@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from attnbench.checking.api import planned
-from attnbench.checking.outcomes import COMPILING, CONTRACT
+from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT
 from attnbench.checking.parallel import run_checks
 from attnbench.checking.works import key_of, works_of
 from attnbench.errors import UsageError
@@ -84,7 +84,7 @@ def test_outcomes_order_and_exit_code_are_those_of_this_machine(
 
 
 def test_a_long_profile_has_the_outcomes_of_this_machine(scheduler: Any) -> None:
-    names = (CONTRACT, "weights_sum_to_one", "masked_weights_are_zero", *COMPILING[:1])
+    names = (KEEPS_CONTRACT, "weights_sum_to_one", "masked_weights_are_zero", *COMPILING[:1])
     targets = ("dot", f"{HERE}/bad_subjects.py:SHAPE")
     pairs = [(parse_address(target), planned(target)[0][0].name) for target in targets]
     works = works_of(pairs, names)

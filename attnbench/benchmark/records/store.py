@@ -156,11 +156,19 @@ def read(path: Path) -> Iterator[Record]:
         RecordError: the file cannot be read, or a line is damaged, not attnbench's, or of another
             version.
     """
+    yield from {(r.run, *r.key): r for r in _lines(path, content_of(path))}.values()
+
+
+def content_of(path: Path) -> bytes:
+    """The content of a file.
+
+    Raises:
+        RecordError: it cannot be read.
+    """
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
-    yield from {(r.run, *r.key): r for r in _lines(path, content)}.values()
 
 
 def _lines(path: Path, content: bytes) -> Iterator[Record]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from attnbench.cases.case import Case
 from attnbench.checking.known_causes import known_causes
-from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 
 _NAMING_SHARE = 0.3
 """Share of the failures, unless the contract is one, that must name a cause themselves."""
@@ -96,9 +96,9 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         double = {name for name, case in cases.items() if case.dtype == "float64"}
         others = {n: failure for n, failure in failures.items() if n not in double}
         failures = others or failures  # what fails in other dtypes too has another cause
-    contract = failures.get(CONTRACT)
+    contract = failures.get(KEEPS_CONTRACT)
     if contract and fails_narrow(contract) and _wide_count(failures) > _MOST_FAILURES:
-        failures = {n: failure for n, failure in failures.items() if n != CONTRACT}
+        failures = {n: failure for n, failure in failures.items() if n != KEEPS_CONTRACT}
     options = [n for n in known_causes()["accepts"] if n in failures]
     if any(failures[name].named != _COMBINED for name in options):  # one is wrong alone
         failures = {n: failure for n, failure in failures.items() if failure.named != _COMBINED}
@@ -106,7 +106,7 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     if cause_named == _INPUTS_CHANGED:
         return Clue("says", cause_named, cause_named)
     state = failures.get(_STATE)
-    if state is not None and CONTRACT not in failures and not (state.named or state.raised):
+    if state is not None and KEEPS_CONTRACT not in failures and not (state.named or state.raised):
         return Clue("fails", _STATE, "state_kept")  # what was kept is wrong in other calls
     made = [mistake_of(name) for f in failures.values() for name in f.mistakes[:1]]
     causes = {known_causes()["mistakes"][mistake] for mistake in made}
@@ -121,7 +121,7 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         cause_named = next((f.named for f in _forward(failures).values() if _is_decisive(f)), None)
     if cause_named is not None:
         return Clue("says", cause_named, cause_named)
-    if CONTRACT in failures:  # any other call fails as the contract's does
+    if KEEPS_CONTRACT in failures:  # any other call fails as the contract's does
         return None
     wide = {n: failure for n, failure in failures.items() if not fails_narrow(failure)}
     return _clue_in_table(wide, failures) or _clue_in_table(failures, failures)
@@ -194,7 +194,7 @@ def _is_decisive(failure: Failure) -> bool:
 
 def _named_cause(failures: Mapping[str, Failure]) -> str | None:
     """The cause that the contract's failure names, or else enough of the failures."""
-    contract = failures.get(CONTRACT)
+    contract = failures.get(KEEPS_CONTRACT)
     if contract is not None and contract.named is not None:
         return contract.named
     padding = failures.get(_PADDING)
@@ -237,7 +237,9 @@ def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
     raising = [o for o in failures if o.failure is not None and o.failure.raised]
     comparing = [o for o in failures if o not in raising]
     leads = raising if len(raising) > len(comparing) else comparing
-    return min(leads, key=lambda o: (o.invariant != CONTRACT, order.get(o.invariant, len(order))))
+    return min(
+        leads, key=lambda o: (o.invariant != KEEPS_CONTRACT, order.get(o.invariant, len(order)))
+    )
 
 
 def _best_failure(clue: Clue, outcomes: Sequence[Outcome]) -> Outcome:

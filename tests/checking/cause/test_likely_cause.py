@@ -15,7 +15,7 @@ from attnbench.checking.api import select_invariants
 from attnbench.checking.cause.likely_cause import Clue, clue_of, with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.known_causes import cause_in_words, known_causes
-from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.checking.report_text import finding_text
 from tests.meta.mutants.causes import CAUSES, halves, verdict
 
@@ -116,7 +116,7 @@ def test_nan_in_a_gradient_is_no_cause_where_outputs_are_wrong() -> None:
 
 def test_nan_in_half_types_is_no_cause_of_what_fails_in_wide_ones() -> None:
     half, single = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("bfloat16", "float32"))
-    lost = failed(CONTRACT, named="half_precision", case=half, smallest=True)
+    lost = failed(KEEPS_CONTRACT, named="half_precision", case=half, smallest=True)
     assert clue_of(lost) == Clue("says", "half_precision", "half_precision")
     names = "gradients_are_right", "long_gradients_are_right", "masked_slots_get_no_gradient"
     lost += failed(*names, case=single, smallest=True)
@@ -231,11 +231,11 @@ def test_a_layers_inverted_mask_counts_whatever_else_fails() -> None:
 
 def test_what_the_contract_names_counts_alone() -> None:
     others = failed(*[invariant.name for invariant in select_invariants(None)][:20])
-    found = [*failed(CONTRACT, named="not_deterministic"), *others]
+    found = [*failed(KEEPS_CONTRACT, named="not_deterministic"), *others]
     assert clue_of(found) == Clue("says", "not_deterministic", "not_deterministic")
 
 
-@pytest.mark.parametrize("names", [("masks_broadcast",), (CONTRACT, "masks_broadcast")])
+@pytest.mark.parametrize("names", [("masks_broadcast",), (KEEPS_CONTRACT, "masks_broadcast")])
 def test_a_call_that_raises_tells_nothing_of_the_property_that_made_it(
     names: tuple[str, ...],
 ) -> None:
@@ -243,7 +243,7 @@ def test_a_call_that_raises_tells_nothing_of_the_property_that_made_it(
 
 
 def test_where_the_contracts_own_call_fails_no_property_of_another_is_told() -> None:
-    assert clue_of(failed(CONTRACT, "inputs_are_unchanged", "layouts_agree")) is None
+    assert clue_of(failed(KEEPS_CONTRACT, "inputs_are_unchanged", "layouts_agree")) is None
 
 
 def test_what_a_failure_names_counts_at_its_place_where_the_table_has_no_cause() -> None:
@@ -308,8 +308,8 @@ def test_without_a_cause_the_most_specific_failure_is_described() -> None:
     assert text.startswith("FAILED mine: layer_calls_leave_no_trace\n")
     assert "also failed: agrees_with_scalar_reference, copies_agree" in text
     assert "failed: layer_calls_leave_no_trace on mine" in repr(CheckReport(tuple(found)))
-    contract = [*found, *failed(CONTRACT)]
-    assert finding_text(contract).startswith(f"FAILED mine: {CONTRACT}\n")
+    contract = [*found, *failed(KEEPS_CONTRACT)]
+    assert finding_text(contract).startswith(f"FAILED mine: {KEEPS_CONTRACT}\n")
 
 
 def test_what_is_shipped_names_what_there_is() -> None:

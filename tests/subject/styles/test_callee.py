@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench import adapters
-from attnbench.checking.outcomes import CONTRACT
+from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.errors import RefusalError
 from attnbench.subject.lookup import resolve
 from tests.attention_functions import FEW, eager, statuses
@@ -136,6 +136,6 @@ def filled(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None =
 
 
 def test_what_raises_in_half_types_only_is_told_how_to_leave_them_out() -> None:
-    report = attnbench.check(filled, style="sdpa", profile="quick", invariants=[CONTRACT])
+    report = attnbench.check(filled, style="sdpa", profile="quick", invariants=[KEEPS_CONTRACT])
     assert "it raises in half types only" in str(report)
     assert "or --dtype float32" in str(report)
