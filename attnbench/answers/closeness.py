@@ -32,6 +32,9 @@ _MANY = 16384
 _HUGE = 1e15
 """Beyond it, squares in float32 would overflow; of weights, no move is as large."""
 
+_OPTIONS = [one for one in fields(Inputs) if one.name not in ("query", "key", "value", "scale")]
+"""What a call may ask for beside its tensors and a scale."""
+
 
 def assert_attention_close(
     actual: Tensor,
@@ -157,34 +160,35 @@ class Expected:
     def budgets(self) -> Iterator[Tensor]:
         """Yield two allowed errors ``(*lead, L, Ev)``, of which the second is larger and dearer.
 
-        The first counts scores by their size, the second also what their sums over features lose.
+        The first rounds weights and the output alone, which explains most right results.
         """
-        weights, eps = self._weights, self._eps + self._walk(self._inputs.query.shape[-1])
+        weights, output = self._weights, self.output.abs()
+        eps = self._eps + self._walk(self._inputs.query.shape[-1])
         unit = self._eps + self._walk(self._value.shape[-2])
+        yield self._shifted(weights.square()).add_(output).mul_(self._units * unit)
+        slack = _weight_slack(weights, self._units * self._score_move(eps) + self._tiny)
+        by_moves = slack.div_(self._units * unit).add_(weights)
+        by_sizes = self._scores.abs().mul_(eps / unit).add_(1.0).mul_(weights)
+        squares = (moves.clamp_max_(_HUGE).square_() for moves in (by_moves, by_sizes))
+        shift = torch.maximum(*map(self._shifted, squares))
         # once for the output, and once for the sum of its weights
         own = torch.linalg.vector_norm(weights, dim=-1, keepdim=True).add_(1.0)
-        least = self.output.abs().mul_(own.mul_(self._units * unit))
-        sizes = self._value.abs().sum(-2, keepdim=True)
-        least.add_(sizes.add(1.0).mul_(self._units * self._tiny))
-        narrow = weights.numel() > _MANY and _fits_float32(sizes)
-        move = self._scores.abs().mul_(eps / unit).add_(1.0).mul_(weights)
-        first = self._shifted(move, narrow=narrow).mul_(self._units * unit).add_(least)
-        yield first
-        slack = _weight_slack(weights, self._units * self._score_move(eps) + self._tiny)
-        move = slack.div_(self._units * unit).add_(weights)
-        second = self._shifted(move, narrow=narrow).mul_(self._units * unit).add_(least)
-        yield torch.maximum(first, second)
+        sizes = self._value.abs().sum(-2, keepdim=True).add_(1.0)
+        yield (
+            shift.add_(output.mul_(own))
+            .mul_(self._units * unit)
+            .add_(sizes.mul_(self._units * self._tiny))
+        )
 
-    def _shifted(self, moves: Tensor, *, narrow: bool) -> Tensor:
-        """What moves of the weights, which are overwritten, change the output by at random."""
-        square, value, output = moves.clamp_max_(_HUGE), self._value, self.output
-        if narrow:
-            square, value, output = square.float(), value.float(), output.float()
-        square.square_()
+    def _shifted(self, squares: Tensor) -> Tensor:
+        """What moves of the weights, given by their squares, change the output by at random."""
+        value, output = self._value, self.output
+        if squares.numel() > _MANY and _fits_float32(value):
+            squares, value, output = squares.float(), value.float(), output.float()
         # √Σ move² (value - output)², without a tensor (L, S, Ev)
-        shift = square @ value.square()
-        shift.addcmul_(output, square @ value, value=-2.0)
-        shift.addcmul_(output, output * square.sum(-1, keepdim=True))
+        terms = torch.cat([value.square(), value, torch.ones_like(value[..., :1])], -1)
+        square, plain, count = (squares @ terms).split_with_sizes([*2 * value.shape[-1:], 1], -1)
+        shift = square.addcmul_(output, plain, value=-2.0).addcmul_(output * count, output)
         return shift.clamp_min_(0.0).sqrt_().double()
 
     def _walk(self, count: int) -> float:
@@ -206,10 +210,10 @@ class Expected:
         return move.add_(self._sum_eps * math.log(max(1, key.shape[-2])))
 
 
-def _fits_float32(sizes: Tensor) -> bool:
-    """Whether squares of values of these sizes neither overflow nor vanish."""
-    least, most = sizes.aminmax()
-    return float(least) > 1 / _HUGE and float(most) < _HUGE
+def _fits_float32(value: Tensor) -> bool:
+    """Whether squares of these values, and their sums, neither overflow nor vanish."""
+    sizes = value.abs().sum(-2)
+    return float(sizes.amin()) > 1 / _HUGE and float(sizes.amax()) < _HUGE
 
 
 def _scale(inputs: Inputs) -> float:
@@ -218,11 +222,10 @@ def _scale(inputs: Inputs) -> float:
 
 def _stages(inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Scores, bias, weights and value; a call without options takes the short way."""
-    query, key, value = (
-        t.detach().cpu().double() for t in (inputs.query, inputs.key, inputs.value)
-    )
-    options = (one for one in fields(inputs) if one.name not in ("query", "key", "value", "scale"))
-    if all(getattr(inputs, one.name) is one.default for one in options):
+    if all(getattr(inputs, one.name) is one.default for one in _OPTIONS):
+        query, key, value = (
+            t.to("cpu", torch.float64) for t in (inputs.query, inputs.key, inputs.value)
+        )
         scores = (query * _scale(inputs)) @ key.mT
         return scores, None, scores.softmax(-1), value
     stages = stages_of(inputs)

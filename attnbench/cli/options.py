@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -142,16 +143,27 @@ def parse_targets(
         UsageError: a style or convention is given without a target, or to one that names another,
             or a call without a style.
     """
-    if call is not None:
-        signature = re.fullmatch(r"\s*\w+(\([^()]*\))\s*", call)
-        if style is None or signature is None:
-            problem = "it describes the call of a style, but --as names none"
-            raise UsageError(
-                f"--call {call}: {problem if style is None else 'it is no call'}; write it like "
-                '--as sdpa --call "f(queries=query, keys=key, values=value)".'
-            )
-        style += signature[1]
-    if not targets and (style is not None or conventions):
-        raise UsageError("--as and --convention describe a target, but none is named; add one.")
+    if not targets and (style is not None or conventions or call):
+        raise UsageError("--as, --call and --convention describe a target, but none is named.")
     values = dict(parse_convention(text) for text in conventions or ())
-    return [parse_address(target).called(style, values) for target in targets or ()] or None
+    addresses = [parse_address(target).called(style, values) for target in targets or ()]
+    if call is not None:
+        addresses = [replace(one, style=_style_with(call, one.style)) for one in addresses]
+    return addresses or None
+
+
+def _style_with(call: str, style: str | None) -> str:
+    """A style followed by the names of a call, as an address spells both."""
+    signature = re.fullmatch(r"\s*\w+(\([^()]*\))\s*", call)
+    if style is None:
+        problem = "it describes the call of a style, but --as names none"
+    elif "(" in style:
+        problem = f"'as {style}' describes the call already"
+    elif signature is None:
+        problem = "it is no call"
+    else:
+        return style + signature[1]
+    raise UsageError(
+        f"--call {call}: {problem}; write it like "
+        '--as sdpa --call "f(queries=query, keys=key, values=value)".'
+    )

@@ -11,6 +11,7 @@ from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing.tables import print_json, print_table
+from attnbench.registry.address import parse_address
 from attnbench.specs import DTYPES
 
 _NONE = {"inferred": "that of the inputs", "not taken": "", "ambiguous": ""}
@@ -29,9 +30,10 @@ def command(
     Each answer is inferred, with the call that shows it; not taken; or ambiguous, never a guess.
     """
     plugins = load_plugins(strict=strict)
-    addresses = option.parse_targets([target], style, None, call if style else None)
+    named = style or parse_address(target).style
+    addresses = option.parse_targets([target], style, None, call if named else None)
     assert addresses is not None  # one was given
-    result = ask("probed", target=addresses[0], call=None if style else call)
+    result = ask("probed", target=addresses[0], call=None if named else call)
     if as_json:
         print_json(result)
     else:
@@ -39,7 +41,7 @@ def command(
         print_table(rows, empty="Nothing was asked.")
         if result["options"]:
             typer.echo(f"try: attnbench check {target} {result['options']}")
-        elif not style:
+        elif not named:
             typer.echo(result["proposal"])
     return exit_code((), plugins)
 

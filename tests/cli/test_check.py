@@ -252,3 +252,29 @@ def test_a_wrong_value_of_an_option_is_one_line() -> None:
     result = run("check", "dot", "multi_head(scoring=additve)")
     assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
     assert "Did you mean 'additive'" in result.err
+
+
+@pytest.mark.parametrize(
+    ("target", "call", "complaint"),
+    [
+        ("f.py:f", "f(q=query)", "but --as names none"),
+        ("f.py:f as sdpa", "f", "it is no call"),
+        ("f.py:f as sdpa(q=query)", "f(q=query)", "'as sdpa(q=query)' describes the call already"),
+    ],
+)
+def test_a_call_that_describes_none_is_one_line(target: str, call: str, complaint: str) -> None:
+    result = run("check", target, "--call", call)
+    assert (result.code, result.out) == (2, "")
+    (line,) = result.err.splitlines()
+    assert f"--call {call}" in line
+    assert complaint in line
+
+
+@pytest.mark.parametrize("command", ["check", "probe"])
+def test_a_call_describes_the_style_of_an_address(command: str, tmp_path: Path) -> None:
+    source = "def f(mine, k, v):\n    return (mine @ k.mT * k.shape[-1] ** -0.5).softmax(-1) @ v\n"
+    (tmp_path / "mine.py").write_text(source)
+    arguments = ["--invariant", "constant_values_come_back"] if command == "check" else []
+    call = ("--call", "f(mine=query, k=key, v=value)")
+    result = run(command, f"{tmp_path}/mine.py:f as sdpa", *call, *arguments)
+    assert result.code == 0, result.out + result.err

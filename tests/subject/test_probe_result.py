@@ -546,6 +546,44 @@ def test_a_call_without_an_output_is_no_error_of_the_tool(form: Any) -> None:
     assert "hidden_slots" not in adapters.sdpa(attend).conventions
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_function_of_a_half_type_alone_is_probed_in_it(dtype: torch.dtype) -> None:
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, mask: Any = None, causal: bool = False
+    ) -> Tensor:
+        if query.dtype != dtype:
+            raise RuntimeError(f"only {dtype}")
+        query, key, value = (t.transpose(1, 2).float() for t in (query, key, value))
+        scores = query @ key.mT * 0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask, -1e4)
+        if causal:
+            scores += torch.full(scores.shape[-2:], -math.inf).triu(1)
+        return (scores.softmax(-1) @ value).to(dtype).transpose(1, 2)
+
+    found = probe(attend)
+    values = {name: answer.value for name, answer in found.answers.items()}
+    name = str(dtype).removeprefix("torch.")
+    assert values["dtypes"] == (name,)
+    assert (values["layout"], values["boolean"]) == ("(B, L, H, E)", "True = hides")
+    assert (values["causal"], values["scale"]) == ("top_left", "0.5 at E=4, 0.5 at E=16")
+    assert values["empty_rows"] == "mean"
+    assert math.isclose(values["mask_value"], -1e4, rel_tol=0.02)
+    assert found.answers["internal_dtype"].status == "ambiguous"
+    assert "SPEC = probe(attend).spec" in found.proposal
+    assert found.spec.dtypes == (name,)
+
+
+def test_a_result_that_begins_with_the_weights_is_shown() -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (query @ key.mT).softmax(-1)
+        return weights, weights @ value
+
+    found = probe(attend)
+    assert "it returns (2, 4, 3, 5), (2, 4, 3, 8), and not (2, 4, 3, 8) first" in found.proposal
+    assert found.proposal.endswith("that returns the output.")
+
+
 def test_an_output_of_another_dtype_than_the_query_is_probed() -> None:
     def attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
         return sdpa(query, key, value, attn_mask).half()

@@ -179,7 +179,7 @@ def _row_of_masks(calls: Calls) -> tuple[str, dict[str, Any], str]:
     by_adding = _row_without_keys(calls, attn_mask=mask)
     if by_adding == row and (boolean or row != "nan"):
         return row, given, ""
-    low: dict[str, Any] = {"attn_mask": mask.clamp_min(torch.finfo(torch.float32).min)}
+    low: dict[str, Any] = {"attn_mask": mask.clamp_min(torch.finfo(calls.passed).min)}
     lowest = _row_without_keys(calls, **low)
     if lowest == row if boolean else lowest != "nan":
         calls.low = True
@@ -235,7 +235,7 @@ def mask_value(calls: Calls) -> Answer:
     allowed = (torch.arange(5) < 1).expand(3, 5)
     hide, unit = calls.hide, calls.slope(8) or 1.0
     if calls.low:
-        low = torch.finfo(torch.float32).min
+        low = torch.finfo(calls.passed).min
         return calls.inferred(low, "it hides, and gives a row without keys a number")
     if hide(allowed)["attn_mask"].dtype != torch.bool:
         return calls.not_taken("a floating mask holds the caller's own number")

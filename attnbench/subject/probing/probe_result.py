@@ -122,7 +122,8 @@ class Probe:
             found.append(groups)
         facts = "; ".join(f"{a.question}: {a.value or a.shown}" for a in found)
         return (
-            f"No style calls {self.name} as small calls show it ({facts}): wrap it in a function."
+            f"No style calls {self.name} as small calls show it ({facts}): "
+            "wrap it in a function of query, key and value that returns the output."
         )
 
     @property

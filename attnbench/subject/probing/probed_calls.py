@@ -17,6 +17,8 @@ from attnbench.subject.styles.signature import Keywords, order_of
 
 BATCH, HEADS = 2, 4
 _CLEAR = 1e-6
+_ROUNDED = 1e-2
+"""What half types may change; another convention changes more."""
 
 ALLOWED = torch.tensor([[1, 0, 1, 0, 1], [0, 1, 1, 0, 0], [1, 1, 0, 0, 1]], dtype=torch.bool)
 """A mask of 3 queries and 5 keys that is neither symmetric nor its own opposite."""
@@ -63,6 +65,10 @@ class Calls:
         """What each call is given of query and key, where it is given nothing else."""
         self.layout, self.training = "(B, H, L, E)", False
         self.raised, self.moved = "", False
+        self.other = ""
+        """What came where an output was expected."""
+        self.passed = torch.float32
+        """The dtype in which it is given what a question says in float32."""
         self.dtype = torch.float32
         """The dtype of the last output."""
         self.question = ""
@@ -90,29 +96,35 @@ class Calls:
         """What the callee returns; ``None`` where it raises. Keywords are meanings or names."""
         turn, self.raised = LAYOUTS[self.layout], ""
         given = {one: make(*tensors[:2]) for one, make in self.usual.items()} | given
+        dtype = tensors[0].dtype if tensors[0].dtype != torch.float32 else self.passed
         mask = given.get("attn_mask")
         if mask is not None and mask.is_floating_point():
-            given["attn_mask"] = mask.to(tensors[0].dtype)
+            given["attn_mask"] = mask.to(dtype)
         spelt = {self.named.get(name, name): value for name, value in given.items()}
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(0)
                 callee = self.make(tensors[0].shape[-1])
                 if isinstance(callee, nn.Module):
-                    callee = copy.deepcopy(callee).to(tensors[0].dtype).train(self.training)
+                    callee = copy.deepcopy(callee).to(dtype).train(self.training)
                     if self.moved:
                         _move_zeros(callee)
-                return callee(*(turn(tensors[i]).clone() for i in self.order), **spelt)
+                own = [turn(tensors[i]).to(dtype).clone() for i in self.order]
+                return callee(*own, **spelt)
         except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
             self.raised = headline(error)[:120]
             return None
 
     def output(self, tensors: Sequence[Tensor], **given: Any) -> Tensor | None:
         """The output ``(B, H, L, Ev)`` in the query's dtype; ``None`` if it has another form."""
-        found, _ = output_and_more(self.result(tensors, **given))
+        result = self.result(tensors, **given)
+        found, _ = output_and_more(result)
         wanted = (*tensors[0].shape[:-1], tensors[2].shape[-1])
         template = LAYOUTS[self.layout](torch.empty(wanted))
         if not is_plain(found) or found.shape != template.shape:
+            parts = result if isinstance(result, tuple | list) else [result]
+            forms = [str(tuple(t.shape)) if is_plain(t) else type(t).__name__ for t in parts]
+            self.other = f"it returns {', '.join(forms)}, and not {tuple(template.shape)} first"
             return None
         self.dtype, found = found.dtype, found.detach().to(tensors[0].dtype)
         if self.layout == "(B, L, H, E)":
@@ -179,4 +191,4 @@ def alike(got: Tensor | None, expected: Tensor | None) -> bool:
     """Whether two calls that were not refused give the same but for rounding."""
     if got is None or expected is None:
         return False
-    return torch.allclose(got, expected, 1e-3, 1e-4)
+    return torch.allclose(got, expected, _ROUNDED, _ROUNDED)

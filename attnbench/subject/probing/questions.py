@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -42,6 +43,9 @@ _VARIED = 16
 """Different weights, of 128, below which nothing tells in which dtype they were computed."""
 
 
+_PASSED = (torch.float32, torch.float16, torch.bfloat16)
+"""Dtypes of calls, of which the first that is taken asks all questions."""
+
 _NEUTRAL: tuple[Callable[[Tensor, Tensor], Any], ...] = (
     lambda query, key: None,
     lambda query, key: torch.zeros(query.shape[-2], key.shape[-2]),
@@ -53,16 +57,19 @@ _NEUTRAL: tuple[Callable[[Tensor, Tensor], Any], ...] = (
 
 def _layout(calls: Calls) -> Answer:
     """The layout in which a head reads its own values, at every length, and no other head's."""
-    for usual in _usual(calls):
-        calls.usual, found, raised = usual, list[str](), ""
+    raised = ""
+    for dtype, usual in product(_PASSED, _usual(calls)):
+        calls.passed, calls.usual, found, complaints = dtype, usual, list[str](), list[str]()
         for layout in LAYOUTS:
             found += [layout] if _fits(calls, layout) else []
-            raised = raised or calls.raised
+            complaints += [calls.raised or calls.other]
         if found:
             break
+        if dtype == _PASSED[0]:
+            raised = next(filter(None, complaints), "")
     four = found[:1] if len([one for one in found if "H" in one]) == 1 else found
     if len(four) != 1:
-        why = f"{' and '.join(found)} fit" if found else f"none fits ({raised or 'shape'})"
+        why = f"{' and '.join(found)} fit" if found else f"none fits ({raised})"
         return calls.ambiguous(why)
     calls.layout = four[0]
     return calls.inferred(four[0], "L=3, S=5: one head's values change its outputs only")
@@ -124,7 +131,7 @@ def _dropout(calls: Calls) -> Answer:
     if bool(kept.all()):
         return calls.ambiguous("dropout_p=0.5 drops no weight")
     for value, factor in (("on weights, rescaled", 2.0), ("on weights, not rescaled", 1.0)):
-        if torch.allclose(dropped[kept], factor * plain[kept], 1e-3):
+        if torch.allclose(dropped[kept], factor * plain[kept], 1e-2):
             return calls.inferred(value + form, f"a kept weight is {factor:g} times its own")
     return calls.ambiguous("kept weights are neither 1 nor 2 times their own")
 
@@ -133,12 +140,13 @@ def _dtypes(calls: Calls) -> Answer:
     masks = [{} if calls.hide is None else calls.hide(ALLOWED)]
     if calls.answers["floating"].status == "inferred":
         masks.append({"attn_mask": torch.ones(3, 5)})
-    taken, tensors = [], calls.tensors()
+    taken, usual = [], calls.passed
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-        given = [tensor.to(dtype) for tensor in tensors]
-        found = [(calls.output(given, **mask), calls.dtype) for mask in masks]
+        calls.passed = dtype
+        found = [(calls.output(calls.tensors(), **mask), calls.dtype) for mask in masks]
         if all(t is not None and own == dtype and not bool(t.isnan().any()) for t, own in found):
             taken.append(str(dtype).removeprefix("torch."))
+    calls.passed = usual
     if not taken:
         return calls.ambiguous("with a mask, no dtype gives finite numbers of its own")
     return calls.inferred(tuple(taken), "those that a call takes and gives back")

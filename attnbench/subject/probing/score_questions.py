@@ -19,7 +19,7 @@ def scale_of_scores(calls: Calls) -> Answer:
     for value, power in (("1/sqrt(E)", 0.5), ("1", 0.0), ("1/E", 1.0)):
         if all(abs(f * e**power - 1) < 1e-2 for f, e in zip(found, (4, 16), strict=True)):
             return calls.inferred(value, "the ratios of weights at E=4 and E=16")
-    return calls.inferred(f"{found[0]:.4g} at E=4, {found[1]:.4g} at E=16", "the ratios of weights")
+    return calls.inferred(f"{found[0]:.3g} at E=4, {found[1]:.3g} at E=16", "the ratios of weights")
 
 
 def scale_argument(calls: Calls) -> Answer:
