@@ -7,7 +7,7 @@ what moving query, key, value, mask and every score by some units in the last pl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 import torch
@@ -104,12 +104,10 @@ def assert_attention_close(
     )
     with torch.no_grad():
         right = Expected(inputs, internal_dtype=internal_dtype, units=units)
-        off = (actual.detach().cpu() - right.output).abs_()
-        for allowed in right.budgets():
-            if not off.numel() or float((off - allowed).amax()) <= 0:
-                return
+        if right.explains(actual.detach().cpu() - right.output):
+            return
         try:
-            agree_within(actual, right.output, allowed, "output", "attention in float64")
+            agree_within(actual, right.output, right.budget(), "output", "attention in float64")
         except InvariantViolation as violation:
             message, own = str(violation), actual.dtype
             if torch.finfo(own).eps > torch.finfo(query.dtype).eps and internal_dtype is None:
@@ -155,41 +153,40 @@ class Expected:
         tiny = torch.finfo(inputs.query.dtype).smallest_normal * self._eps
         self._tiny = max(tiny, torch.finfo(torch.float64).smallest_normal)  # those below are slow
         self._scores, self._bias, self._weights, self._value = _stages(inputs)
+        self._rounding = units * (self._eps + self._walk(self._value.shape[-2]))
         self.output = self._weights @ self._value
 
-    def budgets(self) -> Iterator[Tensor]:
-        """Yield two allowed errors ``(*lead, L, Ev)``, of which the second is larger and dearer.
+    def explains(self, errors: Tensor) -> bool:
+        """Whether rounding of the weights and the output alone, as is usual, explains errors."""
+        if not errors.numel():
+            return True
+        squares = self._shifts(self._weights.square()).double().addcmul_(self.output, self.output)
+        # less, since a square that underflows is zero
+        return float((errors.square() - squares.mul_(self._rounding**2)).amax()) < 0
 
-        The first rounds weights and the output alone, which explains most right results.
-        """
-        weights, output = self._weights, self.output.abs()
+    def budget(self) -> Tensor:
+        """The allowed error ``(*lead, L, Ev)``, for which scores move, too."""
+        weights = self._weights
         eps = self._eps + self._walk(self._inputs.query.shape[-1])
-        unit = self._eps + self._walk(self._value.shape[-2])
-        yield self._shifted(weights.square()).add_(output).mul_(self._units * unit)
         slack = _weight_slack(weights, self._units * self._score_move(eps) + self._tiny)
-        by_moves = slack.div_(self._units * unit).add_(weights)
-        by_sizes = self._scores.abs().mul_(eps / unit).add_(1.0).mul_(weights)
-        squares = (moves.clamp_max_(_HUGE).square_() for moves in (by_moves, by_sizes))
-        shift = torch.maximum(*map(self._shifted, squares))
+        by_moves = slack.div_(self._rounding).add_(weights)
+        by_sizes = self._scores.abs().mul_(eps * self._units / self._rounding).add_(1.0)
+        moves = (move.clamp_max_(_HUGE).square_() for move in (by_moves, by_sizes.mul_(weights)))
+        shift = torch.maximum(*map(self._shifts, moves)).clamp_min_(0.0).sqrt_().double()
         # once for the output, and once for the sum of its weights
         own = torch.linalg.vector_norm(weights, dim=-1, keepdim=True).add_(1.0)
-        sizes = self._value.abs().sum(-2, keepdim=True).add_(1.0)
-        yield (
-            shift.add_(output.mul_(own))
-            .mul_(self._units * unit)
-            .add_(sizes.mul_(self._units * self._tiny))
-        )
+        least = self._value.abs().sum(-2, keepdim=True).add_(1.0).mul_(self._units * self._tiny)
+        return shift.add_(self.output.abs().mul_(own)).mul_(self._rounding).add_(least)
 
-    def _shifted(self, squares: Tensor) -> Tensor:
-        """What moves of the weights, given by their squares, change the output by at random."""
+    def _shifts(self, squares: Tensor) -> Tensor:
+        """Squares of what moves of the weights, given by their squares, change the output by."""
         value, output = self._value, self.output
         if squares.numel() > _MANY and _fits_float32(value):
             squares, value, output = squares.float(), value.float(), output.float()
-        # √Σ move² (value - output)², without a tensor (L, S, Ev)
+        # Σ move² (value - output)², without a tensor (L, S, Ev)
         terms = torch.cat([value.square(), value, torch.ones_like(value[..., :1])], -1)
         square, plain, count = (squares @ terms).split_with_sizes([*2 * value.shape[-1:], 1], -1)
-        shift = square.addcmul_(output, plain, value=-2.0).addcmul_(output * count, output)
-        return shift.clamp_min_(0.0).sqrt_().double()
+        return square.addcmul_(output, plain, value=-2.0).addcmul_(output * count, output)
 
     def _walk(self, count: int) -> float:
         """A unit of exponentials and of sums of so many terms; half types take float32."""
