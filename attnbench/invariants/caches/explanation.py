@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
+from attnbench.invariants.caches.kept_states import NAMED, kept_states, tensors_of
 from attnbench.invariants.caches.program import steps
-from attnbench.invariants.caches.seen_tokens import seen_tokens
+from attnbench.invariants.caches.seen_tokens import Replay, seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 
@@ -21,10 +22,6 @@ _LONGEST = 12
 
 _SMALL = 1e3
 """An error of less, in units of what is allowed, may look like rounding."""
-
-_DEEPEST = 6
-_NAMED = 3
-"""Most tensors of a kind that are named."""
 
 _BOTH = (
     "\n  select changed the cache that it was given and gave another one: it should do one or the "
@@ -53,7 +50,11 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
             return text
     cuts = (_other_cuts, _unread, _unwritten) if judged == "split" else ()
     texts = [_text(of, stage, found) for of in cuts]
-    return seen_tokens(stage, judged, found) + "".join(texts) + _in_double(stage, judged, found)
+    states = ""
+    for each in filter(None, (_double(stage), stage)):
+        states = states or _text(lambda s, f: kept_states(Replay(s, judged), f), each, found)
+    seen = seen_tokens(stage, judged, found, known=bool(states))
+    return seen + states + "".join(texts) + _in_double(stage, judged, found)
 
 
 def _text(of: Callable[[Stage, FoundError], str], stage: Stage, found: FoundError) -> str:
@@ -81,7 +82,7 @@ def _left(stage: Stage, found: FoundError) -> str:
     begin, *rest = found.steps
     select = next(step for step in rest if step.kind == "select")
     _, cache = _after(stage, begin.count, 3)
-    before = {place: tensor.clone() for place, tensor in _tensors_of(cache)}
+    before = {place: tensor.clone() for place, tensor in tensors_of(cache)}
     cache = stage.subject.select(cache, torch.tensor(select.rows, device=stage.tokens.device))
     changed, left = _changes(before, cache, begin.count)
     of = ", ".join(changed) or "no tensor of the cache"
@@ -94,13 +95,13 @@ def _unread(stage: Stage, found: FoundError) -> str:
     tokens = stage.tokens[:1, 3 : 3 + found.steps[-1].count].clone()
     read: dict[bool, list[str]] = {True: [], False: []}
     expected, _ = stage.subject.call(module, tokens, None, copy.deepcopy(held))
-    for number, (place, tensor) in enumerate(_tensors_of(held)):
+    for number, (place, tensor) in enumerate(tensors_of(held)):
         if tensor.numel() and tensor.is_floating_point():
             cache = copy.deepcopy(held)
-            list(_tensors_of(cache))[number][1].nan_to_num_().add_(1.0)
+            list(tensors_of(cache))[number][1].nan_to_num_().add_(1.0)
             got, _ = stage.subject.call(module, tokens, None, cache)
             read[not torch.equal(got, expected)].append(f"{place} {tuple(tensor.shape)}")
-    if not read[True] or not read[False] or len(read[False]) > _NAMED:
+    if not read[True] or not read[False] or len(read[False]) > NAMED:
         return ""
     return f"\n  the next call does not read {either(read[False])}, which the cache holds"
 
@@ -110,9 +111,9 @@ def _unwritten(stage: Stage, found: FoundError) -> str:
     if "source" in stage.subject.accepts:
         return ""
     held = _after(stage, 2, 3)[1]
-    written, _ = _changes(dict(_tensors_of(_after(stage, 2)[1])), held, 2)
+    written, _ = _changes(dict(tensors_of(_after(stage, 2)[1])), held, 2)
     for count in sorted({step.count for step in found.steps if step.kind == "append"} - {0}):
-        _, unchanged = _changes(dict(_tensors_of(held)), _after(stage, 2, 3, count)[1], 2)
+        _, unchanged = _changes(dict(tensors_of(held)), _after(stage, 2, 3, count)[1], 2)
         left = [text for text in unchanged if text in written]
         if left:
             tokens = f"{count} token{'s' * (count > 1)}"
@@ -175,14 +176,19 @@ def _other_cuts(stage: Stage, found: FoundError) -> str:
     return f"\n  cut {'; '.join(parts)}" if parts else ""
 
 
+def _double(stage: Stage) -> Stage | None:
+    """The same stage in float64, where rounding hides least."""
+    if "float64" not in stage.subject.dtypes or stage.case.dtype == "float64":
+        return None
+    return stage_of(stage.subject, stage.case.replace(dtype="float64"))
+
+
 def _in_double(stage: Stage, judged: str, found: FoundError) -> str:
     """A sentence on a small error in float64; empty where that cannot be told."""
-    double = "float64" in stage.subject.dtypes and stage.case.dtype != "float64"
-    if not double or not found.place or found.error is None or found.error > _SMALL:
+    double = _double(stage)
+    if double is None or not found.place or found.error is None or found.error > _SMALL:
         return ""
-    again = played(
-        stage_of(stage.subject, stage.case.replace(dtype="float64")), judged, found.steps
-    )
+    again = played(double, judged, found.steps)
     if again is None:
         return "\n  in float64 the same calls are right: precision is lost on the way"
     if not again.place:
@@ -190,28 +196,6 @@ def _in_double(stage: Stage, judged: str, found: FoundError) -> str:
     if not 0.5 < again.gap / found.gap < 2:
         return ""
     return "\n  in float64 the difference is the same, so that it is not rounding"
-
-
-def _tensors_of(cache: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in a cache, with their places in it."""
-    yield from _tensors(cache, "cache", set(), 0)
-
-
-def _tensors(held: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(held, Tensor):
-        yield path, held
-        return
-    if depth == _DEEPEST or id(held) in seen or isinstance(held, nn.Module | type):
-        return
-    seen.add(id(held))
-    if isinstance(held, Mapping):
-        parts = [(f"{path}[{name!r}]", part) for name, part in held.items()]
-    elif isinstance(held, list | tuple):
-        parts = [(f"{path}[{number}]", part) for number, part in enumerate(held)]
-    else:
-        parts = [(f"{path}.{name}", part) for name, part in getattr(held, "__dict__", {}).items()]
-    for place, part in parts:
-        yield from _tensors(part, place, seen, depth + 1)
 
 
 def _changes(before: Mapping[str, Tensor], after: Any, rows: int) -> tuple[list[str], list[str]]:
@@ -226,11 +210,11 @@ def _changes(before: Mapping[str, Tensor], after: Any, rows: int) -> tuple[list[
         Their places and shapes in words.
     """
     changed, left = [], []
-    for place, tensor in _tensors_of(after):
+    for place, tensor in tensors_of(after):
         old = before.get(place)
         description = f"{place} {tuple(tensor.shape)}"
         if old is None or old.shape != tensor.shape or not torch.equal(old, tensor):
             changed.append(description)
         elif rows in tensor.shape:
             left.append(description)
-    return changed[:_NAMED], left[:_NAMED]
+    return changed[:NAMED], left[:NAMED]

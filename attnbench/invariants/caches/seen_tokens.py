@@ -25,7 +25,7 @@ _MOST = 96
 """Most tokens of a program of which each is changed once."""
 
 
-class _Replay(Player):
+class Replay(Player):
     """Plays a program, judges nothing, and keeps the last output and its sequence."""
 
     def __init__(self, stage: Stage, judged: str) -> None:
@@ -35,6 +35,7 @@ class _Replay(Player):
         self.columns = 0
 
     def chunk(self, rows: int, count: int) -> Tensor:
+        """The next tokens, whose number of columns is kept."""
         found = super().chunk(rows, count)
         self.columns = max(self.columns, self._next)
         return found
@@ -64,15 +65,20 @@ class _Sight:
 class _Sights:
     """What a wrong output depends on: in the calls of a program, and in one call."""
 
-    first: _Replay
+    first: Replay
     place: int
     pad: int
     in_calls: _Sight
     in_one: _Sight
 
 
-def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
-    """A sentence on what the wrong output depends on; empty if that cannot be told."""
+def seen_tokens(stage: Stage, judged: str, found: FoundError, *, known: bool = False) -> str:
+    """A sentence on what the wrong output depends on; empty if that cannot be told.
+
+    Args:
+        stage, judged, found: what a program found.
+        known: whether something else names the state that is wrong.
+    """
     sights, cut = _sights(stage, judged, found), ""
     if sights is None:
         return ""
@@ -84,7 +90,7 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
             sights, cut = more, f"cut as {longer.steps[1].count} + {longer.steps[2].count}, "
     where = "alone" if judged == "alone" else "in one call"
     return f"\n  {cut}token {sights.place} depends on " + (
-        f"{sights.in_one} in both, {_unseen(stage, judged, found)}"
+        f"{sights.in_one} in both, {_unseen(stage, judged, found, known)}"
         if sights.in_calls == sights.in_one
         else f"{sights.in_calls}{_padding(sights.in_calls, sights.pad)}; {where} it depends on "
         f"{sights.in_one}: what it sees is wrong{_not_beside(stage, judged, found)}"
@@ -145,8 +151,8 @@ def _most_rows(program: Program) -> int:
     return max(begun + [len(step.rows) for step in program if step.kind == "select"])
 
 
-def _replayed(stage: Stage, judged: str, found: FoundError) -> _Replay | None:
-    replay = _Replay(stage, judged)
+def _replayed(stage: Stage, judged: str, found: FoundError) -> Replay | None:
+    replay = Replay(stage, judged)
     try:
         for step in found.steps:
             replay.play(step)
@@ -195,7 +201,7 @@ def _elsewhere(found: FoundError, another_row: bool) -> str:
     return "a token that is not of its sequence"
 
 
-def _of_source(stage: Stage, judged: str, found: FoundError, first: _Replay) -> str:
+def _of_source(stage: Stage, judged: str, found: FoundError, first: Replay) -> str:
     """What an output depends on of the source, where that differs; empty without a source."""
     if "source" not in stage.subject.accepts or not found.place:
         return ""
@@ -242,7 +248,7 @@ def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
     return remark if played(stage, judged, (*before, *others)) is None else ""
 
 
-def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
+def _unseen(stage: Stage, judged: str, found: FoundError, known: bool) -> str:
     """What may be wrong where an output depends on the tokens that it should depend on."""
     if alone := _not_beside(stage, judged, found):
         return f"and is wrong{alone}"
@@ -250,10 +256,11 @@ def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
     if played(alike, judged, found.steps) is None:
         return "and with equal tokens everywhere it is right: positions or weights are wrong"
-    return (
-        "and even with equal tokens everywhere it is wrong: weight on slots without a token, "
-        "values, positions added to them, or a state that is not gone on from"
+    maybe = (
+        ": weight on slots without a token, values, positions added to them, or a state that is "
+        "not gone on from"
     )
+    return f"and even with equal tokens everywhere it is wrong{'' if known else maybe}"
 
 
 def _listed(slots: list[int]) -> str:

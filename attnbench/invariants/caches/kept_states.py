@@ -1,0 +1,188 @@
+"""What the cache of a failing program holds, beside what one call leaves in it.
+
+Where the output is right with a tensor of one call in its place, that tensor is what is wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.invariants.caches.player import Player
+from attnbench.invariants.caches.program import in_words
+from attnbench.invariants.caches.stage import FoundError, Stage
+from attnbench.invariants.toolkit.layer_rounding import floor_of
+
+_DEEPEST = 6
+NAMED = 3
+"""Most tensors of a kind that are named."""
+
+_NEAR = 1e-2
+"""Tensors that are off by less than this part of the one that is off most are right."""
+
+
+def kept_states(player: Player, found: FoundError) -> str:
+    """A sentence on the tensors of the cache that are wrong before or after the last call.
+
+    Args:
+        player: one that judges nothing.
+        found: the error of a program whose last step appends.
+    """
+    *before, last = found.steps
+    for step in before:
+        player.play(step)
+    track = player.tracks[last.track]
+    if last.kind != "append" or track.mask is not None or "source" in player.subject.accepts:
+        return ""
+    past, count = track.seen.shape[1], last.count
+    tokens = torch.cat([track.seen, player.chunk(len(track.seen), count + 1)], 1)
+    calls = _Calls(player.stage, player.module, tokens, found.gap)
+    one = calls.of_one(past)
+    if calls.is_right(track.cache, past, count):
+        return ""
+    if not calls.is_right(one, past, count):
+        return calls.left_by_the_last(track.cache, past, count) if past else ""
+    return calls.left_before(track.cache, one, past, count, in_words(tuple(before)))
+
+
+class _Calls:
+    """Calls of one module on given tokens, which leave the caches that they are given alone.
+
+    Args:
+        stage, module: what is called.
+        tokens: ``(B, L, E)``, one more than the program has.
+        gap: the error that is explained; what is off by much less is right.
+    """
+
+    def __init__(self, stage: Stage, module: nn.Module, tokens: Tensor, gap: float) -> None:
+        self.stage, self.module, self.tokens, self.gap = stage, module, tokens, gap
+
+    def after(self, cache: Any, past: int, count: int) -> tuple[Tensor, Any]:
+        """The output of the next tokens, and the cache after them."""
+        chunk = self.tokens[:, past : past + count].clone()
+        return self.stage.subject.call(self.module, chunk, None, copy.deepcopy(cache))
+
+    def of_one(self, count: int) -> Any:
+        """The cache that one call on the first tokens leaves."""
+        cache = self.stage.subject.new_cache(self.module, len(self.tokens))
+        return self.after(cache, 0, count)[1] if count else cache
+
+    def is_right(self, cache: Any, past: int, count: int) -> bool:
+        """Whether the next tokens get with a cache what they get in one call without one."""
+        expected = self.stage.expected(self.tokens[:, : past + count])[:, past:]
+        gap = (self.after(cache, past, count)[0] - expected).double().abs().nan_to_num(torch.inf)
+        return float(gap.amax()) <= max(floor_of(self.stage.subject, expected), self.gap / 8)
+
+    def left_before(self, held: Any, one: Any, past: int, count: int, words: str) -> str:
+        """The tensor that makes the last call wrong, which is right with the cache of one call."""
+        apart = _apart(held, one)
+        for place, (mine, other) in apart.items():
+            if mine.shape == other.shape:
+                cache = copy.deepcopy(held)
+                dict(tensors_of(cache))[place].copy_(other)
+                if self.is_right(cache, past, count):
+                    apart = {place: (mine, other)}
+        with_which = ", with which the next call is right"
+        return f"\n  after {words}, {_unlike(apart, past)}{with_which}" if apart else ""
+
+    def left_by_the_last(self, held: Any, past: int, count: int) -> str:
+        """What the last call leaves, which is wrong also behind the cache of one call."""
+        whole = self.stage.subject.new_cache(self.module, len(self.tokens))
+        if not self.is_right(whole, 0, past + count):
+            return ""  # another program tells what is wrong with a new cache
+        left, whole = self.after(held, past, count)[1], self.of_one(past + count)
+        # a ring may hold the same slots in another order
+        apart = _apart(left, whole, in_order=not self.is_right(left, past + count, 1))
+        call = f"the call on {_tokens(count)}"
+        if not apart:
+            is_kept = any(tensor.numel() for _, tensor in tensors_of(left))
+            right = f"{call} leaves the right tensors in the cache, but uses them wrongly"
+            return f"\n  {right}" if is_kept else ""
+        earlier = dict(tensors_of(held))
+        kept = {place: _keeps(earlier.get(place), pair[0], past) for place, pair in apart.items()}
+        changed = [place for place in kept if kept[place] is False]
+        if changed:
+            return f"\n  {call} changes what {' and '.join(changed)} holds of earlier tokens"
+        is_added = all(kept.values()) and all(one.shape == two.shape for one, two in apart.values())
+        what = f"in what {call} adds" if is_added else f"after {call}"
+        return f"\n  {what}, {_unlike(apart, past + count)}"
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'s' * (count > 1)}"
+
+
+def _keeps(before: Tensor | None, after: Tensor, past: int) -> bool | None:
+    """Whether a tensor that grows by slots holds the earlier ones as before; ``None`` if not."""
+    if before is None or before.dim() != after.dim():
+        return None
+    grown = [a for a in range(after.dim()) if before.shape[a] == past < after.shape[a]]
+    kept = after.narrow(grown[0], 0, past) if len(grown) == 1 else after[:0]
+    return _gap(before, kept) <= _NEAR if kept.shape == before.shape else None
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    """The largest difference of two tensors, relative to the largest value."""
+    if one.shape != other.shape:
+        return math.inf
+    gap, size = ((t.double().abs().nan_to_num()) for t in (one.double() - other.double(), other))
+    return float(gap.amax()) / max(float(size.amax()), 1e-30) if gap.numel() else 0.0
+
+
+def _apart(held: Any, one: Any, *, in_order: bool = True) -> dict[str, tuple[Tensor, Tensor]]:
+    """The tensors of two caches that differ by more than rounding, by place."""
+    others = dict(tensors_of(one))
+    pairs = {place: (t, others[place]) for place, t in tensors_of(held) if place in others}
+    gaps = {place: _gap(*pair) for place, pair in pairs.items()}
+    if not in_order:
+        gaps = {p: min(gaps[p], _gap(*(_sorted(t) for t in pairs[p]))) for p in pairs}
+    largest = max((gap for gap in gaps.values() if gap < math.inf), default=0.0)
+    kinds = {t.dtype for t, _ in pairs.values() if t.is_floating_point()}
+    least = max([64 * torch.finfo(dtype).eps for dtype in kinds] + [_NEAR * largest])
+    return {place: pairs[place] for place, gap in gaps.items() if gap > least}
+
+
+def _sorted(tensor: Tensor) -> Tensor:
+    return tensor.flatten().sort().values
+
+
+def _unlike(apart: Mapping[str, tuple[Tensor, Tensor]], count: int) -> str:
+    """What is wrong with tensors, beside those that one call leaves."""
+    call, pairs = f"one call on {_tokens(count)}", dict(list(apart.items())[:NAMED])
+    sized = [p for p, (one, other) in pairs.items() if one.shape != other.shape]
+    if sized:
+        one, other = (tuple(t.shape) for t in pairs[sized[0]])
+        return f"{' and '.join(sized)} {_is(sized)} of the shape {one}, after {call} {other}"
+    names = " and ".join(f"{place} {tuple(one.shape)}" for place, (one, _) in pairs.items())
+    return f"{names} {_is(pairs)} not what {call} leaves"
+
+
+def _is(names: Collection[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def tensors_of(cache: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in a cache, with their places in it."""
+    yield from _tensors(cache, "cache", set(), 0)
+
+
+def _tensors(held: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(held, Tensor):
+        yield path, held
+        return
+    if depth == _DEEPEST or id(held) in seen or isinstance(held, nn.Module | type):
+        return
+    seen.add(id(held))
+    if isinstance(held, Mapping):
+        parts = [(f"{path}[{name!r}]", part) for name, part in held.items()]
+    elif isinstance(held, list | tuple):
+        parts = [(f"{path}[{number}]", part) for number, part in enumerate(held)]
+    else:
+        parts = [(f"{path}.{name}", part) for name, part in getattr(held, "__dict__", {}).items()]
+    for place, part in parts:
+        yield from _tensors(part, place, seen, depth + 1)

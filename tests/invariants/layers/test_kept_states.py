@@ -1,0 +1,95 @@
+"""Which tensor of a cache the message of a failing program names, and after which step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import CacheSpec, LayerSpec
+
+
+class Layer(nn.Module):
+    """Attention behind a sum with the last token; the cache holds that, keys and values."""
+
+    def __init__(self, size: int, mistake: str) -> None:
+        super().__init__()
+        self.qkv, self.mistake = nn.Linear(size, 3 * size, bias=False), mistake
+
+    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        batch, length, _ = hidden.shape
+        is_new = cache is None or not cache["key"].shape[1]
+        cache = new(self, batch) if cache is None else cache
+        mixed = hidden + torch.cat([cache["last"], hidden], 1)[:, :length]
+        if self.mistake == "skipped" and length == 1:
+            mixed = hidden
+        if self.mistake != "behind_chunks" or is_new or length == 1:
+            cache["last"] = torch.cat([cache["last"], hidden], 1)[:, -1:]
+        query, key, value = self.qkv(mixed).chunk(3, -1)
+        if self.mistake == "again":
+            cache["key"] = 2 * cache["key"]
+        if self.mistake == "slots" and not is_new:
+            key, value = key.repeat(1, 2, 1), value.repeat(1, 2, 1)
+        if self.mistake == "turned" and not is_new:
+            query = query.flip(-1)
+        cache["key"] = key = torch.cat([cache["key"], key], 1)
+        cache["value"] = value = torch.cat([cache["value"], value], 1)
+        cache["sum"] = cache["sum"] + hidden.sum(1) * (1 if is_new or self.mistake != "sum" else 2)
+        ahead = torch.ones(length, key.shape[1]).triu(key.shape[1] - length + 1).bool()
+        weights = (query @ key.mT).masked_fill(ahead, -torch.inf).softmax(-1)
+        sums = cache["sum"][:, None] - hidden.sum(1, keepdim=True) + hidden.cumsum(1)
+        return weights @ value + 0.1 * sums
+
+
+def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
+    weight: Any = module.qkv.weight
+    slots = {name: weight.new_zeros(batch_size, 0, weight.shape[1]) for name in ("key", "value")}
+    last = weight.new_zeros(batch_size, 1, weight.shape[1])
+    return {**slots, "last": last, "sum": last[:, 0]}
+
+
+def told(mistake: str) -> str:
+    """What a check tells of a layer with a mistake."""
+    spec = LayerSpec(
+        name="decoder",
+        make=lambda size: Layer(size, mistake),
+        causal=True,
+        accepts=("cache",),
+        dtypes=("float32", "float64"),
+        cache=CacheSpec(new=new),
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
+    (found,) = report.outcomes
+    return found.reason if found.status == "failed" else ""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        (
+            "behind_chunks",
+            "after begin 1 row, append 1, append 2, cache['last'] (1, 1, 8) is not what one call on"
+            " 3 tokens leaves, with which the next call is right",
+        ),
+        ("skipped", "in what the call on 1 token adds, cache['key'] (1, 2, 8) and cache['value']"),
+        ("turned", "the call on 1 token leaves the right tensors in the cache, but uses them"),
+        ("again", "the call on 1 token changes what cache['key'] holds of earlier tokens"),
+        (
+            "slots",
+            "after the call on 1 token, cache['key'] and cache['value'] are of the shape (1, 3, 8),"
+            " after one call on 2 tokens (1, 2, 8)",
+        ),
+        ("sum", "after the call on 1 token, cache['sum'] (1, 8) is not what one call on 2 tokens"),
+    ],
+)
+def test_the_tensor_that_is_wrong_is_named(mistake: str, sentence: str) -> None:
+    found = told(mistake)
+    assert sentence in found
+    assert "a state that is not gone on from" not in found
+
+
+def test_nothing_is_told_of_a_right_layer() -> None:
+    assert told("") == ""
