@@ -51,17 +51,37 @@ def limits_in_words(subject: LayerSubject) -> str:
 
 @functools.lru_cache(maxsize=256)
 def unused_parameters(subject: LayerSubject) -> list[str]:
-    """The parameters that an output in training has no graph to, if it has to others."""
+    """The parameters that no output has a graph to, in any kind of call, if others have one."""
     try:
         module, hidden = _called(subject, 2, 5)
-        trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            output = subject.call(module.train(), hidden)[0].sum()
-            found = torch.autograd.grad(output, list(trained.values()), allow_unused=True)
+        unused = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        count, real = len(unused), torch.ones(hidden.shape[:2], dtype=torch.bool)
+        real[1, 3:] = False
+        masked, cached = (name in subject.accepts for name in ("padding_mask", "cache"))
+        for mask in (None, real) if masked else (None,):
+            for held in (False, True) if cached and subject.spec.cache else (False,):
+                output = _trained(subject, module, hidden, mask, held)
+                found = torch.autograd.grad(output, list(unused.values()), allow_unused=True)
+                pairs = zip(unused.items(), found, strict=True)
+                unused = {name: parameter for (name, parameter), got in pairs if got is None}
     except Exception:  # which a check reports
         return []
-    lacking = [n.removeprefix("module.") for n, g in zip(trained, found, strict=True) if g is None]
-    return lacking if len(lacking) < len(trained) else []
+    return [n.removeprefix("module.") for n in unused] if len(unused) < count else []
+
+
+def _trained(
+    subject: LayerSubject, module: nn.Module, hidden: Tensor, mask: Tensor | None, held: bool
+) -> Tensor:
+    """The sum of the outputs in training: of one call, or of two with a cache."""
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        if not held:
+            return subject.call(module.train(), hidden, mask)[0].sum()
+        cache, parts = subject.new_cache(module.train(), len(hidden)), []
+        for start, end in ((0, 3), (3, hidden.shape[1])):
+            part = None if mask is None else mask[:, :end]
+            output, cache = subject.call(module, hidden[:, start:end], part, cache)
+            parts.append(output.sum())
+        return torch.stack(parts).sum()
 
 
 @functools.lru_cache(maxsize=256)
@@ -69,8 +89,9 @@ def change_by_length(subject: LayerSubject) -> str:
     """How outputs of a causal layer without a cache change with the number of later tokens.
 
     Returns:
-        Empty if they do not. ``scale`` if the first token's, which attends to itself alone, stays,
-        and the second one's goes one way, as by a scale chosen by the length. Or else ``moved``.
+        Empty if they do not. ``scale`` if the first token's, which attends to itself alone, stays
+        or goes along a line, and the second one's goes one way, as by a scale chosen by the length.
+        Or else ``moved``.
     """
     if not subject.spec.causal or subject.spec.cache is not None or subject.spec.grid:
         return ""
@@ -86,7 +107,10 @@ def change_by_length(subject: LayerSubject) -> str:
         return ""
     apart = torch.cdist(outputs.flatten(1)[None], outputs.flatten(1)[None])[0]
     turns = bool(apart.diagonal(1).sum() > _TURNS * apart.max())
-    return "scale" if _alike(outputs[:, :, 0]) and not turns else "moved"
+    first = outputs[:, :, 0].transpose(0, 1)
+    along = torch.linalg.svdvals(first - first[:, :1])
+    is_line = first.shape[-1] > 1 and bool((along[:, 1] <= 1e-3 * along[:, 0]).all())
+    return "scale" if (_alike(outputs[:, :, 0]) or is_line) and not turns else "moved"
 
 
 def _alike(outputs: Tensor) -> bool:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, listed
+from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import state_is_kept
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_faults import mixes_items
 from attnbench.specs import KINDS
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.layer_limits import unused_parameters
 from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding")
@@ -113,7 +119,11 @@ def _has_no_parameters(subject: Subject) -> str | None:
 
 @invariant(kinds=KINDS, cases=_few_cases, applies=_has_no_parameters)
 def changed_parameters_are_used(subject: Subject, case: Case) -> None:
-    """After a step of its parameters a module gives what one that had them from the start gives."""
+    """After a step of its parameters a module gives what one that had them from the start gives,
+    and none of its norms is called twice where one of its kind is never used.
+    """
+    if isinstance(subject, LayerSubject):
+        _one_norm_for_another(LayerCase(subject, case))
     base, fresh = Baseline(subject, case), Baseline(subject, case)
     base.run(base.inputs)
     generator = torch.Generator().manual_seed(case.seed)
@@ -128,3 +138,35 @@ def changed_parameters_are_used(subject: Subject, case: Case) -> None:
         "after a call and a step of all parameters, output",
         "a module with these parameters from the start",
     )
+
+
+def _one_norm_for_another(layer: LayerCase) -> None:
+    """Raise if no output depends on a norm, and one beside it of the same sizes is called twice."""
+    unused, calls = set(unused_parameters(layer.subject)), Counter[str]()
+    named = dict(layer.module.named_modules())
+    norms = {
+        name: tuple(p.shape for p in module.parameters())
+        for name, module in named.items()
+        if "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
+    }
+    if not unused or len(norms) < 2:
+        return
+    handles = [
+        named[name].register_forward_pre_hook(lambda *_, name=name: calls.update([name]))
+        for name in norms
+    ]
+    layer.run(layer.hidden, layer.mask)
+    for handle in handles:
+        handle.remove()
+    for idle, twice in itertools.permutations(norms, 2):
+        parts = named[idle].named_parameters(prefix=idle.removeprefix("module."))
+        is_idle = norms[idle] and unused.issuperset(name for name, _ in parts)
+        is_alike = type(named[idle]) is type(named[twice]) and norms[idle] == norms[twice]
+        is_beside = idle.rpartition(".")[0] == twice.rpartition(".")[0]
+        if is_idle and is_alike and is_beside and calls[twice] > 1:
+            one, other = (name.removeprefix("module.") for name in (idle, twice))
+            raise InvariantViolation(
+                f"no output depends on {one}, and {other}, of the same kind and sizes, is called "
+                f"{calls[twice]} times in one call, but each should be used",
+                cause="layer_norm_for_another",
+            )

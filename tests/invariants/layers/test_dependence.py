@@ -62,12 +62,6 @@ class MovingMean(Linear):
         return super().forward(hidden.cumsum(1) / max(1, hidden.shape[1]))
 
 
-def test_an_output_of_a_causal_layer_does_not_hang_on_how_many_tokens_follow() -> None:
-    report = checked(MovingMean, "later_tokens_are_invisible", causal=True)
-    assert cause(report) == "layer_total_counts"
-    assert "without the tokens from" in str(report)
-
-
 class Causal(nn.Module):
     """Causal attention; how queries, keys and the mask follow the length is left open."""
 
@@ -137,7 +131,9 @@ class TableFromTheFront(Causal):
 EVEN = {"causal": True, "sizes": lambda size: max(4, size // 2 * 2)}
 
 
-@pytest.mark.parametrize("make", [TemperatureByLength, BaseByLength, QuartersOfTheLength])
+@pytest.mark.parametrize(
+    "make", [TemperatureByLength, BaseByLength, QuartersOfTheLength, MovingMean]
+)
 def test_a_scale_that_follows_the_length_by_design_is_not_accused_but_named(make: Any) -> None:
     report = checked(make, "later_tokens_are_invisible", **EVEN)
     assert report.ok, str(report)
@@ -192,24 +188,45 @@ def test_a_layer_with_a_cache_uses_earlier_tokens() -> None:
     assert checked(Unused, "outputs_depend_on_their_token", window=1, **fields).ok
 
 
-class NormOfAnother(Linear):
-    """Takes its first norm twice, and the second one never."""
+class Norms(Linear):
+    """Two norms, of which a layer takes the given ones; a cache scales what comes after them."""
 
-    def __init__(self, size: int, second: str = "first") -> None:
+    def __init__(self, size: int, *taken: str) -> None:
         super().__init__(size)
         self.norms = nn.ModuleDict({name: nn.LayerNorm(size) for name in ("first", "second")})
-        self.taken = second
+        self.scale, self.taken = nn.Parameter(torch.ones(size)), taken
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.norms[self.taken](super().forward(self.norms["first"](hidden)))
+    def forward(self, hidden: Tensor, cache: list[Tensor] | None = None) -> Tensor:
+        for name in self.taken:
+            hidden = super().forward(self.norms[name](hidden))
+        if cache is None:
+            return hidden.cumsum(1)
+        cache.append(hidden.sum(1) + (cache[-1] if cache else 0))
+        return cache[-1][:, None] + hidden.cumsum(1) - hidden.sum(1, True) * self.scale
 
 
 def test_parameters_that_nothing_depends_on_are_named_in_the_last_lines() -> None:
-    report = checked(NormOfAnother, "outputs_depend_on_their_token")
-    told = "norms.second.weight or norms.second.bias: no output depends on it"
+    report = checked(lambda size: Norms(size, "first"), "outputs_depend_on_their_token")
+    told = "scale, norms.second.weight or norms.second.bias: no output depends on it"
     assert told in str(report)
-    right = checked(lambda size: NormOfAnother(size, "second"), "outputs_depend_on_their_token")
-    assert "no output depends" not in str(right)
+    new: dict[str, Any] = {"cache": CacheSpec(new=lambda module, batch_size: [])}
+    cached = checked(
+        lambda size: Norms(size, "first", "second"),
+        "outputs_depend_on_their_token",
+        causal=True,
+        accepts=("cache",),
+        **new,
+    )
+    assert "no output depends" not in str(cached)
+
+
+def test_a_norm_that_is_called_in_place_of_another_is_found() -> None:
+    report = checked(lambda size: Norms(size, "first", "first"), "changed_parameters_are_used")
+    assert cause(report) == "layer_norm_for_another"
+    for right in (("first",), ("first", "second", "first")):
+        assert checked(
+            lambda size, right=right: Norms(size, *right), "changed_parameters_are_used"
+        ).ok
 
 
 class PreNorm(Linear):
