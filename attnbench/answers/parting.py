@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.answers.tracing import Operation, Trace, joined, traced
 from attnbench.answers.way import UNITS, Tensors, Way, coarsest, equal, short, unfused, widened
 from attnbench.oracle.operations import RoundedOperations
 from attnbench.oracle.references import NormEpsilon
 from attnbench.subject.tensors import largest
+from attnbench.subject.tracing import Operation, Trace, joined, traced
 
 _LARGE = 3e4
 """What stands for infinity in a mask of float16, and in those of wider types, is beyond this."""

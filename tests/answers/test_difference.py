@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from attnbench.answers.compared_calls import made
 from attnbench.answers.compared_ways import difference
 from attnbench.answers.difference import Difference, compare_ways
-from attnbench.answers.tracing import traced
+from attnbench.subject.tracing import traced
 from attnbench.answers.way import Way
 from attnbench.cases.case import Case
 from attnbench.cli import main

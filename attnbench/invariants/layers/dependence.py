@@ -16,6 +16,7 @@ from attnbench.invariants.toolkit.comparisons import holds, reject
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
+from attnbench.invariants.toolkit.mixing import first_mixing
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.layer_limits import change_by_length
 from attnbench.subject.subject import Subject
@@ -49,7 +50,11 @@ def items_are_independent(layer: LayerCase) -> None:
 
         other = f"the same item in its batch of {batch}"
         what = f"for {change}, output"
-        layer.expect(got, want, layer.real(got), what, other, allowed=allowed, cause=cause)
+        violation = layer.differs(
+            got, want, layer.real(got), allowed, what=what, other=other, cause=cause
+        )
+        if violation is not None:
+            raise violation.reworded(f"{violation}{first_mixing(layer.subject, 'items')}")
 
 
 def _is_causal(subject: LayerSubject) -> str | None:
@@ -72,7 +77,10 @@ def later_tokens_are_invisible(layer: LayerCase) -> None:
     given = "" if layer.mask is None else " and a padding_mask"
     what = f"with other tokens from {own} on{given}, output"
     other = "the output before they were changed"
-    layer.expect(got, expected, real, what, other, cause="layer_future")
+    violation = layer.differs(got, expected, real, what=what, other=other, cause="layer_future")
+    if violation is not None:
+        first = first_mixing(layer.subject, "later", layer.mask is not None)
+        raise violation.reworded(f"{violation}{first}")
     spec, changes = layer.subject.spec, change_by_length(layer.subject)
     if layer.subject.conventions.positions == "relative" and spec.cache is None and not spec.grid:
         changes = "moved"

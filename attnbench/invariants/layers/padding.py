@@ -23,6 +23,7 @@ from attnbench.invariants.toolkit.layer_faults import (
     sees_the_future,
 )
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
+from attnbench.invariants.toolkit.mixing import first_mixing
 from attnbench.subject.layer import LayerSubject
 
 _SIDES = ("padding", "left_padding")
@@ -64,7 +65,7 @@ def _way(layer: LayerCase, mask: Tensor) -> tuple[str, str | None]:
             "\n  With one real token nothing of this happens: padded keys are hidden, and padded "
             "queries reach other rows."
         ), "layer_tokens_mixed"
-    return "", None
+    return first_mixing(layer.subject, "padded"), None
 
 
 def _leaks_alone(layer: LayerCase, mask: Tensor, item: int) -> bool:
