@@ -17,13 +17,13 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from attnbench.answers.compared_calls import made
 from attnbench.answers.compared_ways import difference
 from attnbench.answers.difference import Difference, compare_ways
-from attnbench.subject.tracing import traced
 from attnbench.answers.way import Way
 from attnbench.cases.case import Case
 from attnbench.cli import main
 from attnbench.errors import InputsError, UsageError
 from attnbench.saved_inputs import save_inputs
 from attnbench.subject.lookup import resolve
+from attnbench.subject.tracing import traced
 
 X = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(0))
 

@@ -26,11 +26,11 @@ class Layer(nn.Module):
         if late or self.mistake in ("later", "padded"):
             ahead = torch.zeros_like(ahead)
         scores = (query @ key.mT).masked_fill(ahead, -1e9)
-        if padding_mask is not None and self.mistake != "padded":
+        if padding_mask is not None:
             scores = scores.masked_fill(~padding_mask[:, None], -1e9)
         weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
-        if self.mistake == "items":
-            value = value - value.mean(0, keepdim=True).tanh()
+        if self.mistake in ("items", "padded"):
+            value = value - value.mean(int(self.mistake == "padded"), keepdim=True).tanh()
         return weights @ value
 
 
@@ -39,8 +39,8 @@ class Layer(nn.Module):
     [
         ("later", "later_tokens_are_invisible", "sum at test_mixing.py:31: weights = scores"),
         ("beside", "later_tokens_are_invisible", "sum at test_mixing.py:31: weights = scores"),
-        ("items", "items_are_independent", "sub at test_mixing.py:33: value = value - value.mean"),
-        ("padded", "padded_tokens_are_inert", "sum at test_mixing.py:31: weights = scores.exp()"),
+        ("items", "items_are_independent", "sub at test_mixing.py:33: value"),
+        ("padded", "padded_tokens_are_inert", "sub at test_mixing.py:33: value"),
     ],
 )
 def test_the_operation_that_mixes_is_named(mistake: str, invariant: str, line: str) -> None:
