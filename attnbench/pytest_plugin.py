@@ -199,8 +199,8 @@ class Checks(pytest.Collector):
 
     def collect(self) -> Iterator[CheckItem]:
         """One item for each subject and invariant."""
-        from attnbench.checking.api import all_targets
         from attnbench.checking.parametrization import checks_of
+        from attnbench.checking.plan import all_targets
         from attnbench.errors import AttnbenchError, UsageError
         from attnbench.registry.address import split_addresses
 

@@ -40,14 +40,14 @@ def recorded(path: Path) -> tuple[list[str], dict[str, dict[str, float]]]:
     found: dict[str, dict[str, float]] = collections.defaultdict(dict)
     for row in map(json.loads, lines):
         found[row["subject"]][row["invariant"]] = row["seconds"]
-    from attnbench.checking.api import all_targets
+    from attnbench.checking.plan import all_targets
 
     return all_targets("thorough"), {s: rows for s, rows in found.items() if CONTRACT in rows}
 
 
 def planned(subjects: Sequence[str]) -> dict[str, list[str]]:
     """The invariants that say something of each subject."""
-    from attnbench.checking.child_checks import plan
+    from attnbench.checking.plan import plan
 
     asked = {"profile": "thorough", "device": "cpu", "dtypes": None, "invariants": None}
     return plan(subjects, **asked)["of_subject"]  # type: ignore[no-any-return]

@@ -13,9 +13,9 @@ import contextlib
 import statistics
 import time
 
-from attnbench.checking.child_checks import plan
 from attnbench.checking.outcomes import COMPILING
 from attnbench.checking.parallel import PRELOAD, run_checks
+from attnbench.checking.plan import plan
 from attnbench.checking.works import works_of
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Task, Workers, warm_up

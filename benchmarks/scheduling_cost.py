@@ -19,7 +19,7 @@ from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task
 
 TASKS, ROUNDS = 200, 5
-_FUNCTION = "attnbench.checking.child_checks:outcomes"
+_FUNCTION = "attnbench.checking.api:outcomes"
 
 
 def nothing(task: bytes, setting: str) -> bytes:
@@ -42,9 +42,7 @@ def main() -> None:
         for _ in range(ROUNDS + 1):
             began, used = time.perf_counter(), time.process_time()
             for number in range(TASKS):
-                workers.submit(
-                    Task(str(number), "attnbench.checking.child_checks:outcomes", arguments)
-                )
+                workers.submit(Task(str(number), "attnbench.checking.api:outcomes", arguments))
             assert sum(event.kind == "done" for event in workers.events()) == TASKS
             walls.append((time.perf_counter() - began) * 1000 / TASKS)
             processor.append((time.process_time() - used) * 1000 / TASKS)

@@ -1,66 +1,28 @@
-"""``check``: run invariants on subjects, in this process."""
+"""``check``: run invariants on subjects, in this process, and what a child process does of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
-import torch
+from torch import Tensor, nn
 
-from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import unusable
-from attnbench.checking.canaries import CHANGED
+from attnbench.checking.canaries import CANARY, CHANGED
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.coverage import coverage_of, gaps_of
-from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, notes_of, running_order
-from attnbench.checking.profiles import PROFILES, Profile
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, notes_of
+from attnbench.checking.plan import planned, select_invariants, try_options
+from attnbench.checking.profiles import PROFILES
 from attnbench.checking.reproduction.script import with_evidence
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.checking.suite_guard import SuiteGuard
-from attnbench.errors import (
-    DuplicateNameError,
-    OptionError,
-    UnknownNameError,
-    UsageError,
-    check_name,
-)
 from attnbench.registry.address import Address
-from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import Spec
-from attnbench.specs import DTYPES, Invariant
-from attnbench.subject.devices import check_device
-from attnbench.subject.lookup import installed, resolve
-from attnbench.subject.styles.callee import AdaptedSpec
+from attnbench.specs import Invariant, LayerSpec, MechanismSpec
+from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
-
-
-def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
-    """The registered invariants with these names; all of them for ``None``.
-
-    Raises:
-        UnknownNameError: no loaded plugin registers an invariant of a name.
-    """
-    by_name = {invariant.name: invariant for invariant in registry().invariants()}
-    if names is None:
-        return list(by_name.values())
-    names = [names] if isinstance(names, str) else list(names)
-    for name in names:
-        check_name("invariant", name, by_name)
-    return [by_name[name] for name in names]
-
-
-def all_targets(profile: str) -> list[Address]:
-    """The sorted addresses of all installed subjects that a profile checks.
-
-    The profile quick leaves out the variants that specs list.
-
-    Raises:
-        UnknownNameError: there is no such profile.
-    """
-    variants = find_profile(profile).variants
-    return [subject.address for subject in installed() if variants or not subject.options]
 
 
 def check(
@@ -105,80 +67,6 @@ def check(
         notes = notes_of(outcomes)
         reports.append(CheckReport(outcomes, profile, seed, notes, subject.about, gaps))
     return CheckReport.joined(reports)
-
-
-def try_options(subjects: Iterable[Subject]) -> None:
-    """Build the subjects that have options once, so that wrong options raise before the check.
-
-    Any other exception of ``make`` is left to the check.
-
-    Raises:
-        OptionError, UnknownNameError, DuplicateNameError, UsageError: an option is wrong.
-    """
-    for subject in subjects:
-        if not subject.options:
-            continue
-        try:
-            with torch.random.fork_rng(devices=[]):
-                subject.build(subject.legal(Case()))
-        except Exception as error:
-            cause = error.__cause__ or error  # a layer's make wraps what was raised in it
-            if isinstance(cause, OptionError | UnknownNameError | DuplicateNameError | UsageError):
-                raise type(cause)(f"{subject.name}: {cause}") from None
-
-
-def planned(
-    target: str | Address | Spec | Callable[..., Any],
-    *,
-    style: str | None = None,
-    profile: str = "default",
-    device: str = "cpu",
-    dtypes: Sequence[str] | None = None,
-    invariants: Iterable[str] | None = None,
-    user_invariants: Sequence[str] | None = None,
-) -> tuple[list[Subject], list[Invariant]]:
-    """The subjects of a target, and the invariants in the order of execution.
-
-    Invariants that test an adapter run only if named in ``invariants`` or ``user_invariants``.
-
-    Raises:
-        UnknownNameError, SpecError, DeviceError, UsageError: as :func:`check`.
-    """
-    find_profile(profile)
-    for name in dtypes or ():
-        check_name("dtype", name, DTYPES)
-    check_device(device)
-    selection = sorted(select_invariants(invariants), key=lambda i: running_order(i.name))
-    names = invariants if user_invariants is None else user_invariants
-    subjects = [_with_user_invariants(subject, names) for subject in resolve(target, style)]
-    if invariants is None:
-        kinds = {subject.kind for subject in subjects}
-        selection = [i for i in selection if kinds & set(i.kinds)]
-    for subject in subjects:
-        excused = isinstance(target, str | Address) and subject.address.source is None
-        registry().validate(subject.spec, excused=excused)
-        if dtypes is not None and not set(dtypes) & set(subject.dtypes):
-            raise UsageError(
-                f"{subject.name} supports {', '.join(subject.dtypes)}, none of "
-                f"{', '.join(dtypes)}: dtypes= of its spec, or of the adapter, says so."
-            )
-    return subjects, selection
-
-
-def _with_user_invariants(subject: Subject, invariants: Iterable[str] | None) -> Subject:
-    """The subject without its exemptions from those invariants on its adapter that are named."""
-    spec = subject.spec
-    if invariants is None or not isinstance(spec, AdaptedSpec):
-        return subject
-    names = {invariants} if isinstance(invariants, str) else set(invariants)
-    exempt = {name: why for name, why in spec.exempt.items() if name not in names & spec.unasked}
-    return replace(subject, spec=replace(spec, exempt=exempt))
-
-
-def find_profile(name: str) -> Profile:
-    """The profile of a name; raises :class:`UnknownNameError` if there is none."""
-    check_name("profile", name, PROFILES)
-    return PROFILES[name]
 
 
 def outcomes_of(
@@ -258,3 +146,59 @@ def _consequence(subject: Subject, outcome: Outcome, options: dict[str, Any]) ->
     if outcome.invariant == KEEPS_CONTRACT and spoils_all(subject, outcome, *given):
         return f"not run: {KEEPS_CONTRACT} failed, and so would this"
     return None
+
+
+def outcomes(
+    target: Address,
+    *,
+    profile: str,
+    device: str,
+    dtypes: Sequence[str] | None,
+    invariants: Sequence[str],
+    seed: int | None,
+    user_invariants: Sequence[str] = (),
+    canary: str | None = None,
+) -> Iterator[Outcome]:
+    """Yield the outcomes of the subject of an address as they come, and then that of a canary.
+
+    They end early if the device is lost.
+
+    Args:
+        target, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
+        user_invariants: invariants that the user named.
+        canary: the invariant that a canary must violate; ``None`` for no canary.
+    """
+    guard = SuiteGuard()
+    options: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtypes}
+    (subject,), selection = planned(
+        target, invariants=invariants, user_invariants=user_invariants, **options
+    )
+    for outcome in outcomes_of(subject, selection, seed=seed, guard=guard, **options):
+        yield outcome
+        if outcome.failure is not None and outcome.failure.device_lost:
+            break  # another process can use it
+    if canary is not None:
+        yield canary_outcome(subject, canary)
+
+
+def canary_outcome(subject: Subject, invariant: str) -> Outcome:
+    """The outcome of an invariant on a canary of a subject's kind, which it must fail.
+
+    It is computed as all outcomes are, so that a changed suite changes it as well.
+    """
+    spec = (
+        LayerSpec(name=CANARY, make=lambda size: _NanModule())
+        if subject.kind == "layer"
+        else MechanismSpec(name=CANARY, make=lambda *sizes: _NanModule(), formula="", source="")
+    )
+    (canary,), selection = resolve(spec), select_invariants([invariant])
+    return next(outcomes_of(canary, selection, profile="quick", evidence=False))
+
+
+class _NanModule(nn.Module):
+    """An attention, or a layer if called with one tensor, whose outputs are all NaN."""
+
+    def forward(self, query: Tensor, *tensors: Tensor, attn_mask: Any = None) -> Tensor:
+        value = tensors[-1] if tensors else query
+        sums = query.sum() + sum(tensor.sum() for tensor in tensors)
+        return query.new_full((*query.shape[:-1], value.shape[-1]), float("nan")) + sums

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.api import select_invariants
+from attnbench.checking.plan import select_invariants
 from attnbench.processes.tracebacks import is_own_code
 from attnbench.specs import KernelSpec
 from attnbench.subject.subject import Subject

@@ -15,7 +15,7 @@ from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
 
 _CHECK_IMPORTS = (
-    "attnbench.checking.child_checks",
+    "attnbench.checking.api",
     "torch.fx.experimental.symbolic_shapes",
     "attnbench.checking.warmup",
 )
@@ -66,7 +66,7 @@ def run_checks(
 
     Args:
         works: the works.
-        options: further arguments of :func:`attnbench.checking.child_checks.outcomes`.
+        options: further arguments of :func:`attnbench.checking.api.outcomes`.
         jobs: number of processes; 0 for one per core.
         timeout_s: most seconds for an invariant.
         memory_gib: most memory of a subject's process, in GiB.
@@ -95,7 +95,7 @@ def run_checks(
                 "canary": canary,
                 **options,
             }
-            function = "attnbench.checking.child_checks:outcomes"
+            function = "attnbench.checking.api:outcomes"
             workers.submit(
                 Task(number, function, arguments, timeout_s=timeout_s, memory_gib=memory_gib)
             )

@@ -9,14 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
-from attnbench.checking.api import (
-    outcomes_of,
-    planned,
-    select_invariants,
-    spoils_all,
-    try_options,
-)
+from attnbench.checking.api import outcomes_of, spoils_all
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
+from attnbench.checking.plan import planned, select_invariants, try_options
 from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import skip_reason
 from attnbench.registry.address import Address

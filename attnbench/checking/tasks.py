@@ -123,7 +123,7 @@ def _layer(subject: Any, size: int | None) -> dict[str, Any] | None:
 
 def invariant_rows() -> list[dict[str, Any]]:
     """Rows for all invariants and laws, as in ``attnbench list --invariants``."""
-    from attnbench.checking.api import select_invariants
+    from attnbench.checking.plan import select_invariants
 
     return [
         {

@@ -17,8 +17,8 @@ from attnbench.registry import discovery
 from attnbench.registry.address import Address
 
 _TASKS = "attnbench.checking.tasks"
-_TRY_OPTIONS = "attnbench.checking.child_checks:try_options"
-PLAN = "attnbench.checking.child_checks:plan"
+_TRY_OPTIONS = "attnbench.checking.plan:try_options_of"
+PLAN = "attnbench.checking.plan:plan"
 """The function that plans a check, for :func:`ask`."""
 
 _LOAD_S = 120.0

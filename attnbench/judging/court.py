@@ -14,7 +14,7 @@ import torch
 
 from attnbench.benchmark.workloads import Selection
 from attnbench.cases.case import Case
-from attnbench.checking.api import find_profile, select_invariants
+from attnbench.checking.plan import find_profile, select_invariants
 from attnbench.errors import UsageError
 from attnbench.judging.confined import Confined
 from attnbench.judging.decision import Judgement

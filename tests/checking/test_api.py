@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from attnbench import adapters
-from attnbench.checking import case_search, child_checks
-from attnbench.checking.api import outcomes_of, select_invariants
+from attnbench.checking import api, case_search
+from attnbench.checking.api import outcomes_of
 from attnbench.checking.canaries import CANARY
+from attnbench.checking.plan import select_invariants
 from attnbench.registry.address import parse_address
 from attnbench.subject.devices import generator_of, is_lost
 from attnbench.subject.lookup import resolve
@@ -77,12 +78,10 @@ def test_the_process_of_a_check_ends_there_and_its_canary_is_heard(
     device: _Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = (resolve(device.spec), select_invariants(NAMES))
-    monkeypatch.setattr(child_checks, "planned", lambda *given, **options: chosen)
+    monkeypatch.setattr(api, "planned", lambda *given, **options: chosen)
     options: dict[str, Any] = {"profile": "quick", "device": "cpu", "dtypes": None, "seed": None}
     found = list(
-        child_checks.outcomes(
-            parse_address("dot"), invariants=NAMES, canary="finite_at_extremes", **options
-        )
+        api.outcomes(parse_address("dot"), invariants=NAMES, canary="finite_at_extremes", **options)
     )
     assert [(o.subject, o.status) for o in found] == [("lost", "failed"), (CANARY, "failed")]
 

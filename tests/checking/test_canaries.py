@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.checking.api import canary_outcome
 from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
-from attnbench.checking.child_checks import canary_outcome
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.parallel import run_checks
 from attnbench.checking.works import key_of, works_of

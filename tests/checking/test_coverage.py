@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec, MechanismSpec, ScoringSpec
-from attnbench.checking.api import select_invariants
 from attnbench.checking.coverage import HEAVY, Gap, coverage_of, gaps_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.parametrization import Check
+from attnbench.checking.plan import select_invariants
 from attnbench.checking.report_text import gap_lines
 from attnbench.subject.lookup import resolve
 

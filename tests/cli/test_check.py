@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import attnbench
-from attnbench.checking.api import all_targets
+from attnbench.checking.plan import all_targets
 from attnbench.checking.works import shared_out, works_of
 from attnbench.registry.address import Address
 from tests.cli_runs import HERE, SUM, outcome, run

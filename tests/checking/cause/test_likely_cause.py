@@ -11,11 +11,11 @@ from torch import Tensor
 
 import attnbench
 from attnbench.cases.case import Case
-from attnbench.checking.api import select_invariants
 from attnbench.checking.cause.likely_cause import Clue, clue_of, with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.known_causes import cause_in_words, known_causes
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
+from attnbench.checking.plan import select_invariants
 from attnbench.checking.report_text import finding_text
 from tests.meta.mutants.causes import CAUSES, halves, verdict
 

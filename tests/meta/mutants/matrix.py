@@ -24,7 +24,7 @@ from pathlib import Path
 
 from attnbench_zoo.mutants import MUTANTS
 
-from attnbench.checking.api import select_invariants
+from attnbench.checking.plan import select_invariants
 from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve
 from tests.meta.mutants import accounts

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnbench_zoo.base import Spec
 
-from attnbench.checking.api import select_invariants
+from attnbench.checking.plan import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.processes.cluster import ClusterWorkers
