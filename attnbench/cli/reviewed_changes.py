@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from attnbench.errors import UsageError
+from attnbench.processes.git import git, worktree
 
 _BASE_BRANCHES = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
 """Variables that hold the branch into which a change is to be merged."""
@@ -39,12 +42,11 @@ def hunks_of(file: str) -> list[Hunk]:
     path = Path(file)
     # since the merge base; in a checkout without history, against the branch itself
     for revisions in (f"origin/{base}...HEAD", f"origin/{base}"):
-        diff = _git(path.parent, "diff", "--unified=0", revisions, "--", path.name)
-        if diff is None:
-            continue
-        head, *bodies = _HUNK.split(diff)
-        pieces = [piece for body in bodies for piece in _line_by_line(body)]
-        return [Hunk(file, _lines(piece), head + piece) for piece in pieces]
+        with contextlib.suppress(UsageError):
+            diff = git(path.parent, "diff", "--unified=0", revisions, "--", path.name) + "\n"
+            head, *bodies = _HUNK.split(diff)
+            pieces = [piece for body in bodies for piece in _line_by_line(body)]
+            return [Hunk(file, _lines(piece), head + piece) for piece in pieces]
     return []
 
 
@@ -58,30 +60,21 @@ def culprit(hunks: Sequence[Hunk], command: str, failures: int) -> Hunk | None:
         command: the command that runs the checks.
         failures: how many of them fail with all hunks.
     """
-    top = _git(Path(hunks[0].file).parent, "rev-parse", "--show-toplevel")
-    if top is None:
-        return None
-    root = Path(top.strip())
     end, found = time.monotonic() + _SEARCH_S, None
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "checkout")
-        if _git(root, "worktree", "add", "-q", "--detach", str(copy)) is None:
-            return None
-        try:
-            here = copy / Path.cwd().resolve().relative_to(root.resolve())
+    # outside of the repository; too slow; git fails
+    with contextlib.suppress(ValueError, subprocess.TimeoutExpired, UsageError):
+        top = Path(git(Path(hunks[0].file).parent, "rev-parse", "--show-toplevel")).resolve()
+        place = Path.cwd().resolve().relative_to(top)
+        with worktree(top) as copy:
             for hunk in hunks:
-                if _git(copy, "apply", "-R", "--unidiff-zero", "-", given=hunk.patch) is None:
-                    continue
-                left = _failures(command, here, end - time.monotonic())
-                if left is not None and left < failures:
-                    found, failures = hunk, left
+                with contextlib.suppress(UsageError):  # it cannot be taken back alone
+                    git(copy, "apply", "-R", "--unidiff-zero", "-", given=hunk.patch)
+                    left = _failures(command, copy / place, end - time.monotonic())
+                    if left is not None and left < failures:
+                        found, failures = hunk, left
+                    git(copy, "checkout", "-q", ".")
                 if not failures:
                     break
-                _git(copy, "checkout", "-q", ".")
-        except (ValueError, subprocess.TimeoutExpired):  # outside of the repository; too slow
-            pass
-        finally:
-            _git(root, "worktree", "remove", "--force", str(copy))
     return found
 
 
@@ -114,18 +107,3 @@ def _failures(command: str, folder: Path, seconds: float) -> int | None:
     except ValueError:  # the code cannot be imported without this hunk
         return None
     return sum(outcome["status"] not in ("passed", "skipped") for outcome in outcomes)
-
-
-def _git(folder: Path, *arguments: str, given: str | None = None) -> str | None:
-    """What git prints, or ``None`` if it fails or is not there."""
-    try:
-        done = subprocess.run(  # noqa: S603  # arguments of our own, and a branch
-            ["git", *arguments],  # noqa: S607  # the git that the job has
-            cwd=folder,
-            input=given,
-            capture_output=True,
-            encoding="utf-8",
-        )
-    except OSError:
-        return None
-    return done.stdout if done.returncode == 0 else None

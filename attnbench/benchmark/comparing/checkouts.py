@@ -10,13 +10,13 @@ import contextlib
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from attnbench.benchmark.comparing.sides import Side
 from attnbench.errors import UsageError
+from attnbench.processes.git import git, worktree
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 
@@ -43,8 +43,8 @@ class Repository:
         Raises:
             UsageError: the project does not build at this revision.
         """
-        commit = _git(self.top, "rev-parse", "--short", f"{revision or 'HEAD'}^{{commit}}")
-        with self._worktree(commit) as (folder, top):
+        commit = git(self.top, "rev-parse", "--short", f"{revision or 'HEAD'}^{{commit}}")
+        with worktree(self.top, commit) as top:
             name = f"{revision} ({commit})" if revision not in (None, commit) else commit
             if revision is None:
                 count = self._copy_changes(top)
@@ -54,30 +54,17 @@ class Repository:
             here.mkdir(parents=True, exist_ok=True)
             roots: tuple[Path, ...] = ()
             if build:
-                site = folder / "site"
+                site = top.parent / "site"
                 _install(_project(here, top, name), site, name)
                 roots = (site,)
             else:
                 roots = tuple(self._worktree_roots(top))
-            yield Side(name, here, roots, folder)
-
-    @contextlib.contextmanager
-    def _worktree(self, commit: str) -> Iterator[tuple[Path, Path]]:
-        folder = Path(tempfile.mkdtemp(prefix="attnbench-compare-")).resolve()
-        top = folder / self.top.name
-        try:
-            _git(self.top, "worktree", "add", "--detach", "--force", str(top), commit)
-            yield folder, top
-        finally:
-            # not "worktree prune": it also drops worktrees on disks that are not mounted right now
-            with contextlib.suppress(UsageError):
-                _git(self.top, "worktree", "remove", "--force", str(top))
-            shutil.rmtree(folder, ignore_errors=True)
+            yield Side(name, here, roots, top.parent)
 
     def _copy_changes(self, top: Path) -> int:
         """Copy uncommitted changes into a worktree; returns the number of changed files."""
         options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames")
-        status = _git(self.top, "status", *options)
+        status = git(self.top, "status", *options)
         changed = [entry[3:] for entry in status.split("\0") if entry]
         names = [name for name in changed if not _CACHES & {*Path(name).parts}]
         for name in names:
@@ -103,7 +90,7 @@ def repository(folder: Path) -> Repository:
     Raises:
         UsageError: the folder is not in a repository, or git is not installed.
     """
-    top = _git(folder, "rev-parse", "--show-toplevel")
+    top = git(folder, "rev-parse", "--show-toplevel")
     return Repository(Path(top).resolve(), folder.resolve())
 
 
@@ -112,35 +99,16 @@ def commit_of(folder: Path, text: str) -> str | None:
     if text.startswith("-"):
         return None
     with contextlib.suppress(UsageError):
-        return _git(folder, "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}")
+        return git(folder, "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}")
     return None
 
 
 def branches(folder: Path) -> list[str]:
     """The names of the branches and tags in the repository of a folder."""
     with contextlib.suppress(UsageError):
-        output = _git(
-            folder, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"
-        )
+        output = git(folder, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags")
         return output.splitlines()
     return []
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    try:
-        process = subprocess.run(  # noqa: S603 -- arguments of our own, and a revision
-            ["git", *arguments],  # noqa: S607 -- the git that the user would run
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError as error:
-        raise UsageError(f"git cannot be run: {error.strerror or error}.") from None
-    if process.returncode != 0:
-        message = process.stderr.strip() or f"exit status {process.returncode}"
-        raise UsageError(f"git {arguments[0]} failed in {folder}: {message}")
-    return process.stdout.strip("\n")
 
 
 def _project(here: Path, top: Path, name: str) -> Path:

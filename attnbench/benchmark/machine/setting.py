@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +19,8 @@ import psutil
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
+from attnbench.errors import UsageError
+from attnbench.processes.git import git
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,19 +116,8 @@ def _versions() -> dict[str, str]:
 
 def _commit() -> str:
     """The commit of the working directory, with ``+dirty`` if files differ; ``""`` without git."""
-
-    def git(*arguments: str) -> str:
-        result = subprocess.run(  # noqa: S603 -- the arguments are those below
-            ["git", *arguments],  # noqa: S607 -- the git that the user would run
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-        return result.stdout.strip()
-
     try:
-        commit = git("rev-parse", "HEAD")
-        return commit + ("+dirty" if git("status", "--porcelain", "-uno") else "")
-    except (OSError, subprocess.SubprocessError):
+        commit = git(Path.cwd(), "rev-parse", "HEAD")
+        return commit + "+dirty" * bool(git(Path.cwd(), "status", "--porcelain", "-uno"))
+    except UsageError:
         return ""

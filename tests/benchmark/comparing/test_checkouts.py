@@ -47,4 +47,4 @@ def test_another_worktree_whose_folder_is_away_is_still_known_afterwards(top: Pa
         pass
     listed = git(top, "worktree", "list")
     assert "away" in listed
-    assert "attnbench-compare-" not in listed
+    assert "attnbench-worktree-" not in listed
