@@ -109,17 +109,20 @@ def _ordered(kinds: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def _place(record: Record) -> tuple[Any, ...]:
-    workload = [
-        (p.isdigit(), int(p) if p.isdigit() else 0, p) for p in re.split(r"(\d+)", record.workload)
-    ]
     return (
         record.device,
         record.dtype,
-        workload,
+        natural(record.workload),
         record.mask != "none",
         record.mask,
         list(DIRECTIONS).index(record.direction),
     )
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """A sort key that orders numbers in a text by size."""
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def _title(record: Record, others: Sequence[Record]) -> str:

@@ -32,7 +32,7 @@ from attnbench.cli.printing.tables import print_line, progress
 from attnbench.cli.watching import watch as watched
 from attnbench.errors import UsageError, either
 from attnbench.processes.pool import MEMORY_GIB
-from attnbench.processes.remote import installed_versions
+from attnbench.registry.versions import installed_versions
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
@@ -225,7 +225,7 @@ class _Run:
                     self.by_key[key_of(outcome)] = outcome
                     self._show(outcome)
                     advance(new, f"{outcome.subject}: {outcome.invariant}")
-                    if self.fail_fast and outcome.status not in ("passed", "skipped"):
+                    if self.fail_fast and not outcome.ok:
                         self.ended = "stopped"
                         break
         except KeyboardInterrupt:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from attnbench.benchmark.machine.load import available_bytes
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.plugin_loading import load_plugins
@@ -110,9 +111,7 @@ def _question(
 
 def _rows(**arguments: Any) -> list[dict[str, Any]]:
     """The rows, computed in a child process that is ended before the system runs out of memory."""
-    import psutil
-
-    free_gib = 0.8 * psutil.virtual_memory().available / GIB
+    free_gib = 0.8 * available_bytes() / GIB
     function = "attnbench.answers.compared_ways:difference"
     rows: list[dict[str, Any]] = call(Task("diff", function, arguments, _TIMEOUT_S, free_gib))
     return rows

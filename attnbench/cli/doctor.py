@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import OK, VIOLATED
-from attnbench.cli.installed_versions import installed_version, version_problems
 from attnbench.cli.options import AsJson
 from attnbench.cli.plugin_loading import load_plugins
 from attnbench.cli.printing.tables import print_json, print_line
 from attnbench.errors import AttnbenchError, UsageError, check_name
 from attnbench.processes.pool import Task, call
+from attnbench.registry.versions import installed_version, version_problems
 from attnbench.specs import DTYPES
 
 _FUNCTION = "attnbench.benchmark.machine.sdpa_backends:backend_rows"

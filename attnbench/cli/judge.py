@@ -194,7 +194,7 @@ def _text(result: Judgement) -> str:
     lines = [f"{result.target}: {result.verdict}{refusal}"]
     lines += [f"  {result.sentence}"] if result.sentence else []
     for outcome in result.outcomes:
-        if outcome.status not in ("passed", "skipped"):
+        if not outcome.ok:
             lines.append(f"  {outcome.status} {outcome.invariant}: {outcome.reason}")
     for row in result.rows:
         if row.ratio is None or row.time_s is None:

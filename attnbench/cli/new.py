@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import keyword
@@ -20,6 +19,7 @@ from attnbench.cli.options import Style
 from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.spec_files import write_spec
 from attnbench.errors import UsageError
+from attnbench.registry.versions import installed_version
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.][A-Za-z0-9]+)*")
 
@@ -111,8 +111,7 @@ def _refuse_existing(name: str, module: str, scoring: str) -> None:
             f"{name!r} cannot name a distribution: {module!r} is a keyword or a standard module of "
             "Python. Choose another name."
         )
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        version = metadata.version(name)
+    if version := installed_version(name):
         raise UsageError(f"{name} {version} is installed here; choose another name.")
     module_spec = importlib.util.find_spec(module)
     if module_spec is not None and module_spec.origin is not None:

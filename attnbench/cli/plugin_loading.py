@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnbench.cli.exit_codes import FAILED_PLUGIN
-from attnbench.cli.installed_versions import version_problems
 from attnbench.errors import AttnbenchError, PluginError, UsageError
 from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
 from attnbench.registry.address import Address
+from attnbench.registry.versions import version_problems
 
 _TASKS = "attnbench.checking.tasks"
 _TRY_OPTIONS = "attnbench.checking.plan:try_options_of"

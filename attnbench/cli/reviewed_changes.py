@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnbench.checking.outcomes import GOOD
 from attnbench.errors import UsageError
 from attnbench.processes.git import git, worktree
 
@@ -106,4 +107,4 @@ def _failures(command: str, folder: Path, seconds: float) -> int | None:
         outcomes = json.loads(done.stdout)["outcomes"]
     except ValueError:  # the code cannot be imported without this hunk
         return None
-    return sum(outcome["status"] not in ("passed", "skipped") for outcome in outcomes)
+    return sum(outcome["status"] not in GOOD for outcome in outcomes)

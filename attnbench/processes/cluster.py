@@ -22,7 +22,8 @@ from typing import Any
 
 from attnbench.errors import UsageError, message_of
 from attnbench.processes.pool import Event, Task
-from attnbench.processes.remote import installed_versions, run_task
+from attnbench.processes.remote import run_task
+from attnbench.registry.versions import installed_versions
 
 _ANSWER_S = 10.0
 _BATCH_WAIT_S = 0.02

@@ -1,4 +1,4 @@
-"""The cluster worker's side: run a task through a host process, and report what is installed."""
+"""The cluster worker's side: run a task through a host process, and name the machine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from attnbench.processes.pool import Event, Task
-from attnbench.registry.discovery import discover
 
 MACHINE_VARIABLE = "ATTNBENCH_MACHINE"
 """Environment variable of a worker with a name for its machine, instead of its host name."""
@@ -108,17 +106,3 @@ def machine_facts() -> tuple[str, str]:
     except OSError:
         boot = platform.node()
     return f"{boot} {name}", name or platform.node()
-
-
-def installed_versions() -> dict[str, str]:
-    """The versions on which machines must agree: Python, torch, attnbench and all plugins."""
-    versions = {"python": ".".join(platform.python_version_tuple()[:2])}
-    for name in ("attnbench", "torch"):
-        try:
-            versions[name] = metadata.version(name).partition("+")[0]
-        except metadata.PackageNotFoundError:
-            versions[name] = "absent"
-    for plugin in discover():
-        if plugin.distribution != "attnbench":
-            versions[f"plugin {plugin.name!r} of {plugin.distribution}"] = plugin.version
-    return versions

@@ -16,8 +16,10 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from attnbench.benchmark.grid import natural
 from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, STATUSES, Record
 from attnbench.benchmark.records.store import content_of
+from attnbench.checking.outcomes import GOOD
 from attnbench.errors import RecordError
 from attnbench.report import svg, texts
 from attnbench.report.ranking import (
@@ -95,7 +97,7 @@ def _properties(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
     for outcome in sorted(outcomes, key=lambda o: (o["subject"], str(o["invariant"]))):
         entry = by_subject.setdefault(outcome["subject"], {"all": [], "wrong": [], "cases": 0})
         entry["all"].append(outcome)
-        entry["wrong"] += [outcome] if outcome["status"] not in ("passed", "skipped") else []
+        entry["wrong"] += [outcome] if outcome["status"] not in GOOD else []
         entry["cases"] += outcome.get("cases") or 0
     return by_subject
 
@@ -103,7 +105,7 @@ def _properties(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
 def _formulas(formulas: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], str, str]]:
     """Names, formula and source, with one entry for all subjects that share a formula."""
     names_by_text: dict[tuple[str, str], list[str]] = {}
-    for name in sorted(formulas, key=texts.natural):
+    for name in sorted(formulas, key=natural):
         formula, source = map(str, formulas[name])  # a plugin's text may be a Markup
         names_by_text.setdefault((formula, source), []).append(name)
     return [(names, *texts) for texts, names in names_by_text.items()]
@@ -154,12 +156,12 @@ def render(
         counts=dict(Counter(row.status for row in table).most_common()),
         dates=list(dict.fromkeys((min(days), max(days)))) if days else [],
         masks=sorted({row.mask for row in table}),
-        cases=sorted({row.workload or row.case for row in table}, key=texts.natural),
+        cases=sorted({row.workload or row.case for row in table}, key=natural),
         directions=sorted({row.direction for row in table}),
         contracts=sorted({row.contract for row in table}),
         statuses={s: STATUSES[s] for s in sorted({row.status for row in table}) if s in STATUSES},
         formulas=_formulas(formulas or {}),
-        unknown=sorted({r.subject for r in records} - set(formulas or {}), key=texts.natural),
+        unknown=sorted({r.subject for r in records} - set(formulas or {}), key=natural),
         scaling=_scaling(table),
         pictures=_pictures(table),
         properties=_properties(outcomes),

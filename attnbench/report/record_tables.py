@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attnbench.benchmark.grid import busy, half_width
-from attnbench.benchmark.records.record import Record, baseline_of
+from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.errors import first_line
 from attnbench.report.ranking import Row, rows
 
@@ -82,16 +82,16 @@ def ranking(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, A
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows(records):
         groups[row.case, row.machine_name].append(row)
-    return {key: [_cells(row, _baseline(group)) for row in group] for key, group in groups.items()}
+    return {key: [_cells(row, group) for row in group] for key, group in groups.items()}
 
 
-def _baseline(group: Sequence[Record]) -> str:
-    """What the rows of a table are measured against; a row without a time does not say it."""
-    named = (row.baseline for row in group if row.baseline)
-    return next(named, baseline_of(group[0].kind))
+def common_baseline(records: Iterable[Record], *, layers: bool) -> str:
+    """The subject with which attention, or layers, were paired; a row without a time has none."""
+    names = (r.baseline for r in records if r.baseline and (r.kind == "layer") == layers)
+    return next(names, BASELINES[layers])
 
 
-def _cells(row: Row, baseline: str) -> dict[str, Any]:
+def _cells(row: Row, group: Iterable[Row]) -> dict[str, Any]:
     layer = row.kind == "layer"
     speed: dict[str, Any] = {"gain": row.gain, "time_ms": _scaled(row.time_s, 1e3)}
     start: dict[str, Any] = {"first_ms": _scaled(row.first_call_s, 1e3)}
@@ -101,7 +101,7 @@ def _cells(row: Row, baseline: str) -> dict[str, Any]:
             speed["cache_B"] = whole(row.cache_bytes_per_token)
     return {
         "subject": row.subject,
-        f"× {baseline}": row.ratio,
+        f"× {common_baseline(group, layers=layer)}": row.ratio,
         "±": percent(half_width(row.ratio_low, row.ratio_high)),
         **speed,
         "peak_MiB": _scaled(row.peak_bytes, 2**-20),

@@ -53,9 +53,3 @@ def fact_name(key: str) -> str:
 def breakable(name: str) -> Markup:
     """A name that may be broken after its punctuation."""
     return Markup("<wbr>").join(re.split("(?<=[_/(])", name))
-
-
-def natural(name: str) -> list[tuple[bool, int, str]]:
-    """A sort key that orders numbers in a text by size."""
-    parts = re.split(r"(\d+)", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

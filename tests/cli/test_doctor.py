@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from attnbench.cli.installed_versions import version_problems
+from attnbench.registry.versions import version_problems
 from tests.cli_runs import run
 
 

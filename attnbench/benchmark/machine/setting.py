@@ -11,7 +11,6 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.errors import UsageError
 from attnbench.processes.git import git
+from attnbench.registry.versions import installed_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +107,7 @@ def _machine() -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in ("torch", "attnbench"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "unknown"
+        versions[name] = installed_version(name) or "unknown"
     return versions
 
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grids, half_width, overhead_share
-from attnbench.benchmark.records.record import Record, baseline_of
+from attnbench.benchmark.records.record import Record
 from attnbench.checking.plain_tables import escaped
 from attnbench.cli.printing.tables import console
 from attnbench.report import record_tables
@@ -70,11 +70,11 @@ def show(content: Mapping[str, Any], records: Sequence[Record], subjects: Sequen
         "counts": counts,
         "sign": _OVERHEAD_SIGN,
         "overhead": _overhead(records),
-        "baseline": _baseline(records, layers=False),
+        "baseline": record_tables.common_baseline(records, layers=False),
     }
     print(_LEGEND.format(**texts))
     if layers:
-        print(_LAYER_LEGEND.format(baseline=_baseline(records, layers=True)))
+        print(_LAYER_LEGEND.format(baseline=record_tables.common_baseline(records, layers=True)))
     if content["busy"]:
         print(content["busy"])
     print(
@@ -95,12 +95,6 @@ def _setting(records: Iterable[Record]) -> str:
         else:
             facts["sizes"][f"E={record.query_size}"] = None
     return "; ".join(" or ".join(values) for values in facts.values())
-
-
-def _baseline(records: Sequence[Record], *, layers: bool) -> str:
-    """The subject with which attention, or layers, were paired."""
-    names = (r.baseline for r in records if r.baseline and (r.kind == "layer") == layers)
-    return next(names, baseline_of("layer" if layers else ""))
 
 
 def _overhead(records: Sequence[Record]) -> str:

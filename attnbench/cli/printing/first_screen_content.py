@@ -21,7 +21,7 @@ def check_counts(
     violations: dict[str, list[str]] = defaultdict(list)
     for outcome in outcomes:
         counts[outcome.subject][outcome.status] += 1
-        if outcome.status not in ("passed", "skipped"):
+        if not outcome.ok:
             violations[outcome.subject].append(f"{outcome.invariant} {outcome.status}")
     return {
         subject: {

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from importlib import metadata
+
+from attnbench.registry.discovery import discover
 
 
 def installed_version(name: str) -> str | None:
@@ -37,3 +40,14 @@ def version_problems(
                     f"installed: pip install '{requirement}'"
                 )
     return problems
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions on which machines must agree: Python, torch, attnbench and all plugins."""
+    versions = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for name in ("attnbench", "torch"):
+        versions[name] = (installed_version(name) or "absent").partition("+")[0]
+    for plugin in discover():
+        if plugin.distribution != "attnbench":
+            versions[f"plugin {plugin.name!r} of {plugin.distribution}"] = plugin.version
+    return versions
