@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from attnbench.judging.decision import Judgement
     from attnbench.report.notebook_tables import Comparison, Records
     from attnbench.subject.lookup import get, subjects
-    from attnbench.subject.recording import record
+    from attnbench.subject.recorded_inputs import record
     from attnbench.subject.subject import Subject
     from attnbench.subject.tensors import Inputs
 
@@ -68,7 +68,7 @@ _LAZY = {
     "get": "subject.lookup",
     "judge": "judging.court",
     "parametrize_with_checks": "checking.parametrization",
-    "record": "subject.recording",
+    "record": "subject.recorded_inputs",
     "subjects": "subject.lookup",
 }
 

@@ -249,13 +249,13 @@ def test_half_types_and_backward_passes_are_tracked_at_every_size() -> None:
 
 
 def test_compilers_find_nothing_that_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnbench.benchmark import tracking
+    from attnbench.benchmark import asv_quantities
 
     seen: list[dict[str, str]] = []
     start = subprocess.run
 
     def watch(command: Any, **more: Any) -> Any:
-        seen.append({name: more["env"][name] for name in tracking.COMPILER_CACHES})
+        seen.append({name: more["env"][name] for name in asv_quantities.COMPILER_CACHES})
         assert not any(Path(folder).exists() for folder in seen[-1].values())
         return start(command, **more)
 

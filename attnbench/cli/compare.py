@@ -196,8 +196,8 @@ def _duel_lines(duel: Duel) -> list[str]:
 
 def _compared_runs(runs: Sequence[str], results: Path, margin: float) -> Comparison:
     """Compare recorded runs."""
-    from attnbench.benchmark.comparing.comparison import compare as compare_records
-    from attnbench.benchmark.comparing.comparison import read_side
+    from attnbench.benchmark.comparing.recorded_comparison import compare as compare_records
+    from attnbench.benchmark.comparing.recorded_comparison import read_side
 
     a, b = runs
     found = compare_records(read_side(a, results), read_side(b, results), margin=margin)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnbench.benchmark.comparing.comparison import Compared
     from attnbench.benchmark.comparing.duel import Row
+    from attnbench.benchmark.comparing.recorded_comparison import Compared
     from attnbench.benchmark.comparing.verdict import Verdict
 
 _CONSTANTS = ("dtype", "device", "mask", "direction", "cache")

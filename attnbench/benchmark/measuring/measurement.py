@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnbench.attention.compile_times import compilations
-from attnbench.benchmark.agreement.judgement import Unverified, is_blind, rating, verify
+from attnbench.benchmark.agreement.verification import Unverified, is_blind, rating, verify
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.decoding import Step, bytes_a_token

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.benchmark.agreement.judgement import rating, verify
+from attnbench.benchmark.agreement.verification import rating, verify
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import VERSION as CONTRACT_VERSION
 from attnbench.benchmark.contract import Contract
@@ -174,8 +174,8 @@ COMPILER_CACHES = (
 _ALONE = """
 import json, sys
 sys.path[:], *case = json.load(sys.stdin)
-from attnbench.benchmark import tracking
-print(tracking.first_call_s(*case))
+from attnbench.benchmark import asv_quantities
+print(asv_quantities.first_call_s(*case))
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import attnbench
 from attnbench import cli
-from attnbench.benchmark.comparing import comparison
+from attnbench.benchmark.comparing.recorded_comparison import compare, read_side
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import Record
 from attnbench.errors import RecordError, UsageError
@@ -59,8 +59,8 @@ QUIET = (1.0, 1.004, 0.997, 1.002, 0.999)
 def test_runs_in_turn_are_evidence_one_by_one_and_need_no_allowance_for_drift() -> None:
     a = in_turn(QUIET, first=True)
     b = in_turn([1.08 * t for t in QUIET], first=False)
-    assert comparison.compare(a, b).rows[0].verdict.verdict == "slower"
-    apart = comparison.compare(side("a", QUIET), side("b", [1.08 * t for t in QUIET]))
+    assert compare(a, b).rows[0].verdict.verdict == "slower"
+    apart = compare(side("a", QUIET), side("b", [1.08 * t for t in QUIET]))
     assert apart.rows[0].verdict.verdict == "ambiguous"
     assert "drift of this machine" in apart.notes[0]
 
@@ -69,7 +69,7 @@ def test_processes_of_enough_runs_in_turn_are_counted_by_run() -> None:
     a, b = (
         [r for run in in_turn(QUIET, first=first) for r in (run, run)] for first in (True, False)
     )
-    sides = comparison.compare(a, b).rows[0].sides
+    sides = compare(a, b).rows[0].sides
     assert (len(sides.a_s), len(sides.b_s)) == (5, 5)
 
 
@@ -80,9 +80,9 @@ def test_two_runs_a_side_in_turn_do_not_collapse_to_two_means() -> None:
             for start in (first, first + 2)
         ]
 
-    (turned,) = comparison.compare(runs(0, 1.0), runs(1, 1.3)).rows
+    (turned,) = compare(runs(0, 1.0), runs(1, 1.3)).rows
     assert (len(turned.sides.a_s), len(turned.sides.b_s)) == (10, 10)
-    (alone,) = comparison.compare(side("a", QUIET), side("b", [1.3 * t for t in QUIET])).rows
+    (alone,) = compare(side("a", QUIET), side("b", [1.3 * t for t in QUIET])).rows
     found, other = turned.verdict, alone.verdict
     assert found.verdict == "slower"
     assert found.high - found.low < other.high - other.low
@@ -90,44 +90,44 @@ def test_two_runs_a_side_in_turn_do_not_collapse_to_two_means() -> None:
 
 def test_another_hostname_or_kernel_is_noted_and_compared() -> None:
     other = side("b", QUIET, machine={**MACHINE, "node": "there", "system": "Linux 7"})
-    found = comparison.compare(side("a", QUIET), other)
+    found = compare(side("a", QUIET), other)
     assert found.rows[0].verdict.verdict in ("same", "ambiguous")
     assert "node differs: here in A, there in B." in found.notes
 
 
 def test_a_run_is_not_compared_with_itself() -> None:
     with pytest.raises(RecordError, match="run a is in A and in B"):
-        comparison.compare(side("a", QUIET), side("a", QUIET))
+        compare(side("a", QUIET), side("a", QUIET))
 
 
 def test_other_machines_are_refused_by_what_differs() -> None:
     other = side("b", QUIET, machine={**MACHINE, "cores": 64})
     with pytest.raises(RecordError, match=r"different machines(?s:.*)cores: 2 and 64"):
-        comparison.compare(side("a", QUIET), other)
+        compare(side("a", QUIET), other)
 
 
 def test_other_contracts_are_refused_by_both_names() -> None:
     other = side("b", QUIET, contract="forward, cold cache, v1")
     with pytest.raises(RecordError, match=r"different contracts(?s:.*)warm(?s:.*)cold"):
-        comparison.compare(side("a", QUIET), other)
+        compare(side("a", QUIET), other)
 
 
 def test_cases_of_nothing_in_common_are_refused() -> None:
     with pytest.raises(RecordError, match="no subject measured at the same case"):
-        comparison.compare(side("a", QUIET), side("b", QUIET, subject="dot"))
+        compare(side("a", QUIET), side("b", QUIET, subject="dot"))
 
 
 def test_a_case_that_stopped_working_is_a_row_of_its_own() -> None:
     a = side("a", QUIET) + side("a", QUIET, case="other")
     b = [*side("b", QUIET), record("b", 0, None, case="other")]
-    found = comparison.compare(a, b)
+    found = compare(a, b)
     last = found.rows[-1].verdict
     assert (last.verdict, last.reason) == ("ambiguous", "A: 1 ok; B: 1 failed")
 
 
 def test_unverified_records_do_not_count() -> None:
     wrong = side("b", tuple(9 * t for t in QUIET), status="unverified")
-    found = comparison.compare(side("a", QUIET), side("b", QUIET) + wrong)
+    found = compare(side("a", QUIET), side("b", QUIET) + wrong)
     assert abs(found.rows[0].verdict.effect) < 1e-9
     assert "Records left out as unverified: 1." in found.notes
 
@@ -186,7 +186,7 @@ def test_a_torn_last_line_costs_that_record_only(tmp_path: Path) -> None:
     write(path, side("a", QUIET))
     with path.open("a") as file:
         file.write(record("a", 9, 1.0).to_json()[:100])
-    assert len(comparison.read_side(str(path), tmp_path)) == 1
+    assert len(read_side(str(path), tmp_path)) == 1
 
 
 def test_a_comparison_from_python_is_a_table_in_a_notebook(tmp_path: Path) -> None:
