@@ -125,8 +125,8 @@ def render(
     days = [record.created[:10] for record in records]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters.update(
-        seconds=svg.seconds_text,
-        bytes=svg.bytes_text,
+        seconds=texts.seconds_text,
+        bytes=texts.bytes_text,
         log_share=texts.log_share,
         percent=texts.percent,
         sizes=texts.sizes,

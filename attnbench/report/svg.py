@@ -10,34 +10,9 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from attnbench.report.ranking import Curve
+from attnbench.report.texts import bytes_text, seconds_text
 
 _MOST_TICKS = 4
-_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-
-
-def _three_digits(number: float) -> str:
-    """A number with three digits, without an exponent for a thousand."""
-    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
-
-
-def seconds_text(seconds: float | None) -> str:
-    """A time with three digits and its unit."""
-    if seconds is None:
-        return "–"
-    for factor, unit in _PREFIXES:
-        if seconds >= factor:
-            return f"{_three_digits(seconds / factor)} {unit}"
-    return f"{seconds / 1e-9:.2g} ns"
-
-
-def bytes_text(count: float | None) -> str:
-    """A number of bytes with three digits and its unit."""
-    if count is None:
-        return "–"
-    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= factor:
-            return f"{_three_digits(count / factor)} {unit}"
-    return f"{count:.0f} B"
 
 
 @dataclass(frozen=True)

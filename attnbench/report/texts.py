@@ -1,4 +1,4 @@
-"""Texts of the page: numbers with units, breakable names, and sort keys."""
+"""Texts of the page: numbers with units, breakable names, and positions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,33 @@ import re
 from markupsafe import Markup
 
 from attnbench.benchmark.records.record import Record
-from attnbench.report import svg
+
+_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def _three_digits(number: float) -> str:
+    """A number with three digits, without an exponent for a thousand."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A time with three digits and its unit."""
+    if seconds is None:
+        return "–"
+    for factor, unit in _PREFIXES:
+        if seconds >= factor:
+            return f"{_three_digits(seconds / factor)} {unit}"
+    return f"{seconds / 1e-9:.2g} ns"
+
+
+def bytes_text(count: float | None) -> str:
+    """A number of bytes with three digits and its unit."""
+    if count is None:
+        return "–"
+    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= factor:
+            return f"{_three_digits(count / factor)} {unit}"
+    return f"{count:.0f} B"
 
 
 def log_share(ratio: float) -> float:
@@ -41,8 +67,8 @@ def fact(value: object, key: str) -> str:
         unit = "GB/s" if "bytes" in key else "billion a second"
         return f"{value / 1e9:.3g} {unit}"
     if key.endswith("_bytes"):
-        return svg.bytes_text(value)
-    return svg.seconds_text(value) if key.endswith("_s") else str(value)
+        return bytes_text(value)
+    return seconds_text(value) if key.endswith("_s") else str(value)
 
 
 def fact_name(key: str) -> str:

@@ -13,7 +13,7 @@ from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import Record
 from attnbench.cli import main
 from attnbench.errors import UsageError
-from attnbench.report import svg
+from attnbench.report import svg, texts
 from attnbench.report.page import render
 from attnbench.report.ranking import curves, rows, slope
 
@@ -186,7 +186,7 @@ def _lines(page: Any, subject: Any) -> Any:
     [(None, "–"), (1.5, "1.5 s"), (2.346e-3, "2.35 ms"), (1e-6, "1 µs"), (3e-9, "3 ns")],
 )
 def test_times_have_a_unit(seconds: Any, text: Any) -> None:
-    assert svg.seconds_text(seconds) == text
+    assert texts.seconds_text(seconds) == text
 
 
 def test_names_cannot_become_markup() -> None:
