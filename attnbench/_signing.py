@@ -12,8 +12,6 @@ from attnbench.errors import OptionError, ShapeError, nearest
 if TYPE_CHECKING:
     from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
-__all__ = ["MADE_FOR", "ORIGIN", "check_options", "option_names", "signed_make"]
-
 ORIGIN = "attnbench_origin"
 """Attribute of a module that a spec made: the spec's name, and what made it."""
 

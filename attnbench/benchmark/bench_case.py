@@ -98,8 +98,6 @@ class BenchCase:
 
     def build(self, subject: Subject) -> tuple[nn.Module, Inputs]:
         """Build the module and the inputs; seeds torch's global generator."""
-        import torch
-
         from attnbench.subject.input_files import load_inputs
 
         case = self.case
@@ -110,11 +108,9 @@ class BenchCase:
         if self.path is None:
             module, inputs = subject.build(self._with_kv_heads)
             return module, self._grouped(inputs)
-        torch.manual_seed(case.seed)
-        module = subject.make(case.query_size, case.key_size, case.value_size)
-        module = module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
         inputs = load_inputs(Path(self.path))
-        return module, inputs.replace(**{n: t.to(case.device) for n, t in inputs.tensors()})
+        inputs = inputs.replace(**{n: t.to(case.device) for n, t in inputs.tensors()})
+        return subject.made(case, case.seed), inputs
 
     @property
     def _with_kv_heads(self) -> Case:

@@ -84,7 +84,7 @@ def asv_frame(folder: Path) -> pd.DataFrame:
     Raises:
         RecordError: the folder has no such results, or a file is damaged or of another version.
     """
-    benchmarks = _json(folder / "benchmarks.json", version=ASV_FORMAT)
+    benchmarks = _json(folder / "benchmarks.json")
     suite = {n: row for n, row in benchmarks.items() if isinstance(row, dict) and "subject" in row}
     files = [path for path in sorted(folder.glob("*/*.json")) if path.name != "machine.json"]
     rows = [row for path in files for row in _asv_rows(path, suite)]
@@ -111,23 +111,23 @@ def asv_frame(folder: Path) -> pd.DataFrame:
 _QUARTILES = ("q1", "q3")
 
 
-def _json(path: Path, *, version: int | None = None) -> dict[str, Any]:
+def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(content_of(path))
     except ValueError as error:
         raise RecordError(f"{path} is damaged: it is not JSON ({error}).") from None
     if not isinstance(content, dict):
         raise RecordError(f"{path} is not one of asv's files: it is not a JSON object.")
-    if version is not None and content.get("version") != version:
+    if content.get("version") != ASV_FORMAT:
         raise RecordError(
             f"{path} has version {content.get('version')!r} of asv's format, and this attnbench "
-            f"reads {version}; 'asv update' brings older files up to date."
+            f"reads {ASV_FORMAT}; 'asv update' brings older files up to date."
         )
     return content
 
 
 def _asv_rows(path: Path, suite: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    content = _json(path, version=ASV_FORMAT)
+    content = _json(path)
     try:
         common = {
             "commit": content["commit_hash"],

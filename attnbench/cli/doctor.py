@@ -17,7 +17,7 @@ from attnbench.cli.options import AsJson
 from attnbench.cli.plugin_loading import load_plugins
 from attnbench.cli.printing.tables import print_json, print_line
 from attnbench.errors import AttnbenchError, UsageError, check_name
-from attnbench.processes.pool import Task, call
+from attnbench.processes.pool import Task, call, cores
 from attnbench.registry.versions import installed_version, version_problems
 from attnbench.specs import DTYPES
 
@@ -69,7 +69,7 @@ def command(
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "torch": installed_version("torch"),
         "devices": ", ".join(dict.fromkeys(row["device"] for row in backends)),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cores": cores(),
         "compiler": next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None),
     }
     if as_json:

@@ -49,9 +49,7 @@ def _other(subject: Subject) -> Subject:
 def _loaded(subject: Subject, module: nn.Module, case: Case) -> nn.Module:
     """A module of the other subject with this one's state."""
     try:
-        torch.default_generator.manual_seed(case.seed + 1)
-        made = subject.make(case.query_size, case.key_size, case.value_size)
-        made = made.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
+        made = subject.made(case, case.seed + 1)
         made.load_state_dict(module.state_dict(), strict=True)
     except Exception as error:
         message = " ".join(str(error).split())

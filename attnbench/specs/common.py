@@ -112,10 +112,10 @@ def freeze_tuple(spec: Any, kind: str, field: str, choices: Collection[str] = ()
     object.__setattr__(spec, field, items)
 
 
-def freeze_mapping(spec: Any, kind: str, field: str) -> None:
-    """Turn a field into a mapping that cannot be changed."""
-    check_type(spec, kind, field, Mapping, "a mapping of an invariant's name to a reason")
-    object.__setattr__(spec, field, ReadOnly(getattr(spec, field)))
+def freeze_exempt(spec: Any, kind: str) -> None:
+    """Turn ``exempt`` into a mapping that cannot be changed."""
+    check_type(spec, kind, "exempt", Mapping, "a mapping of an invariant's name to a reason")
+    object.__setattr__(spec, "exempt", ReadOnly(spec.exempt))
 
 
 def _freeze_variants(spec: Any, kind: str) -> None:
@@ -160,7 +160,7 @@ def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> N
         freeze_tuple(spec, kind, "dtypes", DTYPES)
         require(bool(spec.dtypes), kind, spec.name, "dtypes is empty; leave it None for all")
     freeze_tuple(spec, kind, "laws")
-    freeze_mapping(spec, kind, "exempt")
+    freeze_exempt(spec, kind)
     for field in ("formula", "source"):
         check_type(spec, kind, field, str, "text")
     if hasattr(spec, "equal_sizes"):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from attnbench.specs.common import check_callable, check_name, check_type, freeze_mapping
+from attnbench.specs.common import check_callable, check_name, check_type, freeze_exempt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,4 +51,4 @@ class KernelSpec:
         check_callable(self, "kernel", "attend")
         check_callable(self, "kernel", "supports", "runs_as", optional=True)
         check_type(self, "kernel", "priority", int, "an integer")
-        freeze_mapping(self, "kernel", "exempt")
+        freeze_exempt(self, "kernel")

@@ -190,6 +190,12 @@ class Subject(ABC):
         sizes = (query_size, key_size, value_size)
         return self.maker.make(*sizes[: self.size_count], **self.options)
 
+    def made(self, case: Case, seed: int) -> nn.Module:
+        """Make a module for a case, in its dtype and on its device, with parameters of a seed."""
+        torch.default_generator.manual_seed(seed)
+        module = self.make(case.query_size, case.key_size, case.value_size)
+        return module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
+
     @functools.cached_property
     def constant_parameters(self) -> tuple[str, ...]:
         """Names of the parameters that begin as one number throughout, such as a bias of zeros.

@@ -26,6 +26,9 @@ _MIN_WIDTH = 12
 _FIRST_WIDTH = 30
 """The same for the first column, which names the row."""
 
+_SHORT_S = 2.0
+"""Seconds of work without a progress bar."""
+
 _NUMBER = re.compile(r"-|[-+]?(\d[\d.,e+-]*( ± [\d.]+)?|inf|nan) ?%?|yes|no")
 """Cells of columns that are aligned to the right."""
 
@@ -206,9 +209,7 @@ def _print_blocks(
 
 
 @contextlib.contextmanager
-def progress(
-    total: int, what: str, *, after_s: float = 2.0
-) -> Iterator[Callable[[int, str], None]]:
+def progress(total: int, what: str) -> Iterator[Callable[[int, str], None]]:
     """Show a progress bar on standard error: only on a terminal, and not for short work.
 
     Yields:
@@ -245,7 +246,7 @@ def progress(
         redirect_stderr=is_terminal,
     )
     task = bar.add_task(what, total=total, now="")
-    start_s, shown = time.monotonic() + after_s, False
+    start_s, shown = time.monotonic() + _SHORT_S, False
 
     def advance(steps: int, text: str) -> None:
         nonlocal shown

@@ -78,9 +78,7 @@ def _reloaded(base: Baseline) -> nn.Module:
         file.seek(0)
         state = torch.load(file, weights_only=True)
     # other initial parameters, which the saved ones replace
-    torch.default_generator.manual_seed(case.seed + 1)
-    module = base.subject.make(case.query_size, case.key_size, case.value_size)
-    module = module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
+    module = base.subject.made(case, case.seed + 1)
     with torch.no_grad():  # what it keeps of a call with other parameters is stale from here on
         base.subject.output(module, base.inputs)
     module.load_state_dict(state)
