@@ -13,7 +13,8 @@ from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.coverage import coverage_of, gaps_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, notes_of
-from attnbench.checking.plan import planned, select_invariants, try_options
+from attnbench.checking.plan import planned, try_options
+from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.reproduction.script import with_evidence
 from attnbench.checking.runner import run_invariant, seeded, skip_reason

@@ -11,7 +11,7 @@ from attnbench_zoo.twins.attention import Attention
 from torch import Tensor, nn
 
 from attnbench import Case, InvariantViolation, KernelSpec, ScoringSpec, adapters, check
-from attnbench.checking.plan import select_invariants
+from attnbench.checking.api import select_invariants
 from attnbench.invariants import numerics, rounding, shapes
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, case_of, mutant, run

@@ -8,7 +8,7 @@ from attnbench_zoo.right.by_design import BY_DESIGN
 from hypothesis.errors import UnsatisfiedAssumption
 
 from attnbench.cases.case import Case
-from attnbench.checking.plan import select_invariants
+from attnbench.checking.api import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.subject.lookup import resolve

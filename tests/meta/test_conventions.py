@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from attnbench_zoo.right.conventions import FOLLOWING, Following
 
-from attnbench.checking.plan import select_invariants
+from attnbench.checking.api import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.subject.lookup import resolve

@@ -8,8 +8,8 @@ import pytest
 from attnbench_zoo.base import Spec
 from attnbench_zoo.mutants import MUTANTS, TWINS, Mutant, Twin
 
+from attnbench.checking.api import select_invariants
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.plan import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.specs import Invariant

@@ -8,7 +8,7 @@ import pytest
 from attnbench_zoo.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD, Right
 from attnbench_zoo.right.scorings import ACCUSED_ONCE, SPECS
 
-from attnbench.checking.plan import select_invariants
+from attnbench.checking.api import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.subject.lookup import resolve

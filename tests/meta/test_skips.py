@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from attnbench.checking.plan import select_invariants
+from attnbench.checking.api import select_invariants
 from attnbench.checking.runner import skip_reason
 from attnbench.registry.catalog import registry
 from attnbench.subject.lookup import installed

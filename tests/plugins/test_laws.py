@@ -9,7 +9,7 @@ import torch
 from attnbench_zoo.mutants import mechanism_laws
 
 import attnbench
-from attnbench.checking.plan import select_invariants
+from attnbench.checking.api import select_invariants
 from attnbench.checking.profiles import Profile
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.subject.lookup import resolve
