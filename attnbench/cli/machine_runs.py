@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnbench.benchmark.measuring import unfinished
+from attnbench.benchmark.measuring import unfinished_run
 from attnbench.benchmark.measuring.session import StoredMeasurement
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import Record
@@ -72,7 +72,7 @@ def start(
     if machines is None:
         return [(None, recorded_run.start(results, run, resume=resume, preload=preload))]
     names = {machine.name: re.sub(r"[^\w.-]", "-", machine.name) for machine in machines.all}
-    known = unfinished.runs(results) if resume else []
+    known = unfinished_run.runs(results) if resume else []
     if resume:
         pairs = itertools.product(known, names.values())
         own = [stem.removesuffix(f"-{name}") for stem, name in pairs if stem.endswith(f"-{name}")]
@@ -107,10 +107,10 @@ def measure(runs: Sequence[RunSession], records: list[Record]) -> list[MachineLo
     records[:] = by_key.values()
     losses = []
     with progress(sum(r.session.processes * len(r.session) for r in runs), "measuring") as advance:
-        advance(sum(len(unfinished.read(run.place.path)) for run in runs), "")
+        advance(sum(len(unfinished_run.read(run.place.path)) for run in runs), "")
         for run, event in _merged_events(runs):
             if isinstance(event, StoredMeasurement):
-                unfinished.append(run.place.path, event)
+                unfinished_run.append(run.place.path, event)
                 where = f" on {run.machine}" if run.machine else ""
                 advance(1, f"{event.subject}: {event.case}{where}")
             elif isinstance(event, Record):

@@ -16,7 +16,7 @@ from attnbench.registry import discovery
 from attnbench.registry.address import Address
 from attnbench.registry.versions import version_problems
 
-_TASKS = "attnbench.checking.tasks"
+_TASKS = "attnbench.checking.child_tasks"
 _TRY_OPTIONS = "attnbench.checking.plan:try_options_of"
 PLAN = "attnbench.checking.plan:plan"
 """The function that plans a check, for :func:`ask`."""
@@ -35,7 +35,7 @@ def ask(function: str, **arguments: Any) -> Any:
     """Call a function in a child process.
 
     Args:
-        function: name of one of :mod:`attnbench.checking.tasks`, or ``module:name`` of another.
+        function: name of one of :mod:`attnbench.checking.child_tasks`, or ``module:name``.
         arguments: its arguments.
 
     Raises:

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from attnbench.benchmark.grid import scoring_address
 from attnbench.benchmark.machine.setting import Setting, here
-from attnbench.benchmark.measuring import unfinished
+from attnbench.benchmark.measuring import unfinished_run
 from attnbench.benchmark.measuring.session import Planned, Session, StoredMeasurement
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
@@ -62,11 +62,11 @@ class RunSession:
 
     def events(self) -> Iterator[StoredMeasurement | Record]:
         """Measure; yields measurements and records that the run does not have yet, as they come."""
-        return self.session.events(self.place.done, unfinished.read(self.place.path))
+        return self.session.events(self.place.done, unfinished_run.read(self.place.path))
 
     def end(self) -> None:
         """Remove the file that only an unfinished run needs, and release the lock."""
-        unfinished.remove(self.place.path)
+        unfinished_run.remove(self.place.path)
         if self.place.claim is not None:
             store.release(self.place.claim)
 
@@ -206,10 +206,10 @@ def _place(results: Path, run: str | None, *, resume: bool) -> RunPlace:
     if not resume:
         run = run or store.new_run()
         path = store.run_path(results, run)
-        if unfinished.exists(path) or path.exists():
+        if unfinished_run.exists(path) or path.exists():
             raise UsageError(f"run {run!r} already exists: add --resume, or choose another name.")
         return RunPlace(path, run)
-    known = unfinished.runs(results)
+    known = unfinished_run.runs(results)
     if run is None and not known:
         raise UsageError(f"there is no run to resume in {results}; omit --resume.")
     run = run or known[0]

@@ -68,7 +68,7 @@ def findings_of(
             lead = lead_of(failures)
             case = lead.failure.case if lead.failure else None
             arguments = {"target": target, "invariant": lead.invariant, "case": case}
-            task = Task(label, "attnbench.checking.tasks:code_lines", arguments, _TIMEOUT_S)
+            task = Task(label, "attnbench.checking.child_tasks:code_lines", arguments, _TIMEOUT_S)
             with contextlib.suppress(AttnbenchError):  # it may hang or die as in its check
                 lines = call(task)
                 if lines is not None:
