@@ -8,8 +8,6 @@ from pathlib import Path
 
 import psutil
 
-_STAT = Path("/proc/stat")
-
 
 class Load:
     """Load by other processes since this object was created.
@@ -45,7 +43,7 @@ def _cpu_times_s(whole: bool) -> tuple[float, float, float]:
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")  # "user" includes guests
     used = sum(getattr(times, name, 0.0) for name in names)
-    return used, own_s(whole), float(getattr(times, "steal", 0.0))
+    return used, own_s(whole), stolen_s()
 
 
 def own_s(whole: bool) -> float:
@@ -62,14 +60,9 @@ def own_s(whole: bool) -> float:
     return total
 
 
-def stolen_ticks() -> int:
-    """Clock ticks stolen by a hypervisor so far; 0 if the system does not report them."""
-    try:
-        with _STAT.open("rb") as file:
-            fields = file.readline().split()
-    except OSError:
-        return 0
-    return int(fields[8]) if len(fields) > 8 else 0
+def stolen_s() -> float:
+    """CPU time stolen by a hypervisor so far, in seconds; 0 if the system does not report it."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 def available_bytes() -> int:

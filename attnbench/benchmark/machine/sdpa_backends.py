@@ -11,6 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from attnbench.errors import first_line
 from attnbench.oracle.operations import nudged
 
 _BACKENDS = {
@@ -57,7 +58,7 @@ def _rows(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> l
         try:
             output = _attend(name, inputs).cpu().double()
         except RuntimeError as refusal:
-            row["reason"] = str(refusal).strip().split("\n")[0]
+            row["reason"] = first_line(str(refusal))
         else:
             error = float((output - target).abs().max()) / allowed
             row |= {"works": True, "agrees": error <= 1.0, "error": error, "reason": ""}

@@ -62,8 +62,8 @@ class Counts:
 
     Args:
         operations: operations of all kinds.
-        matmul_operations: operations in matrix products, counted from their shapes; torch's counter
-            is used for operators that this module does not know.
+        matmul_operations: operations in matrix products, counted from their shapes by torch's
+            counter or, for operators that it does not know, by this module.
         opaque: whether the call uses an operator that is not torch's, so that its operations are
             unknown.
     """
@@ -74,10 +74,8 @@ class Counts:
 
 
 def _product(name: str, tensors: list[Tensor]) -> int | None:
-    """The operations of an operator's matrix products; ``None`` if it has none."""
-    if name in ("mm", "bmm"):
-        return 2 * tensors[0].numel() * tensors[1].shape[-1]
-    if name in ("addmm", "baddbmm", "addbmm"):
+    """The operations of an operator's matrix products; ``None`` for those that torch counts."""
+    if name == "addbmm":
         return 2 * tensors[1].numel() * tensors[2].shape[-1]
     if name in ("mv", "dot"):
         return 2 * tensors[0].numel()

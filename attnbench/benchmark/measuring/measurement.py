@@ -15,7 +15,7 @@ from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.decoding import Step, bytes_a_token
 from attnbench.benchmark.machine.accelerator import accelerator_facts
-from attnbench.benchmark.machine.load import own_s, stolen_ticks
+from attnbench.benchmark.machine.load import own_s, stolen_s
 from attnbench.benchmark.machine.sentinel import Ceilings
 from attnbench.benchmark.machine.setting import processor_name
 from attnbench.benchmark.measuring.counts import Counts, count
@@ -166,7 +166,7 @@ def _blocks(timer: Timer, base: Timer, bench: Bench) -> tuple[list[Block], list[
     """Take blocks with the baseline as side A, at least one; returns them and B's slots."""
     blocks: list[Block] = []
     contract = bench.contract
-    stolen = stolen_ticks()
+    stolen = stolen_s()
     for block in take_blocks(
         base,
         timer,
@@ -175,7 +175,7 @@ def _blocks(timer: Timer, base: Timer, bench: Bench) -> tuple[list[Block], list[
         slot_s=contract.slot_s,
         cap_s=contract.cap_s,
     ):
-        before, stolen = stolen, stolen_ticks()
+        before, stolen = stolen, stolen_s()
         if stolen > before:
             block = Block(block.order, tuple(replace(s, disturbed=True) for s in block.slots))
         blocks.append(block)
