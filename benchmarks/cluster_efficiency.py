@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from attnbench.checking.outcomes import CONTRACT
+from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.checking.works import Work, shared_out, works_of
 
 JOURNAL = Path(__file__).parents[1] / "results" / "thorough_lengths.jsonl"
@@ -42,7 +42,7 @@ def recorded(path: Path) -> tuple[list[str], dict[str, dict[str, float]]]:
         found[row["subject"]][row["invariant"]] = row["seconds"]
     from attnbench.checking.plan import all_targets
 
-    return all_targets("thorough"), {s: rows for s, rows in found.items() if CONTRACT in rows}
+    return all_targets("thorough"), {s: rows for s, rows in found.items() if KEEPS_CONTRACT in rows}
 
 
 def planned(subjects: Sequence[str]) -> dict[str, list[str]]:
