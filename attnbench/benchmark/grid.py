@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,10 +152,3 @@ def overhead_share(record: Record) -> float | None:
     if not record.null_s or not record.time_s or record.kind in ("mechanism", "layer"):
         return None
     return min(1.0, record.null_s / record.time_s)
-
-
-def busy(records: Iterable[Record]) -> dict[str, float]:
-    """The average load of the machine while these records were measured."""
-    loads = [record.load for record in records if record.load]
-    names = dict.fromkeys(name for load in loads for name in load)
-    return {n: statistics.fmean(load[n] for load in loads if n in load) for n in names}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnbench.benchmark.machine.load import busy_cores
 from attnbench.benchmark.machine.setting import here
 from attnbench.benchmark.records.record import BASELINE
 from attnbench.benchmark.timing.blocks import student_quantile
@@ -119,8 +120,7 @@ def _show(title: str, result: dict[str, Any]) -> None:
     load = result["load"]
     if load:
         typer.echo(
-            f"{result['row_s']:.2f} s per row and pair; other processes kept "
-            f"{load['others_cores']:.1f} of {load['cores']:.0f} cores busy."
+            f"{result['row_s']:.2f} s per row and pair; other processes kept {busy_cores(load)}."
         )
     typer.echo("")
 

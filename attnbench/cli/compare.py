@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnbench.benchmark.machine.load import busy_cores
 from attnbench.benchmark.workloads import Selection, saved
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, exit_code
@@ -189,8 +190,7 @@ def _duel_lines(duel: Duel) -> list[str]:
         f"Of tables in which nothing had changed, {calls:.1%} would call a row slower or faster "
         f"({shares} pairs).",
         f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s per row and pair; other "
-        f"processes kept {duel.load.get('others_cores', 0.0):.1f} of "
-        f"{duel.load.get('cores', 0.0):.0f} cores busy.",
+        f"processes kept {busy_cores(duel.load)}.",
     ]
 
 

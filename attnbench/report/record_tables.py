@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from attnbench.benchmark.grid import busy, half_width
+from attnbench.benchmark.grid import half_width
+from attnbench.benchmark.machine.load import busy_cores, mean_load
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.errors import first_line
 from attnbench.report.ranking import Row, rows
@@ -146,11 +147,11 @@ def busy_line(records: Iterable[Record]) -> str:
     if len(machines) > 1:
         groups = {name: [r for r in records if r.machine_name == name] for name in machines}
         return "\n".join(f"On {name}: {busy_line(group)}" for name, group in groups.items())
-    load = busy(records)
+    load = mean_load(record.load for record in records)
     if not load:
         return ""
     line = (
-        f"Other processes kept {load['others_cores']:.1f} of {load['cores']:.0f} cores busy, and "
+        f"Other processes kept {busy_cores(load)}, and "
         f"{load.get('disturbed_share', 0.0):.0%} of the slots of time were interrupted"
     )
     if load.get("stolen_share", 0.0) >= 0.005:

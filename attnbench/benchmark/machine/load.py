@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -58,6 +60,18 @@ def own_s(whole: bool) -> float:
             total += times.user + times.system
             total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
     return total
+
+
+def mean_load(loads: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The average of what :meth:`Load.read` gave at several times."""
+    loads = list(loads)
+    names = dict.fromkeys(name for load in loads for name in load)
+    return {n: statistics.fmean(load[n] for load in loads if n in load) for n in names}
+
+
+def busy_cores(load: Mapping[str, float]) -> str:
+    """How many cores other processes kept busy, in words."""
+    return f"{load.get('others_cores', 0.0):.1f} of {load.get('cores', 0.0):.0f} cores busy"
 
 
 def stolen_s() -> float:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.machine.load import mean_load
 from attnbench.benchmark.records.record import BASELINE
 from attnbench.benchmark.timing.blocks import (
     Block,
@@ -192,6 +193,8 @@ def summary_fields(
         statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     )
     median_s = statistics.median(times)
+    null_s = [m.null_s for m in sources if m.null_s is not None]
+    disturbed = sum(slot.disturbed for slot in slots)
     fields |= {
         "time_s": median_s,
         "tokens_per_s": None if tokens is None else tokens / median_s,
@@ -200,8 +203,8 @@ def summary_fields(
         "times_s": tuple(times),
         "samples_s": tuple(slot.seconds for slot in slots),
         "calls": sources[-1].calls,
-        "null_s": _median([m.null_s for m in sources]),
-        "load": _loads(sources, slots),
+        "null_s": statistics.median(null_s) if null_s else None,
+        "load": {**mean_load(m.load for m in sources), "disturbed_share": disturbed / len(slots)},
     }
     if fields["status"] == "ok":
         logs = [m.log_ratio for m in sources if m.log_ratio is not None]
@@ -212,15 +215,3 @@ def summary_fields(
         if ratio is not None and ratio.known:
             fields |= {"ratio_low": ratio.low, "ratio_high": ratio.high}
     return fields
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return statistics.median(numbers) if numbers else None
-
-
-def _loads(measurements: Sequence[RowMeasurement], slots: Sequence[Slot]) -> dict[str, float]:
-    """The load of the machine, averaged over the processes."""
-    names = dict.fromkeys(name for m in measurements for name in m.load)
-    load = {n: statistics.fmean(m.load[n] for m in measurements if n in m.load) for n in names}
-    return {**load, "disturbed_share": sum(slot.disturbed for slot in slots) / len(slots)}
