@@ -27,7 +27,7 @@ from attnbench.cli.formats import FORMATS, formats_of
 from attnbench.cli.formats.places import findings_of
 from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
 from attnbench.cli.printing.outcome_tables import Screen
-from attnbench.cli.printing.outputs import check_writable, write_file
+from attnbench.cli.printing.output_files import check_writable, write_file
 from attnbench.cli.printing.tables import print_line, progress
 from attnbench.cli.watching import watch as watched
 from attnbench.errors import UsageError, either

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.cli.plugin_loading import ask, load_plugins
-from attnbench.cli.printing.outputs import check_writable, write_file
+from attnbench.cli.printing.output_files import check_writable, write_file
 from attnbench.errors import AttnbenchError, RecordError, UsageError
 from attnbench.processes.pool import Task, call
 

@@ -68,7 +68,7 @@ def require(condition: bool, kind: str, name: object, complaint: str) -> None:
         raise SpecError(f"{kind} {name!r}: {complaint}")
 
 
-def check_name(kind: str, name: object) -> None:
+def check_spec_name(kind: str, name: object) -> None:
     """Check that a spec's name can be part of an address."""
     require(
         isinstance(name, str) and _NAME.fullmatch(name) is not None,
@@ -153,7 +153,7 @@ def check_same_as(spec: Any, kind: str) -> None:
 
 def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> None:
     """Check the types of the fields that scoring functions, mechanisms and layers share."""
-    check_name(kind, spec.name)
+    check_spec_name(kind, spec.name)
     check_callable(spec, kind, "make")
     check_callable(spec, kind, "sizes", "reference", optional=True)
     if spec.dtypes is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnbench.specs.common import check_callable, check_name, check_type, freeze_tuple
+from attnbench.specs.common import check_callable, check_spec_name, check_type, freeze_tuple
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -47,7 +47,7 @@ class Invariant:
     kinds: tuple[str, ...] = KINDS[:3]
 
     def __post_init__(self) -> None:
-        check_name("invariant", self.name)
+        check_spec_name("invariant", self.name)
         check_type(self, "invariant", "statement", str, "a sentence")
         check_type(self, "invariant", "law", bool, "True or False")
         freeze_tuple(self, "invariant", "kinds", KINDS)

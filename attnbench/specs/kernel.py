@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from attnbench.specs.common import check_callable, check_name, check_type, freeze_exempt
+from attnbench.specs.common import check_callable, check_spec_name, check_type, freeze_exempt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,8 +46,8 @@ class KernelSpec:
     runs_as: Callable[[], str] | None = None
 
     def __post_init__(self) -> None:
-        check_name("kernel", self.name)
-        check_name("kernel", self.scoring)
+        check_spec_name("kernel", self.name)
+        check_spec_name("kernel", self.scoring)
         check_callable(self, "kernel", "attend")
         check_callable(self, "kernel", "supports", "runs_as", optional=True)
         check_type(self, "kernel", "priority", int, "an integer")

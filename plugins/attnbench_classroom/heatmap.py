@@ -11,7 +11,7 @@ import typer
 
 from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.options import AsJson, Strict, parse_targets
-from attnbench.cli.printing.outputs import check_writable, write_file
+from attnbench.cli.printing.output_files import check_writable, write_file
 from attnbench.cli.printing.tables import print_json
 from attnbench.errors import UsageError
 from attnbench.registry.address import Address, parse_address

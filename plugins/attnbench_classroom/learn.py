@@ -12,7 +12,7 @@ import typer
 
 from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.options import AsJson, Cluster, Jobs, parse_targets
-from attnbench.cli.printing.outputs import check_writable, write_file
+from attnbench.cli.printing.output_files import check_writable, write_file
 from attnbench.cli.printing.tables import print_json, print_table, progress
 from attnbench.errors import UsageError
 from attnbench_classroom import intervals, run_files

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from attnbench.cli.printing.outputs import check_writable, write_file
+from attnbench.cli.printing.output_files import check_writable, write_file
 from attnbench.cli.printing.tables import print_table
 from attnbench.errors import UnknownNameError, nearest
 from attnbench_classroom import cells

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnbench.cli.formats.places import Findings
-from attnbench.cli.printing.outputs import check_writable, write_file
+from attnbench.cli.printing.output_files import check_writable, write_file
 from attnbench.cli.printing.tables import print_json, print_line
 from attnbench.errors import UsageError, nearest
 
