@@ -108,12 +108,21 @@ class Confined:
         return loaded
 
     def call(
-        self, tensors: Sequence[Tensor], keywords: Mapping[str, Any], *, callee: int = 0
+        self,
+        tensors: Sequence[Tensor],
+        keywords: Mapping[str, Any],
+        *,
+        callee: int = 0,
+        back: bool = False,
     ) -> Answer:
         """Write tensors, call, and copy the output.
 
-        Keywords that are tensors are written too. What the candidate changes in its inputs is
-        changed in the given tensors as well, as a call in this process would.
+        Args:
+            tensors: arguments by position.
+            keywords: others; those that are tensors are written too.
+            callee: which of the callees.
+            back: change the given tensors as the candidate changed its inputs, as a call in this
+                process would.
 
         Raises:
             RefusedError: it broke a rule; the process is of no more use.
@@ -126,7 +135,7 @@ class Confined:
         refs = {name: {"tensor": len(tensors) + i} for i, name in enumerate(named)}
         told = [row[0] for row in placed]
         answer = self.ask(told, {**plain, **refs}, count=len(tensors), callee=callee)
-        for _, own, there in placed:
+        for _, own, there in placed if back else ():
             if not torch.equal(own, there):
                 own.copy_(there)
         return answer

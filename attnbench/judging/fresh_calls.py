@@ -18,7 +18,6 @@ from attnbench.judging.confined import Confined
 from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import Answer
 from attnbench.judging.right_answers import RightOutput, RightRows
-from attnbench.judging.shared_bytes import copy_of
 from attnbench.judging.streams import Stream
 from attnbench.subject.tensors import Inputs
 
@@ -153,10 +152,7 @@ class Caller:
         self._clerk.shutdown()
 
     def _ask(self, cell: Confined, stream: Stream) -> Answer:
-        keywords = {
-            self.names[name]: copy_of(value) if isinstance(value, Tensor) else value
-            for name, value in stream.keywords.items()  # which the candidate must not change
-        }
+        keywords = {self.names[name]: value for name, value in stream.keywords.items()}
         return cell.call(stream.tensors(), keywords)
 
     def _refuse(self, check: Comparison, wrong: Tensor) -> None:

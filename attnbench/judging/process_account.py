@@ -45,8 +45,8 @@ def _of_threads(pid: int, name: str) -> list[str]:
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             path = f"/proc/{pid}/task/{thread}/{name}"
-            with contextlib.suppress(OSError), open(path) as text:  # faster than a Path
-                found.append(text.read())
+            with contextlib.suppress(OSError), open(path, "rb", 0) as text:  # the fastest way
+                found.append(text.read().decode(errors="replace"))
     return found
 
 

@@ -17,8 +17,8 @@ from attnbench.subject.tensors import Inputs
 
 _FURTHEST = 3
 """Rows of a whole output that are looked at closely, of each kind."""
-_MANY = 16
-"""Rows of which the middle one tells."""
+_MANY, _TESTED = 16, 256
+"""Least rows of which the middle one tells, and about how many are drawn."""
 _UNITS = {torch.float32: 4.0}
 """By how many units of rounding it may be off; where sums are as narrow as the output, like terms
 that are added one by one drift further than a random walk."""
@@ -60,7 +60,7 @@ class RightOutput:
 
     def __init__(self, inputs: Inputs, chance: random.Random) -> None:
         self._inputs, self._chance = inputs, chance
-        self._parts = [_Part(*one) for one in _chosen(inputs, chance)]
+        self._parts = [_Part(*one, chance) for one in _chosen(inputs, chance)]
 
     def error(self, output: Tensor) -> float:
         """An error above what is allowed, or else the largest error that was looked at closely.
@@ -85,7 +85,7 @@ class RightOutput:
             for place, row in (share > 1.0).nonzero().tolist():
                 numbers = float(size[place, row]), float(share[place, row])
                 open_.append((*numbers, part.items[place], part.rows[row]))
-            units.append((off.square().mean(-1) / part.unit)[part.known])
+            units.append((off[:, part.tested].square().mean(-1) / part.unit)[part.known])
         if units and len(rounded := torch.cat(units)) >= _MANY:
             unit = _UNITS.get(self._inputs.query.dtype, 1.0)
             worst = max(worst, float(rounded.median().sqrt()) / unit)
@@ -136,16 +136,22 @@ class _Part:
         inputs: of these items and rows.
         items: counted through.
         rows: of each.
+        chance: draws the rows that are compared by units of rounding.
     """
 
-    def __init__(self, inputs: Inputs, items: list[int], rows: list[int]) -> None:
+    def __init__(
+        self, inputs: Inputs, items: list[int], rows: list[int], chance: random.Random
+    ) -> None:
         self.items, self.rows = items, rows
         oracle = Oracle(TEXTBOOK, ScaledDot(inputs.scale), inputs)
         shape = len(items), len(rows), oracle.output.shape[-1]
         self.right, self.floor = oracle.output.reshape(shape), oracle.floor().reshape(shape)
-        top = torch.where(oracle.allowed, oracle.scores, -math.inf).amax(-1).reshape(shape[:2])
+        count = min(len(rows), 1 + _TESTED // len(items))
+        self.tested = chance.sample(range(len(rows)), count)
+        allowed, scores = (t[..., self.tested, :] for t in (oracle.allowed, oracle.scores))
+        top = scores.masked_fill(~allowed, -math.inf).amax(-1).reshape(shape[0], count)
         self.known = oracle.eps * top.abs() < _KNOWN
-        self.unit = _one_unit(oracle).reshape(shape[:2])
+        self.unit = _one_unit(oracle, self.tested).reshape(shape[0], count)
 
     def of(self, output: Tensor) -> Tensor:
         """The same part of an output."""
@@ -156,25 +162,27 @@ class _Part:
         return (self.of(output) - self.right).abs()
 
 
-def _one_unit(oracle: Oracle) -> Tensor:
-    """``(B, H, L)``: mean square error if everything is off by one unit at random.
+def _one_unit(oracle: Oracle, rows: list[int]) -> Tensor:
+    """``(B, H, rows)``: mean square error if everything is off by one unit at random.
 
     These are the elements of query and key, the scores, the weights, the values and the output.
     Rounding to the nearest is off by half a unit at most, and a long sum by as much as it may walk.
     """
-    inputs, weights, output = oracle.inputs, oracle.weights, oracle.output
-    query, key = inputs.query.square(), inputs.key.square()
+    inputs = oracle.inputs
+    every = inputs.query, oracle.weights, oracle.output, oracle.scores
+    query, weights, output, scores = (t[..., rows, :] for t in every)
+    query, key = query.square(), inputs.key.square()
     value = inputs.value.square().mean(-1, keepdim=True)  # only means over Ev are needed
     scale = inputs.query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale
     squares = weights.square()
-    moved = squares * (2 * scale**2 * (query @ key.mT) + oracle.scores.square())
+    moved = squares * (2 * scale**2 * (query @ key.mT) + scores.square())
     from_scores = moved @ value - 2 * (output * (moved @ inputs.value)).mean(-1, keepdim=True)
     size = output.square().mean(-1, keepdim=True)
     from_scores += size * moved.sum(-1, keepdim=True)
     sums = 2 * squares @ value + size
     product, total = oracle.product_eps(oracle.eps), oracle.sum_eps(oracle.eps)
-    every = product**2 * from_scores.clamp_min(0.0) + total**2 * sums
-    return (every + oracle.tiny**2).squeeze(-1)
+    moves = product**2 * from_scores.clamp_min(0.0) + total**2 * sums
+    return (moves + oracle.tiny**2).squeeze(-1)
 
 
 def _chosen(inputs: Inputs, chance: random.Random) -> Iterator[tuple[Inputs, list[int], list[int]]]:

@@ -35,13 +35,6 @@ def span_of(tensor: Tensor) -> int:
     return 1 + sum((size - 1) * stride for size, stride in pairs)
 
 
-def copy_of(tensor: Tensor) -> Tensor:
-    """A copy with the same strides, also where they are 0, and the same offset in its storage."""
-    before = tensor.storage_offset()
-    whole = tensor.as_strided((before + span_of(tensor),), (1,), 0).clone()
-    return whole.as_strided(tensor.shape, tensor.stride(), before)
-
-
 def same_bytes(one: Tensor, other: Tensor) -> bool:
     """Whether two contiguous tensors hold the same bytes."""
     if not one.numel() or not other.numel():

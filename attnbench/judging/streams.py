@@ -89,7 +89,7 @@ class Stream:
             (*self.kv_lead, case.kv_len, case.value_size),
         )
         self.pools: list[list[Tensor]] = []
-        self.drawn: list[tuple[Tensor, Tensor]] = []
+        self._drawn: list[Tensor] = []
 
     def by_heads(self, output: Tensor) -> Tensor:
         """An output of the callee as ``(B, H, L, Ev)``."""
@@ -123,26 +123,29 @@ class Stream:
         return lambda t: t * 10.0**power
 
     def draw(self) -> None:
-        """Choose what the next call's inputs are made of."""
+        """Make the next call's inputs."""
         generator = self.secret.generator()
         self.pools = self.pools or self._pools(generator)
         place = int(torch.randint(len(_REGIMES), (), generator=generator))
         size = _QUERIES.get(self.scores, 1.0) if self.scores else _REGIMES[place]
         if self.shared in ("alone", "reflexive"):
             size = min(size, 0.5)  # or a row attends to itself
-        self.drawn = []
-        for pool, scale in zip(self.pools, (size, 1.0, 1.0), strict=True):
-            place = int(torch.randint(len(pool), (), generator=generator))
-            factors = torch.rand(pool[0].shape[-1], generator=generator) + 0.5
+        made = []
+        sizes = (size, 1.0, 1.0)
+        for pool, scale, layout in zip(self.pools, sizes, self.layouts, strict=True):
+            base = pool[int(torch.randint(len(pool), (), generator=generator))]
+            factors = torch.rand(base.shape[-1], generator=generator) + 0.5
             signs = torch.randint(2, factors.shape, generator=generator) * 2 - 1
-            self.drawn.append((pool[place], (factors * signs * scale).to(pool[0].dtype)))
+            tensor = base * (factors * signs * scale).to(base.dtype)
+            made.append(_laid_out(tensor, layout, 2 if self.turned else 1))
+        self._drawn = self._together(made)
 
     def tensors(self) -> list[Tensor]:
-        """The drawn inputs, as they are stored."""
-        made = [
-            _laid_out(base * factors, layout, 2 if self.turned else 1)
-            for (base, factors), layout in zip(self.drawn, self.layouts, strict=True)
-        ]
+        """The drawn inputs, as they are stored; nobody may change them."""
+        return list(self._drawn)
+
+    def _together(self, made: list[Tensor]) -> list[Tensor]:
+        """Query, key and value of what was made for each, as far as they are one tensor."""
         if self.shared == "packed":
             parts = made if self.turned else [t.transpose(1, 2) for t in made]
             parts = list(torch.stack(parts, 2).unbind(2))

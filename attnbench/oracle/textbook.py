@@ -36,6 +36,9 @@ class ScaledDot(nn.Module):
         scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
         return (query * scale) @ key.mT
 
+    def __deepcopy__(self, memo: object) -> ScaledDot:
+        return self  # nothing changes it, and references copy their modules
+
 
 TEXTBOOK = ScoringSubject(
     "textbook",

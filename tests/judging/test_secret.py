@@ -12,7 +12,7 @@ from attnbench.judging.trial import Trial
 
 def values(stream: Stream) -> list[torch.Tensor]:
     stream.draw()
-    return [factors for _, factors in stream.drawn]
+    return [tensor[0, 0, 0] for tensor in stream.tensors()]
 
 
 def test_the_low_bits_of_a_seed_tell_nothing_of_the_values() -> None:
