@@ -114,22 +114,28 @@ def axes_for(
     """
     masks = conventions.masks if "attn_mask" in names else ()
     ends = {"top_left": {"L < S", "L > S"}, "bottom_right": {"L < S"}}
-    aligned = ends.get(conventions.causal, set()) | {"L = S", "mask"}
+    aligned = ends.get(conventions.causal, set()) | {"L = S"}
     if conventions.empty_rows == "zeros" and conventions.causal == "bottom_right":
         aligned |= {"L > S"}
     kept = {axis: list(levels) for axis, levels in AXES.items()}
     kept["mask"] = [
         name
-        for name, form in AXES["mask"].items()
-        if form in ("", *masks) or (form in names and name.rpartition(", ")[2] in aligned)
+        for name, level in AXES["mask"].items()
+        if level.get("form") in (None, *masks) and level.get("order") in (None, *aligned)
+        if level.get("keyword") in (None, *names)
     ]
     lacks = {
-        "shape of mask": not {AXES["mask"][name] for name in kept["mask"]} & {*masks},
+        "shape of mask": not any("form" in AXES["mask"][name] for name in kept["mask"]),
         "heads of keys": not grouped,
         "scale": "scale" not in names,
         "Ev": style == "flash",
     }
-    return {axis: kept[axis][:1] if lacks.get(axis) else kept[axis] for axis in kept}
+    kept = {axis: kept[axis][:1] if lacks.get(axis) else kept[axis] for axis in kept}
+
+    def may_be(level: str) -> bool:
+        return all({*kept[axis]} & {*names} for axis, names in _ALLOWED.get(level, ()))
+
+    return {axis: list(filter(may_be, levels)) for axis, levels in kept.items()}
 
 
 def typical_rows(axes: Mapping[str, list[str]], chance: random.Random) -> Iterator[Row]:
@@ -190,8 +196,8 @@ def _sizes(
 ) -> CallSizes | None:
     """Sizes of a row; ``None`` if there are none. What a part of a row leaves open is least."""
     level = {axis: levels[row.get(axis, next(iter(levels)))] for axis, levels in AXES.items()}
-    mask = row["mask"] if {"L", "S", "mask"} <= set(row) else ""
-    lengths = _lengths(level["L"], level["S"], level["lengths"], mask, between)
+    order = level["mask"].get("order") if {"L", "S"} <= set(row) else None
+    lengths = _lengths(level["L"], level["S"], level["lengths"], order, between)
     if lengths is None:
         return None
     numbers = {
@@ -216,10 +222,10 @@ def _lengths(
     queries: Sequence[int],
     keys: Sequence[int],
     beside: Sequence[int],
-    mask: str,
+    order: str | None,
     between: Callable[[Sequence[int]], int],
 ) -> tuple[int, int] | None:
-    """L and S, in the order that a causal mask names; there are as many as keys without a range.
+    """L and S, in the order that causality needs; there are as many as keys without a range.
 
     Both lie ``beside`` a power of two by one of these numbers, if there are any.
     """
@@ -232,14 +238,14 @@ def _lengths(
 
     (kv_least, kv_most) = keys
     q_least, q_most = queries or keys
-    if mask.endswith("L < S"):
+    if order == "L < S":
         kv_least = max(kv_least, q_least + 1)
-    if mask.endswith("L > S"):
+    if order == "L > S":
         kv_most = min(kv_most, q_most - 1)
     kv_len = drawn(kv_least, kv_most)
-    if mask.endswith("L < S"):
+    if order == "L < S":
         q_most = min(q_most, kv_len - 1)
-    if mask.endswith("L > S"):
+    if order == "L > S":
         q_least = max(q_least, kv_len + 1)
     q_len = drawn(q_least, q_most) if queries else kv_len
     return (q_len, kv_len) if q_len and kv_len else None

@@ -115,7 +115,10 @@ class _Desk:
             output = self.kept[-1 - request["again"]][1]
         else:
             self.kept = self.kept[len(self.kept) - request["hold"] :]
-            tensors = [self.tensor(told) for told in request["tensors"]]
+            tensors: list[Tensor] = []
+            for told in request["tensors"]:
+                first = request["tensors"].index(told)  # one tensor may come twice
+                tensors.append(self.tensor(told) if first == len(tensors) else tensors[first])
             keywords = {
                 name: tensors[value["tensor"]] if isinstance(value, dict) else value
                 for name, value in request["keywords"].items()

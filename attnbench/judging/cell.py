@@ -17,13 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _LIBC = ctypes.PyDLL(None, use_errno=True)  # keeps the lock of the interpreter, for clone
-_NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
-    0x00020000,
-    0x08000000,
-    0x10000000,
-    0x20000000,
-    0x40000000,
-)
+_NEWNS, _NEWIPC = 0x00020000, 0x08000000
+_NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
 _CLONE_PARENT, _CHILD_SETTID, _CHILD_CLEARTID = 0x00008000, 0x01000000, 0x00200000
 _TID_ADDRESS = 40
 _PRIVATE = 0x4000 | 0x40000  # MS_REC | MS_PRIVATE

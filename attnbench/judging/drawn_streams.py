@@ -18,6 +18,13 @@ from attnbench.judging.streams import Stream
 from attnbench.subject.tensors import lay_out, make_inputs
 
 _TILES = (8, 16, 32, 64)
+_LONG = 128
+"""More keys than this are many."""
+_LAYOUTS = ("layout of query", "layout of key", "layout of value")
+_TOLD = (
+    *("mask", "shape of mask", "tensors", *_LAYOUTS),
+    *("heads of keys", "scale", "scores", "values"),
+)
 _LEAST = {"float16": -(2.0**15)}
 """Least number of a floating mask, where the dtype could not hold its sum with a score below 0."""
 
@@ -44,26 +51,52 @@ def keywords_of_case(case: Case, taken: Mapping[str, str], style: str) -> dict[s
     return {"attn_mask": mask}
 
 
-def stream_of(row: Row, style: str, causal: str, chance: random.Random, secret: Secret) -> Stream:
+class Deck:
+    """Draws one of several kinds, each as often in calls of few keys, and in those of many.
+
+    Args:
+        chance: draws the order.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance, self.many = chance, False
+        self._left: dict[str, list[Any]] = {}
+
+    def one_of(self, kinds: Any, place: str = "") -> Any:
+        """What a level stands for; of a list of kinds, each comes once before any comes again.
+
+        Args:
+            kinds: one, or a list.
+            place: what it is for, if there are equal lists for others.
+        """
+        if not isinstance(kinds, list):
+            return kinds
+        left = self._left.setdefault(f"{self.many}{place}{kinds}", [])
+        if not left:
+            left += self.chance.sample(kinds, len(kinds))
+        return left.pop()
+
+
+def stream_of(row: Row, style: str, causal: str, deck: Deck, secret: Secret) -> Stream:
     """Inputs of a whole row of levels.
 
     Args:
         row: a level for each axis of :data:`attnbench.judging.axes.AXES`.
         style: style of call.
         causal: where causality ends.
-        chance, secret: draw sizes, and values.
+        deck, secret: draw sizes and kinds, and values.
     """
-    sizes = drawn_sizes(row, chance)
+    sizes = drawn_sizes(row, deck.chance)
+    deck.many = sizes.kv_len > _LONG
     level = {axis: AXES[axis][name] for axis, name in row.items()}
     keywords: dict[str, Any] = {}
-    if level["mask"] == "is_causal":
-        keywords["is_causal"] = True
+    if "keyword" in level["mask"]:
+        keywords[level["mask"]["keyword"]] = True
     elif level["mask"]:
-        keywords["attn_mask"] = _mask(
-            row["mask"], level["shape of mask"], sizes, level["dtype"], chance, secret.generator()
-        )
+        mask = level["mask"], level["shape of mask"]
+        keywords["attn_mask"] = _mask(*mask, sizes, level["dtype"], deck, secret.generator())
     if level["scale"]:
-        keywords["scale"] = _scale(level["scale"], chance)
+        keywords["scale"] = _scale(level["scale"], deck.chance)
     if sizes.kv_heads != sizes.heads and style == "sdpa":
         keywords["enable_gqa"] = True
     case = Case(
@@ -72,17 +105,6 @@ def stream_of(row: Row, style: str, causal: str, chance: random.Random, secret: 
         level["dtype"],
         mask="causal" if "is_causal" in keywords else "none",
     )
-    layouts = tuple(axis for axis in AXES if axis.startswith("layout of "))
-    told = (
-        "mask",
-        "shape of mask",
-        "tensors",
-        *layouts,
-        "heads of keys",
-        "scale",
-        "scores",
-        "values",
-    )
     return Stream(
         case,
         keywords,
@@ -90,11 +112,12 @@ def stream_of(row: Row, style: str, causal: str, chance: random.Random, secret: 
         secret,
         None if sizes.kv_heads == sizes.heads else sizes.kv_heads,
         causal=causal,
-        layouts=[_one_of(level[axis], chance) for axis in layouts],
-        shared=_one_of(level["tensors"], chance),
+        layouts=[deck.one_of(level[axis], axis) for axis in _LAYOUTS],
+        places=deck.one_of(level["tensors"]["places"]),
+        view=level["tensors"].get("view", ""),
         scores=level["scores"],
         values=level["values"],
-        name=", ".join(row[axis] for axis in told if row[axis] != next(iter(AXES[axis]))),
+        name=", ".join(row[axis] for axis in _TOLD if row[axis] != next(iter(AXES[axis]))),
     )
 
 
@@ -107,39 +130,42 @@ def _scale(ends: list[float], chance: random.Random) -> float:
 
 
 def _mask(
-    name: str,
-    form: str | list[str],
+    level: Mapping[str, Any],
+    shape: Mapping[str, Any],
     sizes: CallSizes,
     dtype: str,
-    chance: random.Random,
+    deck: Deck,
     generator: torch.Generator,
 ) -> Tensor:
-    """A mask in which every query has a key, of a shape that a level stands for."""
+    """A mask in which every query has a key, of the levels of its kind and of its shape."""
     whole = (sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)
     known = dict(zip("BHLS", whole, strict=True)) | {"1": 1}
-    form = _one_of(form, chance)
-    stored = {"expanded": "B11S"}.get(form, form if set(form) <= {*known} else "BHLS")
-    shape = tuple(known[size] for size in stored)
-    if name.startswith("floating"):
-        kind = getattr(torch, dtype)
-        mask = torch.randn(shape, generator=generator) * 10 ** chance.uniform(-1.0, 2.0)
-        if name.endswith("-inf"):
-            mask = mask * chance.choice((0.0, 1.0))
-            kind_of_mask = chance.choice(("any", "tiles", "lengths", "window", "documents"))
-            allowed = _pattern(kind_of_mask, generator, chance, *shape)
-            mask = mask.masked_fill(~allowed, -math.inf)
-            mask = mask.clamp_min(chance.choice((-math.inf, torch.finfo(kind).min)))
-        elif name.endswith("finite") and chance.random() < 0.5:
-            mask = _distances(*shape[-2:]).expand(shape) * -(10 ** chance.uniform(-2.0, 0.0))
-        elif name.endswith("below 0"):
-            least = _LEAST.get(dtype, torch.finfo(kind).min)
-            mask = (mask + _floors(generator, shape[-2])).clamp_min(least)
-        mask = mask.to(kind)
-    elif name.endswith("causality"):
-        mask = torch.ones(shape, dtype=torch.bool).tril(max(0, shape[-1] - shape[-2]))
+    stored = tuple(known[size] for size in deck.one_of(shape["sizes"]))
+    kind = deck.one_of(level["kinds"])
+    if level["form"] == "floating":
+        mask = _floating(kind, stored, dtype, deck, generator)
     else:
-        mask = _pattern(name.rpartition(" ")[2], generator, chance, *shape)
-    return mask.expand(whole) if form == "expanded" else lay_out(mask, form)
+        mask = _pattern(kind, generator, deck.chance, *stored)
+    layout = shape.get("layout", "contiguous")
+    return mask.expand(whole) if layout == "expanded" else lay_out(mask, layout)
+
+
+def _floating(
+    kind: str, shape: tuple[int, ...], dtype: str, deck: Deck, generator: torch.Generator
+) -> Tensor:
+    """A floating mask: numbers, a bias by distance, whole rows far below 0, or with hidden keys."""
+    narrow = getattr(torch, dtype)
+    mask = torch.randn(shape, generator=generator) * 10 ** deck.chance.uniform(-1.0, 2.0)
+    if kind == "distances":
+        mask = _distances(*shape[-2:]).expand(shape) * -(10 ** deck.chance.uniform(-2.0, 0.0))
+    elif kind == "floors":
+        least = _LEAST.get(dtype, torch.finfo(narrow).min)
+        mask = (mask + _floors(generator, shape[-2])).clamp_min(least)
+    elif kind != "numbers":
+        allowed = _pattern(kind, generator, deck.chance, *shape)
+        mask = (mask * deck.one_of([0.0, 1.0])).masked_fill(~allowed, -math.inf)
+        mask = mask.clamp_min(deck.one_of([-math.inf, torch.finfo(narrow).min], "least"))
+    return mask.to(narrow)
 
 
 def _open(generator: torch.Generator, tile: int, *shape: int) -> Tensor:
@@ -160,7 +186,9 @@ def _open(generator: torch.Generator, tile: int, *shape: int) -> Tensor:
 def _pattern(kind: str, generator: torch.Generator, chance: random.Random, *shape: int) -> Tensor:
     """A boolean mask in which every query has a key: random, or of a kind that models have."""
     keys = shape[-1]
-    if kind not in ("lengths", "window", "documents"):
+    if kind == "causality":
+        return torch.ones(shape, dtype=torch.bool).tril(max(0, keys - shape[-2]))
+    if kind in ("any", "tiles"):
         return _open(generator, chance.choice(_TILES) if kind == "tiles" else 1, *shape)
     size, slots = chance.randint(1, keys), torch.arange(keys)
     if kind == "lengths":
@@ -184,11 +212,6 @@ def _last_keys(rows: int, keys: int) -> Tensor:
 def _distances(rows: int, keys: int) -> Tensor:
     """``(rows, keys)``: how far a key stands from a query, as a bias by distance has it."""
     return (torch.arange(keys) - _last_keys(rows, keys)).abs()
-
-
-def _one_of(level: str | list[str], chance: random.Random) -> str:
-    """What a level stands for, or one of what it stands for."""
-    return level if isinstance(level, str) else chance.choice(level)
 
 
 def _floors(generator: torch.Generator, rows: int) -> Tensor:

@@ -106,7 +106,7 @@ class Caller:
         self.tally = Tally()
         self.timing = False
         self._clerk = ThreadPoolExecutor(1)
-        self._open: tuple[Comparison, Future[Any], Tensor | None] | None = None
+        self._open: tuple[Comparison, Future[Any] | None, Tensor | None] | None = None
 
     def call(self, stream: Stream, *, whole: bool = False) -> Answer:
         """Call with what a stream has drawn; the answer is compared by :meth:`settle`.
@@ -120,14 +120,11 @@ class Caller:
         """
         self.settle()
         check = Comparison(stream, self.chance.getrandbits(32), whole=whole)
-        if self.timing:
-            answer = self._ask(self.cell, stream)
-        done = self._clerk.submit(lambda: check.right)
-        if not self.timing:
-            answer = self._ask(self.cell, stream)
+        begun = None if self.timing else self._clerk.submit(lambda: check.right)
+        answer = self._ask(self.cell, stream)
         self.tally.calls += 1
-        self._open = check, done, answer.output
-        if self.timing:
+        self._open = check, begun, answer.output
+        if begun is None:
             self.settle()
         return answer
 
@@ -139,8 +136,9 @@ class Caller:
         """
         if self._open is None:
             return
-        (check, done, output), self._open = self._open, None
-        done.result()
+        (check, begun, output), self._open = self._open, None
+        if begun is not None:
+            begun.result()
         if output is None:
             return
         if check.error(output) > 1.0:

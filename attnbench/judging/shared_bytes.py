@@ -90,20 +90,19 @@ class SharedBytes:
         """Places for tensors, from the start: what to tell of each, its
         elements as integers, and theirs there. A tensor within a storage keeps its offset in it.
 
-        A tensor that is given twice has one place.
+        Tensors of one storage have one there, too.
 
         Raises:
             ShapeError: they do not fit into the inputs' half.
         """
-        placed, offset = [], 0
-        known: dict[int, tuple[list[Any], Tensor, Tensor]] = {}
+        placed, end = [], 0
+        known: dict[int, int] = {}
         for tensor in tensors:
-            if id(tensor) in known:  # such as query and key of self-attention
-                placed.append(known[id(tensor)])
-                continue
             before = tensor.storage_offset() if tensor.numel() else 0
             count, width = before + span_of(tensor), tensor.element_size()
-            end = offset + count * width
+            storage = tensor.untyped_storage()
+            offset = known.setdefault(storage.data_ptr(), -(-end // _ALIGNED) * _ALIGNED)
+            end = max(end, offset + storage.nbytes())
             if end > self.places[0]:
                 raise ShapeError(
                     f"the inputs of a call take {end} bytes or more, and the judge shares "
@@ -115,9 +114,7 @@ class SharedBytes:
             there = self._integers[width].as_strided(
                 own.shape, own.stride(), offset // width + before
             )
-            known[id(tensor)] = (told, own, there)
-            placed.append(known[id(tensor)])
-            offset = -(-end // _ALIGNED) * _ALIGNED
+            placed.append((told, own, there))
         return placed
 
     def claimed(self, place: int, dtype: object, shape: object) -> Tensor:

@@ -51,10 +51,12 @@ class Stream:
         layouts: of query, key and value: keys of :data:`attnbench.cases.case.LAYOUTS`, or
             ``"misaligned"`` for a tensor one element behind the start of its storage, or
             ``"one_head"`` for one that all heads share, with stride 0, or ``"first_rows"`` or
-            ``"later_items"`` of a longer tensor, or of a larger batch.
-        shared: ``"three"`` tensors, or ``"packed"`` for views of one tensor (B, L, 3, H, E), with
-            L = S, ``"alone"`` where one is query, key and value, ``"reflexive"`` where one is query
-            and key, or ``"shared"`` where one is key and value.
+            ``"later_items"`` of a longer tensor, or of a larger batch, or ``"overlapping"`` where a
+            row begins one element behind the row before.
+        places: which of the tensors that are made for query, key and value stands for each.
+        view: ``"packed"`` where all are views of one tensor (B, L, 3, H, E), with L = S,
+            ``"features"`` where the value is the first features of what stands for it, or
+            ``"rows"`` where the shorter one of query and key is the last rows of the longer.
         scores, values: what is special about query and key, and about values, as in
             :data:`attnbench.judging.axes.AXES`; where ``scores`` is empty, each call draws how
             large its queries are.
@@ -71,13 +73,14 @@ class Stream:
         *,
         causal: str = "bottom_right",
         layouts: Sequence[str] = ("contiguous",) * 3,
-        shared: str = "three",
+        places: Sequence[int] = (0, 1, 2),
+        view: str = "",
         scores: str = "",
         values: str = "",
         name: str = "",
     ) -> None:
         self.case, self.keywords = case, keywords
-        self.causal, self.layouts, self.shared = causal, layouts, shared
+        self.causal, self.layouts, self.places, self.view = causal, layouts, places, view
         self.scores, self.values, self.name = scores, values, name
         self.secret, self.grouped = secret, kv_heads is not None
         self.turned = style == "flash"
@@ -90,6 +93,10 @@ class Stream:
         )
         self.pools: list[list[Tensor]] = []
         self._drawn: list[Tensor] = []
+
+    @property
+    def _reflexive(self) -> bool:
+        return self.places[1] == 0
 
     def by_heads(self, output: Tensor) -> Tensor:
         """An output of the callee as ``(B, H, L, Ev)``."""
@@ -128,10 +135,9 @@ class Stream:
         self.pools = self.pools or self._pools(generator)
         place = int(torch.randint(len(_REGIMES), (), generator=generator))
         size = _QUERIES.get(self.scores, 1.0) if self.scores else _REGIMES[place]
-        if self.shared in ("alone", "reflexive"):
-            size = min(size, 0.5)  # or a row attends to itself
+        size = min(size, 0.5) if self._reflexive else size  # or a row attends to itself
         made = []
-        sizes = (size, 1.0, 1.0)
+        sizes = (size, size if self._reflexive else 1.0, 1.0)
         for pool, scale, layout in zip(self.pools, sizes, self.layouts, strict=True):
             base = pool[int(torch.randint(len(pool), (), generator=generator))]
             factors = torch.rand(base.shape[-1], generator=generator) + 0.5
@@ -146,12 +152,21 @@ class Stream:
 
     def _together(self, made: list[Tensor]) -> list[Tensor]:
         """Query, key and value of what was made for each, as far as they are one tensor."""
-        if self.shared == "packed":
+        if self.view == "packed":
             parts = made if self.turned else [t.transpose(1, 2) for t in made]
             parts = list(torch.stack(parts, 2).unbind(2))
             return parts if self.turned else [t.transpose(1, 2) for t in parts]
-        places = {"alone": (0, 0, 0), "reflexive": (0, 0, 2), "shared": (0, 1, 1)}
-        return [made[place] for place in places.get(self.shared, (0, 1, 2))]
+        query, key, value = (made[place] for place in self.places)
+        if self.view == "features":
+            value = value[..., : self.case.value_size]
+        if self.view == "rows":
+            rows = 1 if self.turned else 2
+            longer = max(made[:2], key=lambda tensor: tensor.shape[rows])
+            query, key = (
+                longer.narrow(rows, longer.shape[rows] - count, count)
+                for count in (self.case.q_len, self.case.kv_len)
+            )
+        return [query, key, value]
 
     def inputs(self) -> Inputs:
         """The drawn inputs as ``(B, H, L, E)``, with causality as a mask."""
@@ -205,6 +220,10 @@ def _laid_out(tensor: Tensor, layout: str, heads: int) -> Tensor:
         shape[dim] += 3
         part = tensor.new_full(shape, math.nan).narrow(dim, start, tensor.shape[dim])
         return part.copy_(tensor)
+    if layout == "overlapping":
+        wide = tensor.transpose(1, heads)  # (B, H, N, E)
+        line = torch.cat([wide[..., 0], wide[..., -1, 1:]], -1)
+        return line.unfold(-1, wide.shape[-1], 1).transpose(1, heads)
     if layout != "misaligned":
         return lay_out(tensor, layout)
     wide = tensor.new_empty(tensor.numel() + 1)

@@ -17,7 +17,7 @@ from attnbench.judging.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for, typic
 from attnbench.judging.confined import Confined
 from attnbench.judging.covering import Coverage
 from attnbench.judging.decision import Judgement, RefusedError, Row
-from attnbench.judging.drawn_streams import keywords_of_case, stream_of
+from attnbench.judging.drawn_streams import Deck, keywords_of_case, stream_of
 from attnbench.judging.fresh_calls import Caller, Tally
 from attnbench.judging.proxy import Proxy, style_of, subject_of
 from attnbench.judging.secret import Secret
@@ -32,7 +32,7 @@ _CALLS_AFTER = 28
 """Calls after all that is timed."""
 _MOST_S = 30.0
 """Seconds of calls of shapes that came before, after which no more are made at first."""
-_KEPT, _BETWEEN, _REPEATED, _WHOLE = 24, 0.35, 0.15, 0.25
+_KEPT, _BETWEEN, _REPEATED, _WHOLE = 24, 0.3, 0.15, 0.25
 """Shapes that come again; how often one does, with the same values, and is compared as a whole."""
 _REFUSED = 6
 MOST_FAILURES = 5
@@ -142,10 +142,10 @@ class Trial:
         )
         self.untried += [name for axis in AXES for name in AXES[axis] if name not in axes[axis]]
         coverage = Coverage(axes, (FEW.fits, MANY.fits), self.chance)
-        again_s = 0.0
+        again_s, deck = 0.0, Deck(self.chance)
         causal, refused = subject.conventions.causal, 0
         for row in itertools.chain(coverage.rows(), typical_rows(axes, self.chance)):
-            stream = stream_of(row, proxy.style, causal, self.chance, self.secret)
+            stream = stream_of(row, proxy.style, causal, deck, self.secret)
             stream.draw()
             right = self.caller.call(stream, whole=True).raised is None
             coverage.add(row, right=right)

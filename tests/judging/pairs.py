@@ -94,3 +94,20 @@ def masks_of_one_column(query, key, value, mask, causal, scale):
 @_wrong_where
 def queries_of_zeros_with_a_mask(query, key, value, mask, causal, scale):
     return mask is not None and not query.any()
+
+
+@_wrong_where
+def values_among_the_features_of_many_keys(query, key, value, mask, causal, scale):
+    narrow = value.shape[-1] < key.shape[-1] and key.shape[-2] > 128
+    return narrow and key.data_ptr() == value.data_ptr()
+
+
+@_wrong_where
+def queries_among_many_keys(query, key, value, mask, causal, scale):
+    end = key.data_ptr() + key.nbytes
+    return key.shape[-2] > 128 and key.data_ptr() < query.data_ptr() < end
+
+
+@_wrong_where
+def many_keys_of_overlapping_rows(query, key, value, mask, causal, scale):
+    return key.shape[-2] > 128 and key.stride(-2) == 1 < key.shape[-1] and key.stride(-1) == 1

@@ -1,12 +1,14 @@
 """Pairs of levels: each that may come together does, whatever the seed."""
 
 import random
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import pytest
 
 from attnbench.judging.axes import AXES, FEW, MANY, axes_for
 from attnbench.judging.covering import Coverage, Pair, Row, cover, pairs_of
+from attnbench.judging.drawn_streams import Deck
 from attnbench.specs.conventions import Conventions
 
 NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}
@@ -59,6 +61,27 @@ def test_pairs_that_an_outsider_won_with_are_covered() -> None:
         assert pairs_of(row) <= covered
 
 
+@pytest.mark.parametrize("axes", [SDPA, BARE], ids=["sdpa", "bare"])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_kind_comes_twice_among_few_keys_and_among_many(
+    axes: Mapping[str, list[str]], seed: int
+) -> None:
+    chance = random.Random(seed)
+    deck = Deck(chance)
+    dealt: dict[bool, Counter[tuple[str, str]]] = {True: Counter(), False: Counter()}
+    for row in cover(axes, FITS, chance):
+        many = deck.many = list(AXES["S"]).index(row["S"]) >= 4
+        for axis in row.keys() - {"S", "work"}:
+            level = AXES[axis][row[axis]]
+            kinds = level.get("kinds", level.get("sizes")) if isinstance(level, dict) else level
+            dealt_here = axis.startswith(("mask", "shape", "layout")) and kinds
+            kind = deck.one_of(kinds, axis) if dealt_here else ""
+            dealt[many][row[axis], kind] += 1
+    every = dealt[True].keys() | dealt[False].keys()
+    assert len(every) > 50
+    assert not [kind for kind in every if min(dealt[True][kind], dealt[False][kind]) < 2]
+
+
 def test_a_seed_repeats_the_rows() -> None:
     first, second = (list(cover(SDPA, FITS, random.Random(3))) for _ in range(2))
     assert first == second
@@ -84,7 +107,7 @@ def test_a_callee_that_takes_everything_is_called_once_for_each_row() -> None:
     rows = list(coverage.rows())
     for row in rows:
         coverage.add(row, right=True)
-    assert len(rows) < 240
+    assert len(rows) < 280
     (told,) = coverage.untried()
     share, _, example = told.partition(" % of the combinations of three levels, such as ")
     assert int(share) < 55

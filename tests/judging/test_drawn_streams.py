@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention as fused
 
 from attnbench.judging.axes import AXES, FEW, MANY, axes_for, typical_rows
 from attnbench.judging.covering import Row, cover
-from attnbench.judging.drawn_streams import stream_of
+from attnbench.judging.drawn_streams import Deck, stream_of
 from attnbench.judging.right_answers import RightOutput
 from attnbench.judging.secret import Secret
 from attnbench.judging.streams import Stream
@@ -26,8 +26,9 @@ def streams(style: str = "sdpa") -> Iterator[tuple[Row, Stream]]:
     secret = Secret(chance.getrandbits(62))
     conventions = Conventions(causal="top_left" if style == "sdpa" else "bottom_right")
     axes = axes_for(NAMES, conventions, grouped=True, style=style)
+    deck = Deck(chance)
     for row in cover(axes, (FEW.fits, MANY.fits), chance):
-        stream = stream_of(row, style, conventions.causal, chance, secret)
+        stream = stream_of(row, style, conventions.causal, deck, secret)
         stream.draw()
         yield row, stream
 
@@ -49,9 +50,19 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
         and query.untyped_storage().data_ptr() == value.untyped_storage().data_ptr(),
         "misaligned query": query.data_ptr() % 16 != 0,
         "misaligned value": value.data_ptr() % 16 != 0,
-        "one tensor is query and key, perhaps value": query is key,
+        "one tensor is query, key and value": query is key is value,
+        "one tensor is query and key": query is key is not value,
         "one tensor is key and value": key is value,
-        "key with strided features": size == 1 or key.stride(-1) == 2,
+        "value of the key's first features": value.data_ptr() == key.data_ptr()
+        and value.stride() == key.stride()
+        and value.shape[-1] <= size,
+        "queries among the keys, or keys among the queries": q_len != kv_len
+        and query.untyped_storage().data_ptr() == key.untyped_storage().data_ptr()
+        and query.data_ptr() + query[0, 0].nbytes == key.data_ptr() + key[0, 0].nbytes,
+        "query with strided features": size == 1 or query.stride(-1) == 2,
+        "key with strided features or overlapping rows": size == 1
+        or key.stride(-1) == 2
+        or key.stride(-2) == 1,
         "value in column-major order": value.stride(-2) == 1 or 1 in value.shape[-2:],
         "key of one item for all of the batch": key.stride(0) == 0 and batch > 1,
         "query within a larger tensor": query.untyped_storage().nbytes()
@@ -75,8 +86,7 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
         "mask in column-major order": mask is not None
         and (mask.stride(-2) == 1 or 1 in mask.shape[-2:]),
         "mask within a larger one": mask is not None and mask.storage_offset() > 0,
-        "mask with a stride of 0": mask is not None
-        and (heads * q_len == 1 or 0 in mask.stride()),
+        "mask with a stride of 0": mask is not None and (heads * q_len == 1 or 0 in mask.stride()),
         "floating mask, rows far below 0": mask is not None
         and (mask.stride(-2) == 0 or mask.shape[-2] < 3 or (lost is not None and bool(lost.any()))),
         "negative scale": stream.keywords.get("scale", 0) < 0,
@@ -162,7 +172,7 @@ def masks_of(level: str, count: int, **levels: str) -> Iterator[Tensor]:
     row = {axis: next(iter(levels)) for axis, levels in AXES.items()}
     row |= {"L": "L of 129 to 512", "S": "S of 129 to 512", "mask": level, **levels}
     for seed in range(count):
-        stream = stream_of(row, "sdpa", "top_left", random.Random(seed), Secret(seed))
+        stream = stream_of(row, "sdpa", "top_left", Deck(random.Random(seed)), Secret(seed))
         yield stream.keywords["attn_mask"]
 
 
@@ -183,9 +193,9 @@ def kinds_of(mask: Tensor) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["lengths", "window", "documents", "tiles"])
 def test_masks_are_such_as_models_have(kind: str) -> None:
-    levels = [level for level in AXES["mask"] if level.endswith(kind)]
-    assert len(levels) == 1
-    for mask in masks_of(levels[0], 8):
+    boolean = {"form": "boolean", "kinds": [kind]}
+    (level,) = (name for name, told in AXES["mask"].items() if told == boolean)
+    for mask in masks_of(level, 8):
         assert mask.any(-1).all()
         assert not mask.all()
         assert kind in kinds_of(mask)
@@ -209,7 +219,7 @@ def test_keys_may_be_the_first_rows_of_longer_tensors(style: str, rows: int) -> 
     row = {axis: next(iter(levels)) for axis, levels in AXES.items()}
     row |= {"layout of key": "key of the first rows of a longer tensor", "S": "S of 64 to 128"}
     stream = stream_of(
-        row | {"B": "B = 2", "H": "H = 8"}, style, "top_left", random.Random(0), Secret(0)
+        row | {"B": "B = 2", "H": "H = 8"}, style, "top_left", Deck(random.Random(0)), Secret(0)
     )
     stream.draw()
     key = stream.tensors()[1]
@@ -237,7 +247,7 @@ def test_no_mask_takes_a_score_out_of_the_range_of_float16() -> None:
         "scores": "keys far from 0",
     }
     for seed in range(20):
-        stream = stream_of(row, "sdpa", "top_left", random.Random(seed), Secret(seed))
+        stream = stream_of(row, "sdpa", "top_left", Deck(random.Random(seed)), Secret(seed))
         stream.draw()
         query, key, _ = stream.tensors()
         scores = (query * stream.keywords["scale"]) @ key.mT + stream.keywords["attn_mask"]
@@ -273,7 +283,7 @@ def test_what_models_run_comes_in_every_judgement() -> None:
     for seed in range(5):
         chance = random.Random(seed)
         rows = list(typical_rows(axes, chance))
-        streams = [stream_of(row, "sdpa", "top_left", chance, Secret(seed)) for row in rows]
+        streams = [stream_of(row, "sdpa", "top_left", Deck(chance), Secret(seed)) for row in rows]
         found = {
             (one.case.dtype, one.case.query_size, one.case.q_len == 1, one.kv_lead[1] == 1)
             for one in streams

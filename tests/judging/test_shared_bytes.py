@@ -35,6 +35,19 @@ def test_what_is_written_is_read_there_with_its_strides(tensor: torch.Tensor) ->
     shared.close()
 
 
+def test_views_of_one_storage_stay_so() -> None:
+    shared = SharedBytes(1 << 16)
+    whole, other = torch.arange(24.0).view(4, 6), torch.ones(3)
+    placed = shared.laid_out([whole[2:], whole[..., :2], other, whole[2:]])
+    for _, own, there in placed:
+        there.copy_(own)
+    first, second, third, fourth = (told for told, *_ in placed)
+    assert first[3] == second[3] != third[3]
+    assert fourth == first
+    assert torch.equal(shared.bytes[first[3] :].view(torch.float32)[12:24], whole[2:].flatten())
+    shared.close()
+
+
 def test_no_more_is_written_than_a_tensor_has() -> None:
     shared = SharedBytes(1 << 16)
     ((_, own, there),) = shared.laid_out([torch.ones(8, 64)[:, :2]])

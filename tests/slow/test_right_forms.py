@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention as fused
 
 from attnbench.judging.axes import FEW, MANY, axes_for
 from attnbench.judging.covering import Coverage
-from attnbench.judging.drawn_streams import stream_of
+from attnbench.judging.drawn_streams import Deck, stream_of
 from attnbench.judging.right_answers import RightOutput
 from attnbench.judging.secret import Secret
 from attnbench.specs.conventions import Conventions
@@ -57,12 +57,13 @@ def in_order(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tenso
 def test_right_forms_are_not_accused(seed: int) -> None:
     secret = Secret(seed)
     chance = secret.chance("calls")
+    deck = Deck(chance)
     axes = axes_for(NAMES, CONVENTIONS, grouped=False, style="sdpa")
     coverage = Coverage(axes, (FEW.fits, MANY.fits), chance)
     forms: list[Callable[..., Tensor]] = [fused, narrow, in_order]
     wrong = []
     for row in coverage.rows():
-        stream = stream_of(row, "sdpa", "top_left", chance, secret)
+        stream = stream_of(row, "sdpa", "top_left", deck, secret)
         stream.draw()
         for form in forms:
             output = form(*stream.tensors(), **stream.keywords)
