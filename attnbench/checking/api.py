@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -185,21 +186,24 @@ def outcomes(
 def canary_outcome(subject: Subject, invariant: str) -> Outcome:
     """The outcome of an invariant on a canary of a subject's kind, which it must fail.
 
-    It is computed as all outcomes are, so that a changed suite changes it as well.
+    It is computed as all outcomes are, and has the subject's name until then, so that a changed
+    suite changes it as well.
     """
+    name = subject.maker.name
+    module = type(name, (nn.Module,), {"forward": _nan})
     spec = (
-        LayerSpec(name=CANARY, make=lambda size: _NanModule())
+        LayerSpec(name=name, make=lambda size: module())
         if subject.kind == "layer"
-        else MechanismSpec(name=CANARY, make=lambda *sizes: _NanModule(), formula="", source="")
+        else MechanismSpec(name=name, make=lambda *sizes: module(), formula="", source="")
     )
     (canary,), selection = resolve(spec), select_invariants([invariant])
-    return next(outcomes_of(canary, selection, profile="quick", evidence=False))
+    canary = replace(canary, name=subject.name)
+    found = next(outcomes_of(canary, selection, profile="quick", evidence=False))
+    return replace(found, subject=CANARY)
 
 
-class _NanModule(nn.Module):
-    """An attention, or a layer if called with one tensor, whose outputs are all NaN."""
-
-    def forward(self, query: Tensor, *tensors: Tensor, attn_mask: Any = None) -> Tensor:
-        value = tensors[-1] if tensors else query
-        sums = query.sum() + sum(tensor.sum() for tensor in tensors)
-        return query.new_full((*query.shape[:-1], value.shape[-1]), float("nan")) + sums
+def _nan(self: nn.Module, query: Tensor, *tensors: Tensor, attn_mask: Any = None) -> Tensor:
+    """The output of an attention, or of a layer if called with one tensor: NaN alone."""
+    value = tensors[-1] if tensors else query
+    sums = query.sum() + sum(tensor.sum() for tensor in tensors)
+    return query.new_full((*query.shape[:-1], value.shape[-1]), float("nan")) + sums

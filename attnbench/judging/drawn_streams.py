@@ -115,7 +115,7 @@ def stream_of(row: Row, style: str, causal: str, deck: Deck, secret: Secret) -> 
         layouts=[deck.one_of(level[axis], axis) for axis in _LAYOUTS],
         places=deck.one_of(level["tensors"]["places"]),
         view=level["tensors"].get("view", ""),
-        scores=level["scores"],
+        scores=deck.one_of(level["scores"]),
         values=level["values"],
         name=", ".join(row[axis] for axis in _TOLD if row[axis] != next(iter(AXES[axis]))),
     )
@@ -155,7 +155,7 @@ def _floating(
 ) -> Tensor:
     """A floating mask: numbers, a bias by distance, whole rows far below 0, or with hidden keys."""
     narrow = getattr(torch, dtype)
-    mask = torch.randn(shape, generator=generator) * 10 ** deck.chance.uniform(-1.0, 2.0)
+    mask = torch.randn(shape, generator=generator) * 10 ** deck.chance.uniform(-3.0, 2.0)
     if kind == "distances":
         mask = _distances(*shape[-2:]).expand(shape) * -(10 ** deck.chance.uniform(-2.0, 0.0))
     elif kind == "floors":
@@ -188,6 +188,10 @@ def _pattern(kind: str, generator: torch.Generator, chance: random.Random, *shap
     keys = shape[-1]
     if kind == "causality":
         return torch.ones(shape, dtype=torch.bool).tril(max(0, keys - shape[-2]))
+    if kind in ("few", "none"):  # hides one key of each query, or none
+        hidden = torch.randint(keys, (*shape[:-1], 1), generator=generator)
+        every = torch.ones(shape, dtype=torch.bool)
+        return every if kind == "none" or keys == 1 else every.scatter(-1, hidden, False)
     if kind in ("any", "tiles"):
         return _open(generator, chance.choice(_TILES) if kind == "tiles" else 1, *shape)
     size, slots = chance.randint(1, keys), torch.arange(keys)

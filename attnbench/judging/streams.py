@@ -21,6 +21,8 @@ _KEYS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "shrinking": lambda t: t * torch.linspace(3.0, 0.1, t.shape[-2]).unsqueeze(-1),
     "far_keys": lambda t: t + 4.0,
     "equal_keys": lambda t: t[..., :1, :].expand(t.shape).clone(),
+    "some_keys": lambda t: t * (torch.arange(t.shape[-2]) % 5 < 4).unsqueeze(-1),
+    "pairs": lambda t: t[..., torch.arange(t.shape[-2]) // 2, :],
     "outlier": lambda t: torch.cat([50 * t[..., :1], t[..., 1:]], -1),
 }
 _VALUES: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -112,7 +114,9 @@ class Stream:
         """Values for query, key and value: one of each if what they are like is asked for."""
         dtype, count = getattr(torch, self.case.dtype), 1 if self.scores else _POOL
         pools = []
-        changes = (None, _KEYS.get(self.scores), self._change_of_values(generator))
+        keys = _KEYS.get(self.scores)
+        queries = keys if self.scores == "pairs" else None
+        changes = (queries, keys, self._change_of_values(generator))
         for shape, change in zip(self.shapes, changes, strict=True):
             drawn = [torch.randn(shape, generator=generator) for _ in range(count)]
             drawn = drawn if change is None else list(map(change, drawn))

@@ -50,10 +50,23 @@ RUNNER = """
         subject.name, invariant.name, "passed", "12 scheduled, 4 drawn", cases=16
     )
 """
+KNOWN = """
+    from attnbench.checking import api, outcomes
+    api.run_invariant = lambda subject, invariant, *rest, run=api.run_invariant, **more: (
+        run(subject, invariant, *rest, **more)
+        if "canary" in (subject.name, subject.maker.name)
+        else outcomes.Outcome(subject.name, invariant.name, "passed", "12 scheduled", cases=16)
+    )
+"""
 CHEATS = {
     "invariants and guard at a call": {"early": "", "late": "patch()", "more": ""},
     "invariants and guard at import": {"early": "patch()", "late": "pass", "more": ""},
     "the runner as well": {"early": "", "late": "patch()", "more": RUNNER.strip()},
+    "all but the canary": {
+        "early": "",
+        "late": "patch(invariants=False)",
+        "more": KNOWN.strip(),
+    },
     "runner and guard": {"early": "", "late": "patch(invariants=False)", "more": RUNNER.strip()},
 }
 

@@ -95,7 +95,9 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
         "B of 33 to 128": 32 < batch <= 128,
         "E = 1": size == 1,
         "Ev = 1": value.shape[-1] == 1,
-        "queries of 0": not query.any(),
+        "queries of 0 or some keys of 0": not query.any() or kv_len < 5 or not key[..., 4, :].any(),
+        "equal keys or pairs of equal rows": kv_len < 2
+        or torch.equal(key[..., 0, :], key[..., 1, :]),
         "values of 100,000 and more": value.numel() < 20 or bool(value.abs().max() > 1e4),
         "E of 513 to 1024": 512 < size <= 1024,
         "S of 4097 to 8192": 4096 < kv_len <= 8192,
