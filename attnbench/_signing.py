@@ -21,7 +21,7 @@ MADE_FOR = "attnbench_sizes"
 _SIZES = {"scoring": ("query_size", "key_size"), "layer": ("size",)}
 
 
-def signed_make(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> Callable[..., Any]:
+def signed_make(spec: ScoringSpec | MechanismSpec | LayerSpec) -> Callable[..., Any]:
     """``make``, which checks sizes and options, and whose modules carry the spec's name.
 
     The name is text, so that it survives ``deepcopy`` and ``pickle``; with what made the module
@@ -33,7 +33,7 @@ def signed_make(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> Cal
 
     @functools.wraps(make, updated=())
     def signed(*sizes: int, **options: Any) -> Any:
-        _check_sizes(spec, kind, sizes)
+        _check_sizes(spec, sizes)
         check_options(spec.name, make, options)
         module = make(*sizes, **options)
         if hasattr(module, "forward"):
@@ -45,10 +45,8 @@ def signed_make(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> Cal
     return signed
 
 
-def _check_sizes(
-    spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str, sizes: tuple[int, ...]
-) -> None:
-    names = _SIZES.get(kind, ("query_size", "key_size", "value_size"))
+def _check_sizes(spec: ScoringSpec | MechanismSpec | LayerSpec, sizes: tuple[int, ...]) -> None:
+    names = _SIZES.get(spec.kind, ("query_size", "key_size", "value_size"))
     if len(sizes) != len(names):
         count = f"{len(names)} sizes by position" if len(names) > 1 else "one size by position"
         raise ShapeError(f"{spec.name} is made with {count}, {', '.join(names)}; got {sizes}.")

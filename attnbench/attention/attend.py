@@ -38,7 +38,7 @@ def _prepare(module_or_name: nn.Module | str, query: Tensor, key: Tensor) -> nn.
     spec = registry().get(module_or_name)
     if not isinstance(spec, ScoringSpec):
         raise UsageError(
-            f"{module_or_name!r} is a {type(spec).__name__.removesuffix('Spec').lower()}, but "
+            f"{module_or_name!r} is a {spec.kind}, but "
             "attend takes a scoring function; call the mechanism's module itself, or name the "
             "scoring function and give kernel=."
         )

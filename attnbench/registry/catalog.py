@@ -265,7 +265,7 @@ def _remedy(entry: Entry) -> str:
 
 
 def _duplicate_text(key: str, entries: list[Entry]) -> str:
-    kind = type(entries[0].spec).__name__.removesuffix("Spec").lower()
+    kind = entries[0].spec.kind
     count = "twice" if len(entries) == 2 else f"{len(entries)} times"
     lines = [f"{kind} {key!r} is registered {count}:"]
     lines += [

@@ -62,73 +62,65 @@ class Sizes:
         return replace(self, **changes)
 
 
-def require(condition: bool, kind: str, name: object, complaint: str) -> None:
+def require(spec: Any, condition: bool, complaint: str) -> None:
     """Raise a :class:`SpecError` that names the spec, unless the condition holds."""
     if not condition:
-        raise SpecError(f"{kind} {name!r}: {complaint}")
+        raise SpecError(f"{spec.kind} {spec.name!r}: {complaint}")
 
 
 def check_spec_name(kind: str, name: object) -> None:
     """Check that a spec's name can be part of an address."""
-    require(
-        isinstance(name, str) and _NAME.fullmatch(name) is not None,
-        kind,
-        name,
-        "a name is a letter or '_', then letters, digits, '_', '-' or '.'; "
-        "it is used in addresses such as additive/factorised(hidden_size=16)",
-    )
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise SpecError(
+            f"{kind} {name!r}: a name is a letter or '_', then letters, digits, '_', '-' or '.'; "
+            "it is used in addresses such as additive/factorised(hidden_size=16)"
+        )
 
 
-def check_callable(spec: Any, kind: str, *fields: str, optional: bool = False) -> None:
+def check_callable(spec: Any, *fields: str, optional: bool = False) -> None:
     """Check that fields are callable, or ``None`` where they are optional."""
     for field in fields:
         value = getattr(spec, field)
         is_right = callable(value) or (optional and value is None)
-        name = getattr(spec, "name", type(spec).__name__)
-        require(is_right, kind, name, f"{field} should be callable, not {value!r}")
+        require(spec, is_right, f"{field} should be callable, not {value!r}")
 
 
-def check_type(spec: Any, kind: str, field: str, field_type: type, expected: str) -> None:
+def check_type(spec: Any, field: str, field_type: type, expected: str) -> None:
     """Check the type of a field."""
     value = getattr(spec, field)
     is_right = isinstance(value, field_type) and (field_type is bool or not isinstance(value, bool))
-    require(is_right, kind, spec.name, f"{field} should be {expected}, not {value!r}")
+    require(spec, is_right, f"{field} should be {expected}, not {value!r}")
 
 
-def freeze_tuple(spec: Any, kind: str, field: str, choices: Collection[str] = ()) -> None:
+def freeze_tuple(spec: Any, field: str, choices: Collection[str] = ()) -> None:
     """Turn a field into a tuple of names, of these choices if there are any."""
     value = getattr(spec, field)
     is_listing = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
     items = tuple(value) if is_listing else ()
-    require(
-        is_listing and all(isinstance(item, str) for item in items),
-        kind,
-        spec.name,
-        f"{field} should be a tuple of names, not {value!r}",
-    )
+    are_names = is_listing and all(isinstance(item, str) for item in items)
+    require(spec, are_names, f"{field} should be a tuple of names, not {value!r}")
     for item in items:
         if choices and item not in choices:
-            require(False, kind, spec.name, f"{field} names {item!r}. {nearest(item, choices)}")
+            require(spec, False, f"{field} names {item!r}. {nearest(item, choices)}")
     object.__setattr__(spec, field, items)
 
 
-def freeze_exempt(spec: Any, kind: str) -> None:
+def freeze_exempt(spec: Any) -> None:
     """Turn ``exempt`` into a mapping that cannot be changed."""
-    check_type(spec, kind, "exempt", Mapping, "a mapping of an invariant's name to a reason")
+    check_type(spec, "exempt", Mapping, "a mapping of an invariant's name to a reason")
     object.__setattr__(spec, "exempt", ReadOnly(spec.exempt))
 
 
-def _freeze_variants(spec: Any, kind: str) -> None:
+def _freeze_variants(spec: Any) -> None:
     value = spec.variants
     is_listing = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
     variants = tuple(value) if is_listing else ()
+    are_options = all(
+        isinstance(v, Mapping) and all(isinstance(key, str) for key in v) for v in variants
+    )
     require(
-        is_listing
-        and all(
-            isinstance(v, Mapping) and all(isinstance(key, str) for key in v) for v in variants
-        ),
-        kind,
-        spec.name,
+        spec,
+        is_listing and are_options,
         "variants should be a tuple of mappings of an option's name to its value, such as "
         f"({{'num_heads': 2}},), not {value!r}",
     )
@@ -140,30 +132,27 @@ def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def check_same_as(spec: Any, kind: str) -> None:
+def check_same_as(spec: Any) -> None:
     """Check that ``same_as`` is an address or ``None``."""
     address = spec.same_as
-    require(
-        address is None or (isinstance(address, str) and bool(address.strip())),
-        kind,
-        spec.name,
-        f"same_as should be the address of another subject, not {address!r}",
-    )
+    is_address = isinstance(address, str) and bool(address.strip())
+    complaint = f"same_as should be the address of another subject, not {address!r}"
+    require(spec, address is None or is_address, complaint)
 
 
-def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> None:
+def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec) -> None:
     """Check the types of the fields that scoring functions, mechanisms and layers share."""
-    check_spec_name(kind, spec.name)
-    check_callable(spec, kind, "make")
-    check_callable(spec, kind, "sizes", "reference", optional=True)
+    check_spec_name(spec.kind, spec.name)
+    check_callable(spec, "make")
+    check_callable(spec, "sizes", "reference", optional=True)
     if spec.dtypes is not None:
-        freeze_tuple(spec, kind, "dtypes", DTYPES)
-        require(bool(spec.dtypes), kind, spec.name, "dtypes is empty; leave it None for all")
-    freeze_tuple(spec, kind, "laws")
-    freeze_exempt(spec, kind)
+        freeze_tuple(spec, "dtypes", DTYPES)
+        require(spec, bool(spec.dtypes), "dtypes is empty; leave it None for all")
+    freeze_tuple(spec, "laws")
+    freeze_exempt(spec)
     for field in ("formula", "source"):
-        check_type(spec, kind, field, str, "text")
+        check_type(spec, field, str, "text")
     if hasattr(spec, "equal_sizes"):
-        check_type(spec, kind, "equal_sizes", bool, "True or False")
-    _freeze_variants(spec, kind)
-    object.__setattr__(spec, "make", signed_make(spec, kind))
+        check_type(spec, "equal_sizes", bool, "True or False")
+    _freeze_variants(spec)
+    object.__setattr__(spec, "make", signed_make(spec))

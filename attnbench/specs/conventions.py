@@ -79,13 +79,13 @@ class Conventions:
 _KEYS = tuple(field.name for field in fields(Conventions))
 
 
-def freeze_conventions(spec: Any, kind: str, allowed: Iterable[str] = _KEYS) -> None:
+def freeze_conventions(spec: Any, allowed: Iterable[str] = _KEYS) -> None:
     """Check the ``conventions`` of a spec, and make them a read-only mapping of known values.
 
     Raises:
         SpecError: a key or its value is unknown.
     """
-    conventions, where = spec.conventions, f"{kind} {spec.name!r}"
+    conventions, where = spec.conventions, f"{spec.kind} {spec.name!r}"
     if not isinstance(conventions, Mapping):
         raise SpecError(
             f"{where}: conventions should map a key such as 'empty_rows' to its value, "

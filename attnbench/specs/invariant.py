@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from attnbench.specs.common import check_callable, check_spec_name, check_type, freeze_tuple
 
@@ -38,6 +38,8 @@ class Invariant:
         SpecError: a field has the wrong type.
     """
 
+    kind: ClassVar[str] = "invariant"
+
     name: str
     statement: str = ""
     check: Callable[[Subject, Case], None]
@@ -47,9 +49,9 @@ class Invariant:
     kinds: tuple[str, ...] = KINDS[:3]
 
     def __post_init__(self) -> None:
-        check_spec_name("invariant", self.name)
-        check_type(self, "invariant", "statement", str, "a sentence")
-        check_type(self, "invariant", "law", bool, "True or False")
-        freeze_tuple(self, "invariant", "kinds", KINDS)
-        check_callable(self, "invariant", "check")
-        check_callable(self, "invariant", "cases", "applies", optional=True)
+        check_spec_name(self.kind, self.name)
+        check_type(self, "statement", str, "a sentence")
+        check_type(self, "law", bool, "True or False")
+        freeze_tuple(self, "kinds", KINDS)
+        check_callable(self, "check")
+        check_callable(self, "cases", "applies", optional=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from attnbench.specs.common import check_callable, check_spec_name, check_type, freeze_exempt
 
@@ -37,6 +37,8 @@ class KernelSpec:
         SpecError: a field has the wrong type.
     """
 
+    kind: ClassVar[str] = "kernel"
+
     name: str
     scoring: str
     attend: Callable[..., Tensor]
@@ -46,9 +48,9 @@ class KernelSpec:
     runs_as: Callable[[], str] | None = None
 
     def __post_init__(self) -> None:
-        check_spec_name("kernel", self.name)
-        check_spec_name("kernel", self.scoring)
-        check_callable(self, "kernel", "attend")
-        check_callable(self, "kernel", "supports", "runs_as", optional=True)
-        check_type(self, "kernel", "priority", int, "an integer")
-        freeze_exempt(self, "kernel")
+        check_spec_name(self.kind, self.name)
+        check_spec_name(self.kind, self.scoring)
+        check_callable(self, "attend")
+        check_callable(self, "supports", "runs_as", optional=True)
+        check_type(self, "priority", int, "an integer")
+        freeze_exempt(self)

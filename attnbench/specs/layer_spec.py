@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnbench.specs.common import (
     ReadOnly,
@@ -61,6 +61,9 @@ class CacheSpec:
         SpecError: a field has the wrong type.
     """
 
+    kind: ClassVar[str] = "spec"
+    name: ClassVar[str] = "CacheSpec"
+
     new: Callable[[Any, int], Any]
     select: Callable[[Any, Tensor], Any] | None = None
     crop: Callable[[Any, int], Any] | None = None
@@ -69,12 +72,11 @@ class CacheSpec:
     append_tree: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        check_callable(self, "spec", "new")
-        check_callable(self, "spec", "select", "crop", "length", "append_tree", optional=True)
+        check_callable(self, "new")
+        check_callable(self, "select", "crop", "length", "append_tree", optional=True)
         require(
+            self,
             self.capacity is None or is_count(self.capacity),
-            "spec",
-            "CacheSpec",
             f"capacity should be a positive number of slots or None, not {self.capacity!r}",
         )
 
@@ -119,6 +121,8 @@ class LayerSpec:
         SpecError: a field has the wrong type, or a name is unknown.
     """
 
+    kind: ClassVar[str] = "layer"
+
     name: str
     make: Callable[..., nn.Module]
     causal: bool = False
@@ -144,11 +148,11 @@ class LayerSpec:
     settle: Callable[[LayerSpec], LayerSpec] | None = None
 
     def __post_init__(self) -> None:
-        freeze_common(self, "layer")
-        freeze_tuple(self, "layer", "accepts", LAYER_ACCEPTS)
-        freeze_tuple(self, "layer", "notes")
-        freeze_conventions(self, "layer", LAYER_DEFAULTS)
-        check_same_as(self, "layer")
+        freeze_common(self)
+        freeze_tuple(self, "accepts", LAYER_ACCEPTS)
+        freeze_tuple(self, "notes")
+        freeze_conventions(self, LAYER_DEFAULTS)
+        check_same_as(self)
         self._check("causal", isinstance(self.causal, bool), "True or False")
         is_valid = isinstance(self.grid, bool) and not (self.grid and self.accepts)
         self._check("grid", is_valid, "True or False, and True only where accepts is empty")
@@ -170,9 +174,8 @@ class LayerSpec:
             self._check("paths", law in PATHS and is_pair, f"two methods for each of {PATHS}")
         self._check("cache", isinstance(self.cache, CacheSpec | None), "a CacheSpec")
         require(
+            self,
             self.cache is None or "cache" in self.accepts,
-            "layer",
-            self.name,
             "it has a cache, but does not accept one: write accepts=('cache',), with 'padding_mask'"
             " where it takes that too",
         )
@@ -180,6 +183,4 @@ class LayerSpec:
     def _check(self, name: str, condition: bool, expected: str) -> None:
         value = getattr(self, name)
         or_none = "" if name in ("causal", "grid") else " or None"
-        require(
-            condition, "layer", self.name, f"{name} should be {expected}{or_none}, not {value!r}"
-        )
+        require(self, condition, f"{name} should be {expected}{or_none}, not {value!r}")

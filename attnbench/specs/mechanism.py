@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnbench.specs.common import (
     Sizes,
@@ -72,6 +72,8 @@ class MechanismSpec:
         SpecError: a field has the wrong type, or a name is unknown.
     """
 
+    kind: ClassVar[str] = "mechanism"
+
     name: str
     make: Callable[..., nn.Module]
     formula: str = ""
@@ -89,14 +91,11 @@ class MechanismSpec:
     variants: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        freeze_common(self, "mechanism")
-        freeze_tuple(self, "mechanism", "accepts", ACCEPTS)
-        freeze_tuple(self, "mechanism", "returns")
-        require(
-            self.returns in RETURNS,
-            "mechanism",
-            self.name,
-            f"returns should be one of {', '.join(map(str, RETURNS))}, not {self.returns!r}",
-        )
-        freeze_conventions(self, "mechanism")
-        check_same_as(self, "mechanism")
+        freeze_common(self)
+        freeze_tuple(self, "accepts", ACCEPTS)
+        freeze_tuple(self, "returns")
+        choices = ", ".join(map(str, RETURNS))
+        complaint = f"returns should be one of {choices}, not {self.returns!r}"
+        require(self, self.returns in RETURNS, complaint)
+        freeze_conventions(self)
+        check_same_as(self)

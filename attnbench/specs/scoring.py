@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnbench.specs.common import Sizes, freeze_common
 
@@ -40,6 +40,8 @@ class ScoringSpec:
         SpecError: a field has the wrong type, or a name is unknown.
     """
 
+    kind: ClassVar[str] = "scoring"
+
     name: str
     make: Callable[..., nn.Module]
     formula: str = ""
@@ -53,4 +55,4 @@ class ScoringSpec:
     variants: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        freeze_common(self, "scoring")
+        freeze_common(self)
