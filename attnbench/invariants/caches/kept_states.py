@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import in_words
 from attnbench.invariants.caches.stage import FoundError, Stage
 from attnbench.invariants.toolkit.layer_rounding import floor_of
+from attnbench.subject.tracing import Operation, traced
 
 _DEEPEST = 6
 NAMED = 3
@@ -24,6 +26,9 @@ NAMED = 3
 
 _NEAR = 1e-2
 """Tensors that are off by less than this part of the one that is off most are right."""
+
+_PARTED = 1e-4
+"""The relative difference of two results that are not the same."""
 
 
 def kept_states(player: Player, found: FoundError) -> str:
@@ -46,7 +51,10 @@ def kept_states(player: Player, found: FoundError) -> str:
     if calls.is_right(track.cache, past, count):
         return ""
     if not calls.is_right(one, past, count):
-        return calls.left_by_the_last(track.cache, past, count) if past else ""
+        if not past or not calls.is_right(calls.of_one(0), 0, past + count):
+            return ""  # another program tells what is wrong with a new cache
+        left = calls.left_by_the_last(track.cache, past, count)
+        return left + calls.parted(past, count)
     return calls.left_before(track.cache, one, past, count, in_words(tuple(before)))
 
 
@@ -92,9 +100,6 @@ class _Calls:
 
     def left_by_the_last(self, held: Any, past: int, count: int) -> str:
         """What the last call leaves, which is wrong also behind the cache of one call."""
-        whole = self.stage.subject.new_cache(self.module, len(self.tokens))
-        if not self.is_right(whole, 0, past + count):
-            return ""  # another program tells what is wrong with a new cache
         left, whole = self.after(held, past, count)[1], self.of_one(past + count)
         # a ring may hold the same slots in another order
         apart = _apart(left, whole, in_order=not self.is_right(left, past + count, 1))
@@ -111,6 +116,59 @@ class _Calls:
         is_added = all(kept.values()) and all(one.shape == two.shape for one, two in apart.values())
         what = f"in what {call} adds" if is_added else f"after {call}"
         return f"\n  {what}, {_unlike(apart, past + count)}"
+
+    def parted(self, past: int, count: int) -> str:
+        """The first operation of a call behind another that is not that of one call.
+
+        What depends on earlier tokens in one call alone may be a part that is added to another.
+        """
+        if len(self.tokens) > 1:  # flattened with the tokens, rows would be taken for these
+            return ""
+        others = _Calls(self.stage, self.module, self.tokens.clone(), self.gap)
+        others.tokens[:, :past] = -others.tokens[:, :past].roll(1, -1)
+        calls = [(of, start, past + count - start) for start in (past, 0) for of in (self, others)]
+        steps, moved, whole, whole_moved = (of.operations(start, n) for of, start, n in calls)
+        lines = [operation.line for operation in whole]
+        own = Counter(operation.line for operation in steps)
+        done = Counter[str]()
+        for step, other in zip(steps, moved, strict=True):
+            places = [place for place, line in enumerate(lines) if line == step.line]
+            number, extra = done[step.line], len(places) - own[step.line]
+            done[step.line] += 1
+            in_a_loop = extra > 0 and extra * count == own[step.line] * past  # over the tokens
+            if not step.where or not places or (extra and not in_a_loop):
+                continue
+            one, two = (trace[places[number + extra]].output for trace in (whole, whole_moved))
+            if not in_a_loop and one.shape == step.output.shape:
+                continue  # nothing in it is of one token
+            sizes = (past + count, count)
+            last, moves = (_last(each, step.output, sizes) for each in (one, two))
+            if last is None or moves is None:
+                continue
+            is_part = _gap(last, moves) > _PARTED >= _gap(step.output, other.output)
+            if not is_part and _gap(step.output, last) > _PARTED:
+                before = lines[: places[0]]
+                left_out = [line for line in before if line not in own and " at " in line]
+                only = f", without {left_out[-1]}" if left_out else ""
+                return f"\n  first in {step.line}{only}"
+        return ""
+
+    def operations(self, start: int, count: int) -> list[Operation]:
+        """The operations of the call on some tokens behind one call on those before."""
+        cache = self.of_one(start)
+        with traced(self.module) as trace:
+            self.after(cache, start, count)
+        return trace.operations
+
+
+def _last(whole: Tensor, own: Tensor, sizes: tuple[int, int]) -> Tensor | None:
+    """The last tokens of a result; ``None`` if another axis has not the size of the own one."""
+    pairs = list(zip(whole.shape, own.shape, strict=False))
+    if whole.dim() != own.dim() or any(a != b and (a, b) != sizes for a, b in pairs):
+        return None
+    for axis, (size, least) in enumerate(pairs):
+        whole = whole.narrow(axis, size - least, least)
+    return whole
 
 
 def _tokens(count: int) -> str:

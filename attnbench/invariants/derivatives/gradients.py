@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
+from hypothesis.errors import UnsatisfiedAssumption
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, holds, reject
+from attnbench.invariants.toolkit.comparisons import (
+    agree_within,
+    differentiate,
+    fails,
+    holds,
+    reject,
+)
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, hand_picked, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
@@ -39,6 +49,10 @@ _BIAS_CASES = (
 _PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=8))
 
 
+_MOST_LEAVES = 12
+"""Most leaves whose gradients are told apart."""
+
+
 @invariant(
     kinds=KINDS,
     cases=benign,
@@ -51,7 +65,42 @@ _PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=
 def gradients_are_right(subject: Subject, case: Case) -> None:
     """Gradients are the slopes that finite differences in float64 show."""
     base = Baseline(subject, case)
-    compare_slopes(base, *leaves_of(base.module, base.inputs))
+    inputs, leaves = leaves_of(base.module, base.inputs)
+    try:
+        compare_slopes(base, inputs, leaves)
+    except InvariantViolation as violation:
+        written = sorted(_own_backwards(base.run(inputs).grad_fn))
+        text = f"\n  its graph has a backward of its own: {', '.join(written)}" if written else ""
+        raise violation.reworded(f"{violation}{_by_leaf(base, inputs, leaves)}{text}") from None
+
+
+def _by_leaf(base: Baseline, inputs: Inputs, leaves: dict[str, Tensor]) -> str:
+    """A line that tells which leaves have wrong gradients, and which right ones, if both do."""
+    if not 1 < len(leaves) <= _MOST_LEAVES or base.case.dtype != "float64":
+        return ""
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for name, leaf in leaves.items():
+        with contextlib.suppress(UnsatisfiedAssumption):
+            short = name.removeprefix("parameter ").removeprefix("module.")
+            found[fails(compare_slopes, base, inputs, {name: leaf})].append(short)
+    wrong, right = (", ".join(names) for names in (found[True], found[False]))
+    return f"\n  wrong by {wrong}; right by {right}" if wrong and right else ""
+
+
+def _own_backwards(node: Any) -> set[str]:
+    """The functions in a graph whose backward is written by hand, with their places."""
+    found, seen, left = set(), set(), [node]
+    while left:
+        one = left.pop()
+        if one is None or one in seen:
+            continue
+        seen.add(one)
+        left += [before for before, _ in one.next_functions]
+        function = getattr(one, "_forward_cls", None)
+        if function is not None and function.__module__.split(".")[0] != "torch":
+            code = function.backward.__code__
+            found.add(f"{function.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})")
+    return found
 
 
 @invariant(cases=hand_picked(*_LONG_CASES), applies=has_slopes)

@@ -9,6 +9,9 @@ MASKS = {
     "attn_mask": "boolean",
     "key_padding_mask": "padding",
     "src_key_padding_mask": "padding",
+    "self_attn_padding_mask": "padding",
+    "encoder_padding_mask": "padding",
+    "input_mask": "boolean",
 }
 """Possible names of the argument for the padding, in the order of search, and their forms."""
 

@@ -23,9 +23,9 @@ class Layer(nn.Module):
         batch, length, _ = hidden.shape
         is_new = cache is None or not cache["key"].shape[1]
         cache = new(self, batch) if cache is None else cache
-        mixed = hidden + torch.cat([cache["last"], hidden], 1)[:, :length]
-        if self.mistake == "skipped" and length == 1:
-            mixed = hidden
+        mixed = hidden
+        if self.mistake != "skipped" or length > 1:
+            mixed = hidden + torch.cat([cache["last"], hidden], 1)[:, :length]
         if self.mistake != "behind_chunks" or is_new or length == 1:
             cache["last"] = torch.cat([cache["last"], hidden], 1)[:, -1:]
         query, key, value = self.qkv(mixed).chunk(3, -1)
@@ -89,6 +89,11 @@ def test_the_tensor_that_is_wrong_is_named(mistake: str, sentence: str) -> None:
     found = told(mistake)
     assert sentence in found
     assert "a state that is not gone on from" not in found
+
+
+def test_the_operation_of_the_last_call_that_goes_wrong_is_named() -> None:
+    assert "first in bmm at test_kept_states.py:42: weights = (query @ key.mT)" in told("turned")
+    assert ", without add at test_kept_states.py:28: mixed = hidden + torch.cat" in told("skipped")
 
 
 def test_nothing_is_told_of_a_right_layer() -> None:

@@ -1,0 +1,69 @@
+"""Gradients of whole layers: what is wrong by little, and which backward is written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import LayerSpec
+
+
+class Scaled(torch.autograd.Function):
+    """Three times a tensor, whose gradient is off by one in a hundred."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return 3.03 * gradients[0]
+
+
+class Layer(nn.Module):
+    """Attention; a part of the value is scaled, or rounded to float32 on the way."""
+
+    def __init__(self, size: int, how: str) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(size, size, bias=False) for _ in range(3))
+        self.how = how
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        scores = self.query(hidden) @ self.key(hidden).mT
+        value = self.value(hidden)
+        if self.how == "rounded":
+            square = hidden.float().square().mean(-1, keepdim=True)
+            value = self.value((hidden.float() * (square + 1e-6).rsqrt()).to(hidden))
+            scores = scores.float().softmax(-1).to(hidden)
+        elif self.how == "detached":
+            scores = scores / (1 + self.key(hidden).detach().square().sum(-1)).sqrt()[:, None]
+        elif self.how == "scaled":
+            value = Scaled.apply(value)
+        return scores.sigmoid() @ value
+
+
+def told(how: str) -> str:
+    spec = LayerSpec(name="layer", make=lambda size: Layer(size, how))
+    report = attnbench.check(spec, profile="quick", invariants=["gradients_are_right"])
+    (found,) = report.outcomes
+    return found.reason if found.status == "failed" else found.status
+
+
+def test_a_gradient_that_is_off_by_one_in_a_hundred_is_found_with_its_backward() -> None:
+    found = told("scaled")
+    assert "wrong by hidden, value.weight; right by query.weight, key.weight" in found
+    assert "its graph has a backward of its own: Scaled (test_layer_gradients.py:2" in found
+
+
+def test_the_parameter_whose_gradient_is_cut_off_is_named() -> None:
+    found = told("detached")
+    assert "wrong by hidden, key.weight; right by query.weight, value.weight" in found
+    assert "backward of its own" not in found
+
+
+def test_a_right_layer_that_rounds_to_float32_within_is_not_accused() -> None:
+    assert told("rounded") == "passed"
+    assert told("plain") == "passed"
