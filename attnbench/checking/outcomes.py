@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
 from attnbench.checking.known_causes import cause_in_words
+
+_BY = re.compile(r"(?:gradient by|direction of) (.+)")
+"""The inputs whose gradient a quantity is, at its end."""
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
 """All statuses; a report is ok if it has only ``passed`` and ``skipped``."""
@@ -122,8 +126,11 @@ class Outcome:
     @property
     def diagnosis(self) -> str | None:
         """The likely cause of the subject's failures in words, if this one shows it best."""
-        cause = self.failure.cause if self.failure else None
-        return cause_in_words(cause) if cause else None
+        failure = self.failure
+        if failure is None or not failure.cause:
+            return None
+        by = _BY.search(failure.quantity) if "gradient" in failure.cause else None
+        return cause_in_words(failure.cause) + (f": that by {by[1]}" if by else "")
 
     @property
     def ok(self) -> bool:

@@ -53,6 +53,14 @@ _NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
 """With the general ones, these point at half precision if they fail with half types only."""
 
 
+DEVIATIONS = {
+    *("masks_combined_wrongly", "options_combined_wrongly", "mask_laid_elsewhere"),
+    *("values_changed", "hidden_keys_seen", "keys_unread", "rows_scaled", "bias_rescaled"),
+    *("scores_scaled", "scores_by_key", "scores_by_distance", "scores_changed"),
+}
+"""Mistakes that say how weights differ, and give no output: others come first."""
+
+
 @dataclass(frozen=True)
 class Clue:
     """A clue that points at a cause.
@@ -108,23 +116,41 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     state = failures.get(_STATE)
     if state is not None and KEEPS_CONTRACT not in failures and not (state.named or state.raised):
         return Clue("fails", _STATE, "state_kept")  # what was kept is wrong in other calls
-    made = [mistake_of(name) for f in failures.values() for name in f.mistakes[:1]]
-    causes = {known_causes()["mistakes"][mistake] for mistake in made}
-    if len(causes) > 1 and _ALL_MASKS.issuperset(made):
-        made, causes = ["all_masks_ignored"], {"mask_ignored"}
-    if len(causes) == 1:  # or else one that only resembles another is among them
-        (cause,) = causes
-        if cause == "empty_rows" and _EXTREME in failures:  # a number too near hides keys
+    exact, deviating = _mistakes(failures)
+    if (made := _made(exact)) is not None:
+        if made.cause == "empty_rows" and _EXTREME in failures:  # a number too near hides keys
             return Clue("fails", _EXTREME, "hidden_keys_count")
-        return Clue("makes", made[0], cause)
+        return made
     if cause_named is None:
         cause_named = next((f.named for f in _forward(failures).values() if _is_decisive(f)), None)
+    if cause_named in (None, _FORMULA) and (made := _made(deviating)) is not None:
+        return made
     if cause_named is not None:
         return Clue("says", cause_named, cause_named)
     if KEEPS_CONTRACT in failures:  # any other call fails as the contract's does
         return None
     wide = {n: failure for n, failure in failures.items() if not fails_narrow(failure)}
     return _clue_in_table(wide, failures) or _clue_in_table(failures, failures)
+
+
+def _mistakes(failures: Mapping[str, Failure]) -> tuple[list[str], list[str]]:
+    """The mistakes that give the output, and those that only say how weights deviate.
+
+    What a specific invariant is about is more than how weights deviate where it fails.
+    """
+    specific = dict(known_causes()["specific"])
+    made = [(n, mistake_of(name)) for n, f in failures.items() for name in f.mistakes[:1]]
+    exact = [name for _, name in made if name not in DEVIATIONS]
+    deviating = [name for n, name in made if name in DEVIATIONS and n not in specific]
+    return exact, deviating
+
+
+def _made(mistakes: list[str]) -> Clue | None:
+    """The clue that mistakes are, if they have one cause: others only resemble one of them."""
+    if _ALL_MASKS.issuperset(mistakes) and len({*mistakes}) > 1:
+        mistakes = ["all_masks_ignored"]
+    causes = {known_causes()["mistakes"][mistake] for mistake in mistakes}
+    return Clue("makes", mistakes[0], *causes) if len(causes) == 1 else None
 
 
 def _forward(failures: Mapping[str, Failure]) -> Mapping[str, Failure]:

@@ -70,6 +70,9 @@ def _places(call: Call) -> Named:
     kind = "lengths" if inputs.attn_mask is None else "mask"
     yield f"{kind}_laid_of_first_query", call.allow(allowed[..., :1, :])
     yield f"{kind}_laid_of_last_query", call.allow(allowed[..., -1:, :])
+    for step in (-1, 1):
+        yield f"{kind}_laid_one_query_off", call.allow(allowed.roll(step, -2))
+        yield f"{kind}_laid_one_key_off", call.allow(allowed.roll(step, -1))
     seen_by_any = allowed.any(-2, keepdim=True)
     if not bool(seen_by_any.all()):  # or else it looks like no mask
         yield f"{kind}_laid_of_any_query", call.allow(seen_by_any)

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.subject.subject import Subject
 
 _CASE = Case((3,), 4, 6, 8, 8, 8)
 _PADDED = Case((2,), 5, 5, 8, 8, 8, mask="padding", seed=1)
 _MARGIN = 1e-3
 _ROUNDING = 1e-14
+_HUGE = 150.0
 _ALONE = "query_alone_equals_query_among_others"
 """Exempt where queries reach each other by design."""
 _EVERY_KEY = "every_attendable_key_matters"
@@ -37,7 +39,7 @@ def own_mistake(subject: Subject) -> str | None:
     apart = copy.copy(subject)  # an output that a later call overwrites is no other mistake
     object.__setattr__(apart, "output", lambda *call: subject.output(*call).clone())
     masks = (_misread_mask, _late_mask, _read_key, _lost_part, _miscounted_lengths)
-    mechanism = (_wrong_axis, _mixed_rows, *masks, _short_sums, _unplaced_keys)
+    mechanism = (_wrong_axis, _mixed_rows, *masks, _short_sums, _unplaced_keys, _wrong_maximum)
     for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(apart)) is not None:
@@ -184,8 +186,33 @@ def _short_sums(subject: Subject) -> str | None:
     module, inputs = subject.build(subject.legal(_CASE).replace(dtype="float64"))
     weights = subject.weights(module, inputs)
     missing = torch.zeros(()) if weights is None else 1 - weights.sum(-1)
+    missing = missing if inputs.query.dtype == torch.float64 else torch.zeros(())
     short = bool(((missing > _ROUNDING) & (missing < _MARGIN)).all())
     return "sum_with_epsilon" if short else None
+
+
+def _wrong_maximum(subject: Subject) -> str | None:
+    """The mistake of a largest score that is not subtracted, or is that of other rows too.
+
+    One query has scores whose powers no float32 holds; the others stay as they were.
+    """
+    module, inputs = subject.build(subject.legal(_CASE.replace(lead=(2, 3))))
+    if inputs.query.dtype != torch.float32 or not is_textbook(subject):
+        return None
+    scores = stages_of(inputs).scores
+    query, first = inputs.query.clone(), scores[0, 0, 0]
+    query[0, 0, 0] *= _HUGE / float(first[first.abs().argmax()])
+    given = inputs.replace(query=query)
+    output, expected = subject.output(module, given), textbook_output(given)
+    wrong = ~((output - expected).abs() <= _MARGIN * expected.abs().amax()).all(-1)
+    if not bool(wrong.any()) or not _agrees(
+        subject.output(module, inputs), textbook_output(inputs)
+    ):
+        return None
+    if not bool(wrong[0, 0, 0]):
+        return "maximum_of_other_rows"
+    alone = int(wrong.sum()) == 1 and not bool(output[0, 0, 0].isfinite().all())
+    return "powers_overflow" if alone else None
 
 
 def _unplaced_keys(subject: Subject) -> str | None:
@@ -269,4 +296,5 @@ def _foreign_scores(subject: Subject) -> str | None:
 def _agrees(output: Tensor, expected: Tensor) -> bool:
     if not bool(expected.any()):
         raise ValueError("nothing is told by zeros")
-    return bool(((output - expected).abs() <= _MARGIN * expected.abs().amax()).all())
+    margin = max(_MARGIN, 8 * torch.finfo(output.dtype).eps)  # of a subject without wide dtypes
+    return bool(((output - expected).abs() <= margin * expected.abs().amax()).all())

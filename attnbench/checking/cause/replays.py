@@ -13,6 +13,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.cause.likely_cause import fails_narrow, mistake_of, shown_by
 from attnbench.checking.cause.own_answers import MIXED
 from attnbench.checking.cause.textbook_call import Call
+from attnbench.checking.cause.weight_deviations import deviation
 from attnbench.checking.cause.witnesses import (
     agree,
     compared,
@@ -122,6 +123,8 @@ def _wider(case: Case) -> Iterator[Case]:
     more = {"q_len": max(case.q_len, q_len), "kv_len": max(case.kv_len, kv_len), **wide}
     for changes in ({"lead": lead, **more}, more, {"lead": lead, **wide}, wide):
         yield case.replace(**changes)
+    names = ("q_len", "kv_len", *features)  # sizes that are equal, or in an order, stay so
+    yield case.replace(**{name: getattr(case, name) + 4 for name in names})
 
 
 def _common(subject: Subject, answers: list[Answer]) -> set[str] | None:
@@ -143,6 +146,8 @@ def _common(subject: Subject, answers: list[Answer]) -> set[str] | None:
             }
             if not names and _unwritten(call, output, expected, margin):
                 names = {"rows_unwritten"}
+            if not names and call.scaled and (name := deviation(subject, *answer[:2])) is not None:
+                names = {name}
             common = names if common is None else common & names
             wrong_count += 1
             if not common or wrong_count == _MOST_ANSWERS:

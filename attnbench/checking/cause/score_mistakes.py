@@ -80,27 +80,36 @@ def _softmax(call: Call) -> Named:
     yield "softmax_is_log_softmax", call.pool(logs)
 
 
-_UNITS = (math.log(2.0), 1 / math.log(2.0))
+_UNITS = (1.0, math.log(2.0), 1 / math.log(2.0))
 
 
 def _merges(call: Call) -> Named:
-    """Attention over two parts of the keys, merged by their mean or by log-sums in other units."""
+    """Attention over parts of the keys, merged by their mean, by how many keys they have or by
+    their maxima, or over two parts by log-sums in other units.
+    """
     stages, (q_len, kv_len) = call.stages, call.lengths
     scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
-    for cut in {kv_len // 2, (kv_len + 1) // 2, kv_len - q_len} - {0}:
-        if not 0 < cut < kv_len:
-            continue
-        parts = scores.tensor_split([cut], -1)
-        sums = torch.stack([part.logsumexp(-1, keepdim=True) for part in parts])
+    halves = [[cut] for cut in {kv_len // 2, (kv_len + 1) // 2, kv_len - q_len} if 0 < cut < kv_len]
+    sizes = {-(-kv_len // 3), -(-kv_len // 4), *_BLOCKS}
+    blocks = [[*range(size, kv_len, size)] for size in sizes if 1 < size < kv_len]
+    for cuts in (*halves, *blocks):
+        parts = scores.tensor_split(cuts, -1)
         softmaxes = [part.softmax(-1).nan_to_num(0.0) for part in parts]
-        yield "parts_averaged", call.pool(torch.cat(softmaxes, -1) / len(softmaxes))
-        for unit in _UNITS:
-            for factors in ((unit, 1.0), (1.0, unit), (unit, unit)):
-                scaled = torch.stack([f * total for f, total in zip(factors, sums, strict=True)])
-                shares = scaled.softmax(0).nan_to_num(0.0)
-                pairs = zip(shares, softmaxes, strict=True)
-                weights = torch.cat([share * part for share, part in pairs], -1)
-                yield "parts_merged_in_another_base", call.pool(weights)
+        counts = torch.stack([part.isfinite().sum(-1, keepdim=True) for part in parts]).double()
+        tops = torch.stack([part.amax(-1, keepdim=True) for part in parts])
+        sums = torch.stack([part.logsumexp(-1, keepdim=True) for part in parts])
+        ways = [
+            ("parts_averaged", torch.full_like(tops, 1 / len(parts))),
+            ("parts_averaged", (counts > 0) / (counts > 0).sum(0)),
+            ("parts_merged_by_count", counts / counts.sum(0)),
+            ("parts_merged_by_maxima", tops.softmax(0)),
+        ]
+        for factors in ((u, v) for u in _UNITS for v in _UNITS) if len(parts) == 2 else ():
+            scaled = sums * torch.tensor(factors).view(2, *[1] * scores.dim())
+            ways.append(("parts_merged_in_another_base", scaled.softmax(0)))
+        for name, shares in ways:
+            pairs = zip(shares.nan_to_num(0.0), softmaxes, strict=True)
+            yield name, call.pool(torch.cat([share * part for share, part in pairs], -1))
 
 
 def _rescaling(call: Call) -> Named:
@@ -230,6 +239,8 @@ def _values(call: Call) -> Named:
     if call.scaled and call.inputs.key.shape == value.shape:  # for groups, the values are expanded
         yield "keys_pooled", weights @ call.inputs.key.cpu().double()
     yield "values_reversed", weights @ value.flip(-2)
+    if value.shape[-1] == value.shape[-2]:
+        yield "values_transposed", weights @ value.mT
     if value.dim() > 3:
         yield "values_of_another_head", weights @ value.roll(1, -3)
     if value.dim() > 2 and value.shape[0] > 1:

@@ -175,7 +175,7 @@ def _answers(
             continue
         with contextlib.suppress(Exception, SystemExit):  # refusals and errors say nothing here
             module, inputs = subject.build(case)
-            for call_inputs in (inputs, *_with_options(subject, case, inputs)):
+            for call_inputs in (inputs, *_grouped(subject, case, inputs)):
                 answer = subject.output(module, call_inputs)
                 yield compared(subject, module, call_inputs, answer)
 
@@ -199,26 +199,13 @@ def _margin(call: Call, eps: float) -> float:
     return share * float(call.stages.finite_value.abs().amax())
 
 
-def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inputs]:
-    """The same call with a soft cap, a scale, grouped heads, and the last two."""
-    if case.mask not in ("none", "padding") or case.kv_len > 16:
-        return
-    options: list[dict[str, float | bool]] = []
-    if "scale" in subject.accepts:
-        options += [{"scale": scale} for scale in (0.3, -0.7, 0.0, 1.0)]
-    if "enable_gqa" in subject.accepts and len(case.lead) > 1:
-        options += [{"enable_gqa": True}, *({**o, "enable_gqa": True} for o in options[:1])]
-    if "softcap" in subject.accepts:
-        options += [{"softcap": 0.5}]
-    for option in options:
-        variant = inputs.replace(**option)
-        if variant.enable_gqa:
-            heads = inputs.query.repeat_interleave(2, dim=-3)
-            mask = inputs.attn_mask
-            if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1:
-                continue
-            variant = variant.replace(query=heads)
-        yield variant
+def _grouped(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inputs]:
+    """The same call with grouped heads."""
+    mask = inputs.attn_mask
+    shared = mask is None or mask.dim() < 3 or mask.shape[-3] == 1
+    if "enable_gqa" in subject.accepts and len(case.lead) > 1 and case.kv_len <= 16 and shared:
+        heads = inputs.query.repeat_interleave(2, dim=-3)
+        yield inputs.replace(query=heads, enable_gqa=True)
 
 
 def _narrow(subject: Subject) -> str | None:

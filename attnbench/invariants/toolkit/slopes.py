@@ -100,14 +100,14 @@ def compare_slopes(  # noqa: C901 -- a search in three nested steps
     rough: list[bool] = []
     if compare(list(named), closely=False) is None:
         return
-    for name in named:  # one by one, to find the wrong one
-        differing = compare([name], closely=True)
-        if differing is not None:
-            got, should = differing
-            what = f"{prefix}the slope of ({output} * g).sum() along a random direction of {name}"
-            lacking = "" if gradients[name] is not None else ", and no gradient reaches it"
-            why = f"the first is by its gradient, the second by finite differences{lacking}"
-            agree_within(got, should, _slack(should, base), what, None, why=why)
+    differing = {name: compare([name], closely=True) for name in named}  # to find the wrong ones
+    wrong = {name: pair for name, pair in differing.items() if pair is not None}
+    names = " and ".join(wrong)
+    for name, (got, should) in wrong.items():
+        what = f"{prefix}the slope of ({output} * g).sum() along a random direction of {names}"
+        lacking = "" if gradients[name] is not None else ", and no gradient reaches it"
+        why = f"the first is by its gradient, the second by finite differences{lacking}"
+        agree_within(got, should, _slack(should, base), what, None, why=why)
     if rough:
         reject("it is not smooth here: no slope is that of smaller steps, or of both sides")
 
