@@ -32,7 +32,8 @@ def _keys(call: Call) -> Named:
             yield f"last_block_moved_back_{block}", call.stages.replace(bias=bias).output
     last_slot = (allowed * (slots + 1)).amax(-1, keepdim=True) - 1
     single = allowed.sum(-1, keepdim=True) < 2
-    yield "last_open_key_lost", call.allow(allowed & ((slots != last_slot) | single))
+    for kept in (single, single | allowed.all(-1, keepdim=True)):  # in all rows, or in ranges
+        yield "last_open_key_lost", call.allow(allowed & ((slots != last_slot) | kept))
 
 
 def _axes(call: Call) -> Named:

@@ -48,6 +48,16 @@ def test_options_are_not_wrong_together_where_one_is_wrong_alone() -> None:
     assert found == Clue("fails", "alibi_slopes_lower_scores_by_distance", "slopes_argument")
 
 
+def test_what_a_reference_tells_without_any_mask_is_not_about_lengths() -> None:
+    found = failed("valid_lengths_count_the_keys")
+    for mask, cause in (("none", "scores_formula"), ("padding", "lengths")):
+        case = Case((2,), 3, 4, mask=mask).id
+        scalar = failed("agrees_with_scalar_reference", case=case, smallest=True)
+        clue = clue_of(found + scalar)
+        assert clue is not None
+        assert clue.cause == cause
+
+
 def test_failures_that_point_at_one_cause_are_not_many() -> None:
     found = failed("bias_is_added_to_scores", "bias_of_all_keys_hides_none", "large_bias_hides")
     found += failed("bias_gets_its_gradient", "key_given_again_equals_bias_of_log_2")
