@@ -55,7 +55,7 @@ _NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
 
 DEVIATIONS = {
     *("masks_combined_wrongly", "options_combined_wrongly", "mask_laid_elsewhere"),
-    *("values_changed", "hidden_keys_seen", "keys_unread", "rows_scaled", "bias_rescaled"),
+    *("values_changed", "hidden_keys_seen", "keys_unread", "rows_scaled", "bias_changed"),
     *("scores_scaled", "scores_by_key", "scores_by_distance", "scores_changed"),
 }
 """Mistakes that say how weights differ, and give no output: others come first."""

@@ -18,9 +18,9 @@ from attnbench.oracle.textbook import Stages, stages_of, textbook_output
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-_OPTIONS = ("scale", "softcap", "sinks", "alibi_slopes", "window_size", "is_causal")
 _MASKS = ("attn_mask", "valid_lens", "is_causal")
-_NEAR = {torch.float32: 3e-4, torch.float64: 3e-4}
+_OPTIONS = ("scale", "softcap", "sinks", "alibi_slopes", "window_size", *_MASKS)
+_NEAR = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Allowed error of a right output or weight by dtype, and the least weight that counts."""
 
 _HALF = 4e-2
@@ -32,7 +32,8 @@ def deviation(subject: Subject, module: nn.Module, inputs: Inputs) -> str | None
     stages = stages_of(inputs)
     if not stages.scores.numel() or float((stages.scores + stages.bias).abs().max()) > 20:
         return None
-    if _is_right(subject, module, inputs):
+    output, near = subject.output(module, inputs).cpu().double(), _near(inputs)
+    if _agree(output, stages.output, near):
         return None  # but for rounding
     blamed = _blamed(subject, module, inputs)
     if len(blamed) > 1:
@@ -42,20 +43,29 @@ def deviation(subject: Subject, module: nn.Module, inputs: Inputs) -> str | None
     shown = subject.weights(module, inputs)
     if shown is None or shown.shape != stages.weights.shape or not bool(shown.isfinite().all()):
         return None
-    return _Weights(inputs, stages, shown.detach().cpu().double()).deviation()
+    shown = shown.detach().cpu().double()
+    if not _agree(shown @ stages.finite_value, output, near):
+        return "values_changed"
+    name = _Weights(inputs, stages, shown).deviation()
+    is_bias = bool(blamed) and inputs.attn_mask is not None and inputs.attn_mask.is_floating_point()
+    return "bias_changed" if is_bias and name and name.startswith("scores") else name
 
 
 def _blamed(subject: Subject, module: nn.Module, inputs: Inputs) -> list[str]:
     """The options without which the call is right."""
-    off = {
-        name: None for name in (*_OPTIONS, *_MASKS) if getattr(inputs, name) not in (None, False)
-    }
-    others = {name: inputs.replace(**{name: name != "is_causal" and None}) for name in off}
+    off = {name: False if name == "is_causal" else None for name in _given(inputs)}
+    others = {name: inputs.replace(**{name: value}) for name, value in off.items()}
     if inputs.enable_gqa:
         count = inputs.query.shape[-3] // inputs.key.shape[-3]
         key, value = (t.repeat_interleave(count, -3) for t in (inputs.key, inputs.value))
         others["enable_gqa"] = inputs.replace(key=key, value=value, enable_gqa=False)
     return [name for name, other in others.items() if _is_right(subject, module, other)]
+
+
+def _given(inputs: Inputs) -> list[str]:
+    """The options that a call is given."""
+    values = {name: getattr(inputs, name) for name in _OPTIONS}
+    return [name for name, value in values.items() if value is not None and value is not False]
 
 
 def _is_right(subject: Subject, module: nn.Module, inputs: Inputs) -> bool:
@@ -82,8 +92,6 @@ class _Weights:
     def deviation(self) -> str | None:
         expected, allowed, near = self.stages.weights, self.stages.allowed, _near(self.inputs)
         is_wide = near < _HALF
-        if _agree(self.shown, expected, near):
-            return "values_changed" if is_wide else None
         if bool((self.shown < -near).any()):
             return None
         extra = (self.shown > near) & ~allowed & allowed.any(-1, keepdim=True)
@@ -91,19 +99,18 @@ class _Weights:
         if bool((extra | lost).any()):
             return self._other_keys(extra, lost)
         told = (expected > near) & (self.shown > 0)
-        gaps = (self.shown / expected).log().masked_fill(~told, math.nan) / (30 * near)
+        gaps = (self.shown / expected).log().masked_fill(~told, math.nan) / (10 * near)
         if _is_small(gaps - gaps.nanmean(-1, keepdim=True)):
-            return "rows_scaled" if is_wide else None
+            sums = self.shown.sum(-1), expected.sum(-1)
+            return "rows_scaled" if is_wide and not _agree(*sums, near) else None
         return next((name for name, fits in _KINDS.items() if fits(self, gaps)), "scores_changed")
 
     def _other_keys(self, extra: Tensor, lost: Tensor) -> str | None:
         """The part that does not leave the keys that it should."""
-        if bool(lost.any()) and self.inputs.attn_mask is None and self.inputs.valid_lens is None:
+        given = [name for name in _given(self.inputs) if name in (*_MASKS, "window_size")]
+        if bool(lost.any()) and not given:
             return "keys_unread"
-        given = [
-            n for n in (*_MASKS, "window_size") if getattr(self.inputs, n) not in (None, False)
-        ]
-        if given != ["attn_mask"] and given != ["valid_lens"]:
+        if given not in (["attn_mask"], ["valid_lens"]):
             return None
         if bool(extra.any()) and bool(lost.any()):
             return "mask_laid_elsewhere"
@@ -122,17 +129,7 @@ def _is_constant(gaps: Tensor, axes: tuple[int, ...]) -> bool:
 
 def _by_score(weights: _Weights, gaps: Tensor) -> bool:
     """Whether the gaps are multiples of the scores, by one factor for each head."""
-    return _is_multiple(weights.stages.scores, gaps)
-
-
-def _by_bias(weights: _Weights, gaps: Tensor) -> bool:
-    mask = weights.inputs.attn_mask
-    is_bias = mask is not None and mask.is_floating_point()
-    return is_bias and _is_multiple(weights.stages.bias, gaps)
-
-
-def _is_multiple(terms: Tensor, gaps: Tensor) -> bool:
-    terms = terms.masked_fill(gaps.isnan(), math.nan)
+    terms = weights.stages.scores.masked_fill(gaps.isnan(), math.nan)
     terms = terms - terms.nanmean(-1, keepdim=True)
     gaps = gaps - gaps.nanmean(-1, keepdim=True)
     squares = terms.square().nansum((-2, -1), keepdim=True)
@@ -155,7 +152,6 @@ def _by_distance(weights: _Weights, gaps: Tensor) -> bool:
 
 _KINDS: dict[str, Callable[[_Weights, Tensor], bool]] = {
     "scores_scaled": _by_score,
-    "bias_rescaled": _by_bias,
     "scores_by_key": _by_key,
     "scores_by_distance": _by_distance,
 }

@@ -175,7 +175,7 @@ def _answers(
             continue
         with contextlib.suppress(Exception, SystemExit):  # refusals and errors say nothing here
             module, inputs = subject.build(case)
-            for call_inputs in (inputs, *_grouped(subject, case, inputs)):
+            for call_inputs in (inputs, *_with_options(subject, case, inputs)):
                 answer = subject.output(module, call_inputs)
                 yield compared(subject, module, call_inputs, answer)
 
@@ -199,9 +199,11 @@ def _margin(call: Call, eps: float) -> float:
     return share * float(call.stages.finite_value.abs().amax())
 
 
-def _grouped(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inputs]:
-    """The same call with grouped heads."""
+def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inputs]:
+    """The same call with a soft cap, and with grouped heads."""
     mask = inputs.attn_mask
+    if "softcap" in subject.accepts and case.mask in ("none", "padding"):
+        yield inputs.replace(softcap=0.5)
     shared = mask is None or mask.dim() < 3 or mask.shape[-3] == 1
     if "enable_gqa" in subject.accepts and len(case.lead) > 1 and case.kv_len <= 16 and shared:
         heads = inputs.query.repeat_interleave(2, dim=-3)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.mutants import MUTANTS
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -14,6 +15,8 @@ import attnbench
 from attnbench.adapters import flash, sdpa
 from attnbench.checking.cause.witnesses import explanations
 from attnbench.subject.lookup import resolve
+
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
 
 def softmax(scores: Tensor) -> Tensor:
@@ -84,7 +87,14 @@ def of_halves(merge: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
             ),
             "value_wrong",
         ),
+        (attention(change_value=lambda value: value.flip(-1)), "value_wrong"),
         (attention(change_mask=lambda mask: mask.roll(1, -2)), "mask_misplaced"),
+        (
+            attention(
+                change_mask=lambda mask: mask if mask.dtype == torch.bool else mask.bfloat16()
+            ),
+            "floating_mask",
+        ),
         (
             attention(change_mask=lambda mask: mask if mask.dtype == torch.bool else mask / 2),
             "floating_mask",
@@ -149,6 +159,11 @@ def test_what_takes_half_types_alone_is_not_taken_to_lose_precision() -> None:
     assert causes == {None, "order_of_keys"}
     (subject,) = resolve(flash(in_halves(lambda scores: scores), name="right"))
     assert explanations(subject) == ()
+
+
+def test_the_last_key_that_is_lost_from_ranges_alone_is_named() -> None:
+    (subject,) = resolve(BY_NAME["range_one_too_short"].spec)
+    assert explanations(subject)[:1] == ("last_open_key_lost",)
 
 
 class Halved(torch.autograd.Function):

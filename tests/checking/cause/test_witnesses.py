@@ -29,7 +29,6 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
         ("mask_never_applied", "all_masks_ignored"),
         ("causal_top_left", "causality_top_left"),
         ("length_one_too_long", "length_one_too_long"),
-        ("range_one_too_short", "last_open_key_lost"),
         ("empty_row_gives_the_mean", "empty_rows_mean"),
         ("scale_missing", "scale_missing"),
         ("grouped_heads_tiled", "groups_tiled"),
