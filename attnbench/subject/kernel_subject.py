@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from attnbench.cases.case import Case
 from attnbench.specs import KernelSpec, ScoringSpec
@@ -20,8 +19,6 @@ class KernelSubject(ScoringSubject):
     Args:
         computes: the scoring function that it computes.
     """
-
-    kind: ClassVar[str] = "kernel"
 
     spec: KernelSpec
     computes: ScoringSpec

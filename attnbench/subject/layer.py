@@ -46,7 +46,6 @@ _REGIMES = ("normal", "equal_keys")
 class LayerSubject(Subject):
     """A layer, with its options; ``spec`` is a :class:`attnbench.LayerSpec`."""
 
-    kind: ClassVar[str] = "layer"
     size_count: ClassVar[int] = 1
     usual: ClassVar[Mapping[str, Any]] = LAYER_DEFAULTS
     least_eps: ClassVar[float] = torch.finfo(torch.float32).eps

@@ -20,7 +20,6 @@ from attnbench.subject.tensors import Inputs
 class MechanismSubject(Subject):
     """A mechanism, with its options."""
 
-    kind: ClassVar[str] = "mechanism"
     size_count: ClassVar[int] = 3
 
     spec: MechanismSpec

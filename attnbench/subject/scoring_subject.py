@@ -18,7 +18,6 @@ from attnbench.subject.tensors import Inputs
 class ScoringSubject(Subject):
     """A scoring function, with its options."""
 
-    kind: ClassVar[str] = "scoring"
     size_count: ClassVar[int] = 2
 
     spec: ScoringSpec | KernelSpec

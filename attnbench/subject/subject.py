@@ -39,9 +39,6 @@ class Subject(ABC):
         address: address by which it is found, and it alone.
     """
 
-    kind: ClassVar[str]
-    """``"scoring"``, ``"kernel"``, ``"mechanism"`` or ``"layer"``."""
-
     size_count: ClassVar[int]
     """How many of ``query_size, key_size, value_size`` its ``make`` takes."""
 
@@ -56,6 +53,11 @@ class Subject(ABC):
     name: str
     spec: Spec
     address: Address
+
+    @property
+    def kind(self) -> str:
+        """``"scoring"``, ``"kernel"``, ``"mechanism"`` or ``"layer"``."""
+        return self.spec.kind
 
     @property
     def options(self) -> Mapping[str, Any]:
