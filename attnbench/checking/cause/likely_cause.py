@@ -47,18 +47,13 @@ _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths
 
 _DECISIVE = ("nan_result", "extra_keys_share", "unwritten_read", "special_case")
 _NARROW = "half_precision"
+_OF_SCORES = (None, _NARROW, "log_sum", "stored_scales")
+"""Causes of specific invariants that other scores violate as well."""
+
 _STATE = "calls_leave_no_trace"
 """What fails this has another cause than rounding, and other calls go wrong by it."""
 _NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
 """With the general ones, these point at half precision if they fail with half types only."""
-
-
-DEVIATIONS = {
-    *("masks_combined_wrongly", "options_combined_wrongly", "mask_laid_elsewhere"),
-    *("values_changed", "hidden_keys_seen", "keys_unread", "rows_scaled", "bias_changed"),
-    *("scores_scaled", "scores_by_key", "scores_by_distance", "scores_changed"),
-}
-"""Mistakes that say how weights differ, and give no output: others come first."""
 
 
 @dataclass(frozen=True)
@@ -130,19 +125,23 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     if KEEPS_CONTRACT in failures:  # any other call fails as the contract's does
         return None
     wide = {n: failure for n, failure in failures.items() if not fails_narrow(failure)}
-    return _clue_in_table(wide, failures) or _clue_in_table(failures, failures)
+    return _clue_in_table(wide or failures, failures)  # half types lose nothing in wide ones
 
 
 def _mistakes(failures: Mapping[str, Failure]) -> tuple[list[str], list[str]]:
     """The mistakes that give the output, and those that only say how weights deviate.
 
-    What a specific invariant is about is more than how weights deviate where it fails.
+    These say nothing where a function contradicts itself, as with another layout, and in a failure
+    of a specific invariant, which is about more.
     """
-    specific = dict(known_causes()["specific"])
+    causes = known_causes()
+    specific, others = dict(causes["specific"]), {*causes["accepts"], *causes["with_options"]}
+    others |= {n for n, cause in specific.items() if cause in _OF_SCORES}
+    wide = {name for name, failure in failures.items() if not fails_narrow(failure)}
     made = [(n, mistake_of(name)) for n, f in failures.items() for name in f.mistakes[:1]]
-    exact = [name for _, name in made if name not in DEVIATIONS]
-    deviating = [name for n, name in made if name in DEVIATIONS and n not in specific]
-    return exact, deviating
+    exact = [name for _, name in made if name not in causes["deviations"]]
+    told = [name for n, name in made if name in causes["deviations"] and n not in specific]
+    return exact, [] if wide & specific.keys() - others else told
 
 
 def _made(mistakes: list[str]) -> Clue | None:

@@ -30,7 +30,9 @@ _HALF = 4e-2
 def deviation(subject: Subject, module: nn.Module, inputs: Inputs) -> str | None:
     """The name of what is wrong at a call whose output is wrong; ``None`` if nothing tells."""
     stages = stages_of(inputs)
-    if not stages.scores.numel() or float((stages.scores + stages.bias).abs().max()) > 20:
+    if inputs.dropout_p or not stages.scores.numel():
+        return None
+    if float((stages.scores + stages.bias).abs().max()) > 20:
         return None
     output, near = subject.output(module, inputs).cpu().double(), _near(inputs)
     if _agree(output, stages.output, near):
@@ -44,8 +46,8 @@ def deviation(subject: Subject, module: nn.Module, inputs: Inputs) -> str | None
     if shown is None or shown.shape != stages.weights.shape or not bool(shown.isfinite().all()):
         return None
     shown = shown.detach().cpu().double()
-    if not _agree(shown @ stages.finite_value, output, near):
-        return "values_changed"
+    if not _agree(shown @ stages.finite_value, output, near):  # or else another head's value too
+        return "values_changed" if _agree(shown, stages.weights, near) else None
     name = _Weights(inputs, stages, shown).deviation()
     is_bias = bool(blamed) and inputs.attn_mask is not None and inputs.attn_mask.is_floating_point()
     return "bias_changed" if is_bias and name and name.startswith("scores") else name

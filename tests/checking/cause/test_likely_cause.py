@@ -58,6 +58,25 @@ def test_what_a_reference_tells_without_any_mask_is_not_about_lengths() -> None:
         assert clue.cause == cause
 
 
+def test_how_weights_deviate_says_nothing_where_a_function_contradicts_itself() -> None:
+    found = failed("agrees_with_scalar_reference", mistakes=("scores_by_key",))
+    assert clue_of(found) == Clue("makes", "scores_by_key", "order_of_keys")
+    options = failed("softcap_bounds_scores")
+    assert clue_of(found + options) == Clue("makes", "scores_by_key", "order_of_keys")
+    assert clue_of(found + failed("layouts_agree")) == Clue("fails", "layouts_agree", "layout")
+
+
+def test_what_fails_in_wide_dtypes_too_is_not_lost_by_half_types() -> None:
+    wide, half = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("float32", "float16"))
+    found = failed("finite_at_extremes", case=half, smallest=True)
+    assert clue_of(found) == Clue("fails", "finite_at_extremes", "half_precision")
+    found += failed("weights_are_not_negative", case=wide, smallest=True)
+    assert clue_of(found) is None
+    found = failed("finite_at_extremes", case=half, smallest=True)
+    found += failed("masked_slots_are_inert", case=wide, smallest=True)
+    assert clue_of(found) == Clue("fails", "masked_slots_are_inert", "hidden_slots_reach")
+
+
 def test_failures_that_point_at_one_cause_are_not_many() -> None:
     found = failed("bias_is_added_to_scores", "bias_of_all_keys_hides_none", "large_bias_hides")
     found += failed("bias_gets_its_gradient", "key_given_again_equals_bias_of_log_2")

@@ -87,7 +87,6 @@ def of_halves(merge: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
             ),
             "value_wrong",
         ),
-        (attention(change_value=lambda value: value.flip(-1)), "value_wrong"),
         (attention(change_mask=lambda mask: mask.roll(1, -2)), "mask_misplaced"),
         (
             attention(
@@ -188,3 +187,17 @@ def test_all_inputs_whose_gradient_is_wrong_are_named() -> None:
     )
     (outcome,) = report.outcomes
     assert outcome.diagnosis == "a gradient is missing or wrong: that by query and key"
+
+
+def test_an_output_with_dropout_is_not_held_against_one_without() -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0) -> Tensor:
+        weights = softmax((query * query.shape[-1] ** -0.5) @ key.mT)
+        if dropout_p:
+            weights = torch.dropout(Halved.apply(weights), dropout_p, True)
+        return weights @ value
+
+    names = ["gradients_are_right_with_dropout"]
+    report = attnbench.check(sdpa(attend, name="dropped"), profile="quick", invariants=names)
+    (outcome,) = report.outcomes
+    assert outcome.failure is not None
+    assert outcome.failure.cause == "dropout_gradient"
