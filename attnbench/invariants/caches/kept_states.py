@@ -42,7 +42,7 @@ def kept_states(player: Player, found: FoundError) -> str:
     for step in before:
         player.play(step)
     track = player.tracks[last.track]
-    if last.kind != "append" or track.mask is not None or "source" in player.subject.accepts:
+    if last.kind != "append" or track.mask is not None:
         return ""
     past, count = track.seen.shape[1], last.count
     tokens = torch.cat([track.seen, player.chunk(len(track.seen), count + 1)], 1)
@@ -52,7 +52,7 @@ def kept_states(player: Player, found: FoundError) -> str:
         return ""
     if not calls.is_right(one, past, count):
         if not past or not calls.is_right(calls.of_one(0), 0, past + count):
-            return ""  # another program tells what is wrong with a new cache
+            return calls.slots_of_a_token()  # else another program tells what is wrong
         left = calls.left_by_the_last(track.cache, past, count)
         return left + calls.parted(past, count)
     return calls.left_before(track.cache, one, past, count, in_words(tuple(before)))
@@ -85,6 +85,20 @@ class _Calls:
         expected = self.stage.expected(self.tokens[:, : past + count])[:, past:]
         gap = (self.after(cache, past, count)[0] - expected).double().abs().nan_to_num(torch.inf)
         return float(gap.amax()) <= max(floor_of(self.stage.subject, expected), self.gap / 8)
+
+    def slots_of_a_token(self) -> str:
+        """A sentence on tensors to which each token adds more than one slot."""
+        after = [dict(tensors_of(self.of_one(count))) for count in (1, 2)]
+        found: dict[int, list[str]] = {}
+        for place in after[0].keys() & after[1].keys():
+            one, two = (tensors[place].shape for tensors in after)
+            slots = [a for a, b in zip(one, two, strict=False) if b == 2 * a > 2]
+            if len(one) == len(two) and len(slots) == 1 and sum(map(int.__ne__, one, two)) == 1:
+                found.setdefault(slots[0], []).append(place)
+        texts = [
+            f"{count} slots to {' and '.join(sorted(names))}" for count, names in found.items()
+        ]
+        return f"\n  each token adds {' and '.join(texts)}" if texts else ""
 
     def left_before(self, held: Any, one: Any, past: int, count: int, words: str) -> str:
         """The tensor that makes the last call wrong, which is right with the cache of one call."""
@@ -147,9 +161,9 @@ class _Calls:
                 continue
             is_part = _gap(last, moves) > _PARTED >= _gap(step.output, other.output)
             if not is_part and _gap(step.output, last) > _PARTED:
-                before = lines[: places[0]]
-                left_out = [line for line in before if line not in own and " at " in line]
-                only = f", without {left_out[-1]}" if left_out else ""
+                before = [o for o in whole[: places[0]] if o.where and o.line not in own]
+                fed = [o.line for o in before if past + count in o.output.shape]
+                only = f", without {fed[-1]}" if fed else ""
                 return f"\n  first in {step.line}{only}"
         return ""
 

@@ -86,7 +86,8 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError, *, known: bool = F
         return f"\n  token {sights.place} depends on {of_source}"
     if sights.in_calls == sights.in_one and (longer := _behind_more(stage, judged, found)):
         more = _sights(stage, judged, longer)
-        if more is not None and more.in_calls != more.in_one:
+        is_later = len(longer.steps) > 2  # else its first call is wrong already
+        if is_later and more is not None and more.in_calls != more.in_one:
             sights, cut = more, f"cut as {longer.steps[1].count} + {longer.steps[2].count}, "
     where = "alone" if judged == "alone" else "in one call"
     return f"\n  {cut}token {sights.place} depends on " + (
@@ -240,10 +241,10 @@ def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
     *before, last = found.steps
     if judged != "split" or all(step.kind != "append" for step in before):
         return ""
-    remark = ", though not in calls of two tokens: a call of one is computed in another way"
+    remark = ", though in a call of two tokens it is right"
     others = [replace(last, count=2)]
     if last.count > 1:
-        remark = ", though not one token at a time: a call of several is computed in another way"
+        remark = ", though one token at a time it is right"
         others = [replace(last, count=1)] * last.count
     return remark if played(stage, judged, (*before, *others)) is None else ""
 

@@ -21,7 +21,9 @@ class Layer(nn.Module):
 
     def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
         batch, length, _ = hidden.shape
-        is_new = cache is None or not cache["key"].shape[1]
+        is_new, copies = cache is None or not cache["key"].shape[1], 1
+        if self.mistake == "twice" and cache is not None:
+            copies = 2
         cache = new(self, batch) if cache is None else cache
         mixed = hidden
         if self.mistake != "skipped" or length > 1:
@@ -35,20 +37,24 @@ class Layer(nn.Module):
             key, value = key.repeat(1, 2, 1), value.repeat(1, 2, 1)
         if self.mistake == "turned" and not is_new:
             query = query.flip(-1)
-        cache["key"] = key = torch.cat([cache["key"], key], 1)
-        cache["value"] = value = torch.cat([cache["value"], value], 1)
+        for _ in range(copies):
+            key = torch.cat([cache["key"], key], 1)
+            value = torch.cat([cache["value"], value], 1)
+            cache["key"], cache["value"] = key, value
         cache["sum"] = cache["sum"] + hidden.sum(1) * (1 if is_new or self.mistake != "sum" else 2)
         ahead = torch.ones(length, key.shape[1]).triu(key.shape[1] - length + 1).bool()
         weights = (query @ key.mT).masked_fill(ahead, -torch.inf).softmax(-1)
         sums = cache["sum"][:, None] - hidden.sum(1, keepdim=True) + hidden.cumsum(1)
-        return weights @ value + 0.1 * sums
+        far = (hidden @ cache["far"].mT).softmax(-1) @ torch.arange(3.0).to(query)[:, None]
+        return weights @ value + 0.1 * sums + far
 
 
 def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
     weight: Any = module.qkv.weight
     slots = {name: weight.new_zeros(batch_size, 0, weight.shape[1]) for name in ("key", "value")}
     last = weight.new_zeros(batch_size, 1, weight.shape[1])
-    return {**slots, "last": last, "sum": last[:, 0]}
+    far = torch.linspace(-1, 1, 3 * weight.shape[1]).to(weight).reshape(1, 3, -1)
+    return {**slots, "last": last, "sum": last[:, 0], "far": far.repeat(batch_size, 1, 1)}
 
 
 def told(mistake: str) -> str:
@@ -82,6 +88,7 @@ def told(mistake: str) -> str:
             "after the call on 1 token, cache['key'] and cache['value'] are of the shape (1, 3, 8),"
             " after one call on 2 tokens (1, 2, 8)",
         ),
+        ("twice", "each token adds 2 slots to cache['key'] and cache['value']"),
         ("sum", "after the call on 1 token, cache['sum'] (1, 8) is not what one call on 2 tokens"),
     ],
 )
@@ -89,11 +96,12 @@ def test_the_tensor_that_is_wrong_is_named(mistake: str, sentence: str) -> None:
     found = told(mistake)
     assert sentence in found
     assert "a state that is not gone on from" not in found
+    assert "does not read cache['far']" not in found  # keys that softmax compares are read
 
 
 def test_the_operation_of_the_last_call_that_goes_wrong_is_named() -> None:
-    assert "first in bmm at test_kept_states.py:42: weights = (query @ key.mT)" in told("turned")
-    assert ", without add at test_kept_states.py:28: mixed = hidden + torch.cat" in told("skipped")
+    assert "first in bmm at test_kept_states.py:46: weights = (query @ key.mT)" in told("turned")
+    assert ", without add at test_kept_states.py:30: mixed = hidden + torch.cat" in told("skipped")
 
 
 def test_nothing_is_told_of_a_right_layer() -> None:

@@ -78,8 +78,8 @@ def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
             (),
             "+ 1, token 3 depends on tokens 0 and 3; in one call it depends on tokens 0 to 3",
         ),
-        (ScaledInSteps, (), "a call of one is computed in another way"),
-        (ScaledInChunks, (), "a call of several is computed in another way"),
+        (ScaledInSteps, (), "though in a call of two tokens it is right"),
+        (ScaledInChunks, (), "though one token at a time it is right"),
         (
             Crossing,
             ("source",),
