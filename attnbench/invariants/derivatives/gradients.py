@@ -98,7 +98,7 @@ def _own_backwards(node: Any) -> set[str]:
         left += [before for before, _ in one.next_functions]
         function = getattr(one, "_forward_cls", None)
         if function is not None and function.__module__.split(".")[0] != "torch":
-            code = function.backward.__code__
+            code = function.forward.__code__  # its backward may be wrapped
             found.add(f"{function.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})")
     return found
 

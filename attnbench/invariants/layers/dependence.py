@@ -92,7 +92,7 @@ def later_tokens_are_invisible(layer: LayerCase) -> None:
             f"without the tokens from {own} on, output",
             "the output with them",
             allowed=lambda: layer.rounding[:, :own],
-            cause="layer_total_counts",
+            cause=("layer_total_counts", "layer_future")[sees_the_future(layer.subject, "none")],
         )
 
 

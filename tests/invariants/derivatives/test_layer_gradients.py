@@ -55,7 +55,7 @@ def told(how: str) -> str:
 def test_a_gradient_that_is_off_by_one_in_a_hundred_is_found_with_its_backward() -> None:
     found = told("scaled")
     assert "wrong by hidden, value.weight; right by query.weight, key.weight" in found
-    assert "its graph has a backward of its own: Scaled (test_layer_gradients.py:2" in found
+    assert "its graph has a backward of its own: Scaled (test_layer_gradients.py:17" in found
 
 
 def test_the_parameter_whose_gradient_is_cut_off_is_named() -> None:

@@ -151,6 +151,19 @@ def test_a_table_that_is_read_elsewhere_at_each_length_is_no_scale() -> None:
     assert "may follow the number" not in str(report)
 
 
+class SumOfLater(Linear):
+    """The sum of a token and those behind it, of which a norm leaves nothing but a constant."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        normed = nn.functional.layer_norm(hidden, hidden.shape[-1:]) + 1
+        return super().forward(hidden) + normed.flip(1).cumsum(1).flip(1)
+
+
+def test_later_tokens_that_only_their_number_shows_at_one_feature_are_told_as_such() -> None:
+    report = checked(SumOfLater, "later_tokens_are_invisible", causal=True)
+    assert cause(report) == "layer_future"
+
+
 class OverTheSequence(Linear):
     def forward(self, hidden: Tensor) -> Tensor:
         mean, deviation = hidden.mean(1, keepdim=True), hidden.std(1, False, keepdim=True)
