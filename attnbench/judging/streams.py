@@ -96,10 +96,6 @@ class Stream:
         self.pools: list[list[Tensor]] = []
         self._drawn: list[Tensor] = []
 
-    @property
-    def _reflexive(self) -> bool:
-        return self.places[1] == 0
-
     def by_heads(self, output: Tensor) -> Tensor:
         """An output of the callee as ``(B, H, L, Ev)``."""
         return output.transpose(1, 2) if self.turned and output.dim() == 4 else output
@@ -139,9 +135,10 @@ class Stream:
         self.pools = self.pools or self._pools(generator)
         place = int(torch.randint(len(_REGIMES), (), generator=generator))
         size = _QUERIES.get(self.scores, 1.0) if self.scores else _REGIMES[place]
-        size = min(size, 0.5) if self._reflexive else size  # or a row attends to itself
+        reflexive = self.places[1] == 0
+        size = min(size, 0.5) if reflexive else size  # or a row attends to itself
         made = []
-        sizes = (size, size if self._reflexive else 1.0, 1.0)
+        sizes = (size, size if reflexive else 1.0, 1.0)
         for pool, scale, layout in zip(self.pools, sizes, self.layouts, strict=True):
             base = pool[int(torch.randint(len(pool), (), generator=generator))]
             factors = torch.rand(base.shape[-1], generator=generator) + 0.5

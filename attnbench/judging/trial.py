@@ -32,7 +32,7 @@ _CALLS_AFTER = 28
 """Calls after all that is timed."""
 _MOST_S = 30.0
 """Seconds of calls of shapes that came before, after which no more are made at first."""
-_KEPT, _BETWEEN, _REPEATED, _WHOLE = 24, 0.3, 0.15, 0.25
+_KEPT, _BETWEEN, _REPEATED, _WHOLE = 24, 0.18, 0.15, 0.25
 """Shapes that come again; how often one does, with the same values, and is compared as a whole."""
 _REFUSED = 6
 MOST_FAILURES = 5
@@ -89,7 +89,7 @@ class Trial:
             proxy, subject = self._subject(style, described, conventions)
             self.caller = Caller(self.cell, self.cell_of, proxy.names, self.hidden)
             wrong = self._wrong_answer(proxy, subject)
-            self._check(subject, profile, invariants)
+            self._check(subject, profile, invariants, calls=wrong is None)
             if self.cell.refused is not None:
                 raise self.cell.refused
             if wrong is not None:
@@ -170,7 +170,8 @@ class Trial:
                 stream.draw()
             self.caller.call(stream, whole=self.hidden.random() < _WHOLE)
 
-    def _check(self, subject: Any, profile: str, invariants: Sequence[Any]) -> None:
+    def _check(self, subject: Any, profile: str, invariants: Sequence[Any], *, calls: bool) -> None:
+        """Run invariants, each followed by a call of the judge's own if there are to be calls."""
         found = outcomes_of(
             subject,
             [one for one in invariants if "mechanism" in one.kinds],
@@ -182,8 +183,12 @@ class Trial:
         for outcome in found:
             self.outcomes.append(outcome)
             failed = sum(one.status not in ("passed", "skipped") for one in self.outcomes)
-            if failed == MOST_FAILURES or (self.cell is not None and self.cell.refused is not None):
+            assert self.caller is not None
+            if failed == MOST_FAILURES or self.caller.cell.refused is not None:
                 return
+            if calls and outcome.status == "passed":
+                self._calls_again(1)
+                self.caller.settle()
 
     def _timed(self, bench: BenchCase, proxy: Proxy) -> Row:
         case = bench.case.replace(seed=self.chance.getrandbits(31))
