@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import pytest
 from attnbench_zoo.twins.attention import ATTENTION
 
 from attnbench import Case, MechanismSpec, Outcome
@@ -15,7 +17,7 @@ from attnbench.registry.discovery import call_hooks
 from attnbench.specs import Invariant, KernelSpec, ScoringSpec
 from attnbench.subject.lookup import resolve
 
-__all__ = ["assert_tells_apart", "by_name", "case_of", "mutant", "run"]
+__all__ = ["assert_tells_apart", "by_name", "case_of", "further_are_long", "mutant", "run"]
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec
 
@@ -24,6 +26,15 @@ def by_name(*topics: ModuleType) -> dict[str, Invariant]:
     """The invariants of some topics."""
     specs = [spec for topic in topics for spec in call_hooks(topic)]
     return {spec.name: spec for spec in specs if isinstance(spec, Invariant)}
+
+
+def further_are_long(kinds: Mapping[str, Any]) -> list[Any]:
+    """Names as parameters of a test; all but the first of a kind are for ``tox -e long``."""
+    first = {kind: name for name, kind in reversed(kinds.items())}
+    return [
+        pytest.param(name, marks=() if first[kind] == name else pytest.mark.long)
+        for name, kind in kinds.items()
+    ]
 
 
 def run(

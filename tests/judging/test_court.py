@@ -3,7 +3,6 @@
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +14,7 @@ from attnbench.judging.court import Court
 from attnbench.judging.decision import REFUSALS, RefusedError
 from attnbench.judging.entry import Limits
 from tests.cli_runs import run
+from tests.invariant_runs import further_are_long
 
 HERE = Path(__file__).parent
 CHEATS = HERE / "cheats"
@@ -184,13 +184,8 @@ OUTCOMES = {
 """For each cheat the refusals, or other verdicts, that answer it, whatever is drawn."""
 
 
-def cheats() -> Iterator[Any]:
-    """All cheats; the first of a file that has its outcomes is tried in every run of the tests."""
-    met = set()
-    for cheat, outcomes in OUTCOMES.items():
-        kind = cheat.split(":")[0], frozenset(outcomes)
-        yield pytest.param(cheat, marks=pytest.mark.long if kind in met else ())
-        met.add(kind)
+KINDS = {cheat: (cheat.split(":")[0], frozenset(met)) for cheat, met in OUTCOMES.items()}
+"""The file of each cheat, and its outcomes."""
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +210,7 @@ def test_every_cheat_has_an_expected_outcome() -> None:
     )
 
 
-@pytest.mark.parametrize("cheat", list(cheats()))
+@pytest.mark.parametrize("cheat", further_are_long(KINDS))
 def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     found = court.judge(str(CHEATS / cheat), style="sdpa", invariants=FEW, seed=SEED)

@@ -28,9 +28,10 @@ from attnbench.invariants.caches.program import Program, legalised, steps
 from attnbench.invariants.caches.program_drawing import keep, shrunk, stored
 from attnbench.invariants.layers import cache_operations, padding, splits
 from attnbench.subject.lookup import resolve
-from tests.invariant_runs import by_name
+from tests.invariant_runs import by_name, further_are_long
 
 INVARIANTS = by_name(cache_operations, splits)
+HERE = {name: killer for name, killer in KILLERS.items() if killer in INVARIANTS}
 
 
 def outcome(spec: LayerSpec, invariant: str) -> attnbench.Outcome:
@@ -49,7 +50,7 @@ def test_a_right_cache_is_not_accused(name: str, invariant: str) -> None:
 
 
 @pytest.mark.mutants
-@pytest.mark.parametrize("name", [n for n, killer in KILLERS.items() if killer in INVARIANTS])
+@pytest.mark.parametrize("name", further_are_long(HERE))
 def test_one_mistake_has_one_name(name: str) -> None:
     failed = [i for i in INVARIANTS if outcome(BROKEN[name], i).status == "failed"]
     if name == "rolls_early":  # a crop brings back what the ring has lost
@@ -58,7 +59,12 @@ def test_one_mistake_has_one_name(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["positions_restart", "keeps_the_buffer", "selects_both_ways"])
+@pytest.mark.parametrize(
+    "name",
+    further_are_long(
+        dict.fromkeys(("positions_restart", "keeps_the_buffer", "selects_both_ways"), "script")
+    ),
+)
 def test_a_failure_prints_a_short_script_that_was_run(name: str, tmp_path: Path) -> None:
     report = attnbench.check(BROKEN[name], profile="quick", invariants=[KILLERS[name]])
     (found,) = report.outcomes

@@ -67,7 +67,7 @@ def fills_memory_by_children(query, key, value, attn_mask=None, is_causal=False)
 
 def fills_the_disk(query, key, value, attn_mask=None, is_causal=False):
     for number in range(10_000):
-        with open(f"{os.environ['TMPDIR']}/{number}", "wb") as file:
+        with open(f"{os.environ['TMPDIR']}/{number}", "ab") as file:
             file.write(bytes(1 << 26))
 
 
