@@ -31,6 +31,7 @@ from attnbench.judging.process_account import (
     alive,
     ending,
     resident_bytes,
+    stopped,
     tree,
 )
 from attnbench.judging.scratch_folder import ScratchFolder
@@ -39,8 +40,6 @@ from attnbench.judging.shared_bytes import SharedBytes, same_bytes
 _MESSAGE = 1 << 18
 _LOOK_S = 0.25
 _STOP_S = 5.0
-_AT_ONCE = 20
-"""How often it is looked at without waiting; to stop takes some microseconds."""
 _STILL_S = 5e-4
 """Most seconds that it may compute between an answer and a request, on its way to a stop."""
 
@@ -121,8 +120,7 @@ class Confined:
             tensors: arguments by position.
             keywords: others; those that are tensors are written too.
             callee: which of the callees.
-            back: change the given tensors as the candidate changed its inputs, as a call in this
-                process would.
+            back: change the given tensors as the candidate changed its inputs.
 
         Raises:
             RefusedError: it broke a rule; the process is of no more use.
@@ -269,13 +267,7 @@ class Confined:
     def _freeze(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGSTOP)
-        patience = Patience(self.pid, self._clock)
-        pid = status = tries = 0
-        while not pid and (not tries or tries % 100 or patience.spent() < _STOP_S):
-            if tries > _AT_ONCE:  # let it run, where it waits for this core
-                time.sleep(1e-5 if tries < 100 else 1e-3)
-            pid, status = os.waitpid(self.pid, os.WUNTRACED | os.WNOHANG)
-            tries += 1
+        pid, status = stopped(self.pid, Patience(self.pid, self._clock), _STOP_S)
         if pid and not os.WIFSTOPPED(status):
             self.pid = 0
             raise RefusedError("ended", ending(status))
@@ -283,8 +275,7 @@ class Confined:
             raise RefusedError("hung", f"it did not stop within {_STOP_S:g} s after its answer")
 
     def _check_alone(self) -> None:
-        others = list(filter(alive, tree(self.pid)[1:]))
-        if others:
+        if others := list(filter(alive, tree(self.pid)[1:])):
             raise RefusedError("left_processes", f"{len(others)} besides its own")
 
     def _end(self) -> str:

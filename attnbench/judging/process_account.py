@@ -13,6 +13,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _OPEN = {"x86_64": 298, "aarch64": 241}
 _SOFTWARE, _TASK_CLOCK, _SIZE = 1, 1, 112
 _INHERITED, _USER_ONLY = 1 << 1, 1 << 5 | 1 << 6
+_AT_ONCE = 20
+"""How often a child is looked at without waiting; to stop takes some microseconds."""
 
 
 def tree(pid: int) -> list[int]:
@@ -153,3 +155,14 @@ class Patience:
             self._idle += now - self._looked
         self._looked = now
         return self._clock.seconds() - self._begun + self._idle
+
+
+def stopped(pid: int, patience: Patience, most_s: float) -> tuple[int, int]:
+    """Wait until a child has stopped or ended: its process id, 0 if it did not, and its status."""
+    found = status = tries = 0
+    while not found and (not tries or tries % 100 or patience.spent() < most_s):
+        if tries > _AT_ONCE:  # let it run, where it waits for this core
+            time.sleep(1e-5 if tries < 100 else 1e-3)
+        found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
+        tries += 1
+    return found, status
