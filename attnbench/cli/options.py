@@ -144,17 +144,23 @@ def parse_targets(
             or a call without a style.
     """
     if not targets and (style is not None or conventions or call):
-        raise UsageError("--as, --call and --convention describe a target, but none is named.")
+        raise UsageError(
+            "--as, --call and --convention describe a target, but none is named; add one."
+        )
     values = dict(parse_convention(text) for text in conventions or ())
     addresses = [parse_address(target).called(style, values) for target in targets or ()]
     if call is not None:
-        addresses = [replace(one, style=_style_with(call, one.style)) for one in addresses]
+        addresses = [with_call(address, call) for address in addresses]
     return addresses or None
 
 
-def _style_with(call: str, style: str | None) -> str:
-    """A style followed by the names of a call, as an address spells both."""
-    signature = re.fullmatch(r"\s*\w+(\([^()]*\))\s*", call)
+def with_call(address: Address, call: str) -> Address:
+    """An address whose style is followed by the names of a call.
+
+    Raises:
+        UsageError: it names no style, or the call already, or this is none.
+    """
+    signature, style = re.fullmatch(r"\s*\w+(\([^()]*\))\s*", call), address.style
     if style is None:
         problem = "it describes the call of a style, but --as names none"
     elif "(" in style:
@@ -162,7 +168,7 @@ def _style_with(call: str, style: str | None) -> str:
     elif signature is None:
         problem = "it is no call"
     else:
-        return style + signature[1]
+        return replace(address, style=style + signature[1])
     raise UsageError(
         f"--call {call}: {problem}; write it like "
         '--as sdpa --call "f(queries=query, keys=key, values=value)".'

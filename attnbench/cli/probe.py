@@ -30,10 +30,10 @@ def command(
     Each answer is inferred, with the call that shows it; not taken; or ambiguous, never a guess.
     """
     plugins = load_plugins(strict=strict)
-    named = style or parse_address(target).style
-    addresses = option.parse_targets([target], style, None, call if named else None)
-    assert addresses is not None  # one was given
-    result = ask("probed", target=addresses[0], call=None if named else call)
+    address = parse_address(target).called(style, {})
+    if call is not None and address.style is not None:
+        address, call = option.with_call(address, call), None
+    result = ask("probed", target=address, call=call)
     if as_json:
         print_json(result)
     else:
@@ -41,7 +41,7 @@ def command(
         print_table(rows, empty="Nothing was asked.")
         if result["options"]:
             typer.echo(f"try: attnbench check {target} {result['options']}")
-        elif not named:
+        elif address.style is None:
             typer.echo(result["proposal"])
     return exit_code((), plugins)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
     differentiate,
-    fails,
     holds,
     reject,
 )
@@ -48,10 +46,6 @@ _BIAS_CASES = (
 _PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=8))
 
 
-_MOST_LEAVES = 12
-"""Most leaves whose gradients are told apart."""
-
-
 @invariant(
     kinds=KINDS,
     cases=benign,
@@ -70,22 +64,7 @@ def gradients_are_right(subject: Subject, case: Case) -> None:
     except InvariantViolation as violation:
         written = sorted(_own_backwards(base.run(inputs).grad_fn))
         text = f"\n  its graph has a backward of its own: {', '.join(written)}" if written else ""
-        raise violation.reworded(f"{violation}{_by_leaf(base, inputs, leaves)}{text}") from None
-
-
-def _by_leaf(base: Baseline, inputs: Inputs, leaves: dict[str, Tensor]) -> str:
-    """A line that tells which leaves have wrong gradients, and which right ones, if both do."""
-    if not 1 < len(leaves) <= _MOST_LEAVES or base.case.dtype != "float64":
-        return ""
-    from hypothesis.errors import UnsatisfiedAssumption  # 0.4 s, already imported in checks
-
-    found: dict[bool, list[str]] = {True: [], False: []}
-    for name, leaf in leaves.items():
-        with contextlib.suppress(UnsatisfiedAssumption):
-            short = name.removeprefix("parameter ").removeprefix("module.")
-            found[fails(compare_slopes, base, inputs, {name: leaf})].append(short)
-    wrong, right = (", ".join(names) for names in (found[True], found[False]))
-    return f"\n  wrong by {wrong}; right by {right}" if wrong and right else ""
+        raise violation.reworded(f"{violation}{text}") from None
 
 
 def _own_backwards(node: Any) -> set[str]:

@@ -33,7 +33,11 @@ def gradients_of(total: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | 
     return dict(zip(named, found, strict=True))
 
 
-def compare_slopes(  # noqa: C901 -- a search in three nested steps
+_MOST_LEAVES = 12
+"""Most leaves of which the right ones are named beside the wrong."""
+
+
+def compare_slopes(
     base: Baseline,
     inputs: Inputs,
     named: dict[str, Tensor],
@@ -58,14 +62,16 @@ def compare_slopes(  # noqa: C901 -- a search in three nested steps
         for name, leaf in named.items()
     }
 
+    along = {
+        name: (torch.zeros_like(ways[name]) if gradient is None else gradient * ways[name]).sum()
+        for name, gradient in gradients.items()
+    }
+
     def compare(names: Iterable[str], *, closely: bool) -> tuple[Tensor, Tensor] | None:
         """The slope by the gradient, and by finite differences; ``None`` if they agree."""
         moves = [(named[name], ways[name]) for name in names]
-        got = torch.zeros((), dtype=torch.float64, device=weight.device)
-        for name in names:
-            gradient = gradients[name]
-            if gradient is not None:
-                got = got + (gradient * ways[name]).sum()
+        none = torch.zeros((), dtype=torch.float64, device=weight.device)
+        got = sum(map(along.__getitem__, names), start=none)
 
         def near(slope: Tensor) -> bool:
             return abs(float(got - slope)) <= _slack(slope, base)
@@ -101,15 +107,28 @@ def compare_slopes(  # noqa: C901 -- a search in three nested steps
     if compare(list(named), closely=False) is None:
         return
     differing = {name: compare([name], closely=True) for name in named}  # to find the wrong ones
-    wrong = {name: pair for name, pair in differing.items() if pair is not None}
-    names = " and ".join(wrong)
-    for name, (got, should) in wrong.items():
-        what = f"{prefix}the slope of ({output} * g).sum() along a random direction of {names}"
-        lacking = "" if gradients[name] is not None else ", and no gradient reaches it"
-        why = f"the first is by its gradient, the second by finite differences{lacking}"
-        agree_within(got, should, _slack(should, base), what, None, why=why)
+    slopes = f"{prefix}the slope of ({output} * g).sum()"
+    _raise_at_wrong_ones(base, gradients, differing, slopes)
     if rough:
         reject("it is not smooth here: no slope is that of smaller steps, or of both sides")
+
+
+def _raise_at_wrong_ones(
+    base: Baseline,
+    gradients: dict[str, Tensor | None],
+    differing: dict[str, tuple[Tensor, Tensor] | None],
+    slopes: str,
+) -> None:
+    """Raise if slopes differ, with the names of the wrong leaves and the right ones."""
+    right = ", ".join(name for name, pair in differing.items() if pair is None)
+    names = " and ".join(name for name, pair in differing.items() if pair is not None)
+    beside = f"\n  right by {right}" if right and len(differing) <= _MOST_LEAVES else ""
+    for name, pair in differing.items():
+        if pair is not None:
+            lacking = "" if gradients[name] is not None else ", and no gradient reaches it"
+            why = f"the first is by its gradient, the second by finite differences{lacking}{beside}"
+            what = f"{slopes} along a random direction of {names}"
+            agree_within(*pair, _slack(pair[1], base), what, None, why=why)
 
 
 _TINY = (2.0**-18, 2.0**-21)

@@ -54,13 +54,15 @@ def told(how: str) -> str:
 
 def test_a_gradient_that_is_off_by_one_in_a_hundred_is_found_with_its_backward() -> None:
     found = told("scaled")
-    assert "wrong by hidden, value.weight; right by query.weight, key.weight" in found
+    assert "of hidden and parameter value.weight = " in found
+    assert "right by parameter query.weight, parameter key.weight" in found
     assert "its graph has a backward of its own: Scaled (test_layer_gradients.py:17" in found
 
 
 def test_the_parameter_whose_gradient_is_cut_off_is_named() -> None:
     found = told("detached")
-    assert "wrong by hidden, key.weight; right by query.weight, value.weight" in found
+    assert "of hidden and parameter key.weight = " in found
+    assert "right by parameter query.weight, parameter value.weight" in found
     assert "backward of its own" not in found
 
 
