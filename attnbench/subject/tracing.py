@@ -22,6 +22,12 @@ _NOT_THEIRS = (
 )
 """Folders of this package, torch and Python, whose lines say nothing to a reader."""
 
+_CALLERS = tuple(Path(__file__).parents[1] / name for name in ("subject", "invariants"))
+"""Where subjects are called: what is above it on the stack is not theirs."""
+
+_RECORDERS = (Path(__file__).name, "origins.py")
+"""Modules that only listen."""
+
 
 @dataclass(frozen=True)
 class Operation:
@@ -97,16 +103,28 @@ class _Operations(OperationMode):
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple) and result else result
         computes = isinstance(first, Tensor) and first.is_floating_point() and first.numel() > 0
-        name = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
+        name = _name_of(func)
         if computes and not getattr(func, "is_view", False) and name not in COPIES:
             self.into.append(Operation(name.strip("_"), _place(), first.detach().clone()))
         return result
+
+
+def line_of(func: Any) -> str:
+    """``name at file.py:line: source`` of an operation that is called; ``""`` if unknown."""
+    place = _place()
+    return f"{_name_of(func).strip('_')} at {place}" if place else ""
+
+
+def _name_of(func: Any) -> str:
+    return func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
 
 
 def _place() -> str:
     """The line outside torch and this package that called the operation."""
     for frame in reversed(traceback.extract_stack(limit=60)):
         path, traced_by_torch = Path(frame.filename), frame.filename.startswith("<eval_with_key>")
+        if path.name not in _RECORDERS and any(map(path.is_relative_to, _CALLERS)):
+            return ""
         if not traced_by_torch and not any(map(path.is_relative_to, _NOT_THEIRS)):
             if "<" in frame.filename or not frame.line:
                 return ""

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnbench.invariants.caches.given_calls import GivenCalls
+from attnbench.invariants.caches.later_calls import first_wrong
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import in_words
-from attnbench.invariants.caches.stage import FoundError, Stage
-from attnbench.invariants.toolkit.layer_rounding import floor_of
-from attnbench.subject.tracing import Operation, traced
+from attnbench.invariants.caches.stage import FoundError
 
 _DEEPEST = 6
 NAMED = 3
@@ -26,9 +25,6 @@ NAMED = 3
 
 _NEAR = 1e-2
 """Tensors that are off by less than this part of the one that is off most are right."""
-
-_PARTED = 1e-4
-"""The relative difference of two results that are not the same."""
 
 
 def kept_states(player: Player, found: FoundError) -> str:
@@ -46,7 +42,7 @@ def kept_states(player: Player, found: FoundError) -> str:
         return ""
     past, count = track.seen.shape[1], last.count
     tokens = torch.cat([track.seen, player.chunk(len(track.seen), count + 1)], 1)
-    calls = _Calls(player.stage, player.module, tokens, found.gap)
+    calls = _States(player.stage, player.module, tokens, found.gap)
     one = calls.of_one(past)
     if calls.is_right(track.cache, past, count):
         return ""
@@ -54,37 +50,12 @@ def kept_states(player: Player, found: FoundError) -> str:
         if not past or not calls.is_right(calls.of_one(0), 0, past + count):
             return calls.slots_of_a_token()  # else another program tells what is wrong
         left = calls.left_by_the_last(track.cache, past, count)
-        return left + calls.parted(past, count)
+        return left + first_wrong(calls, past, count)
     return calls.left_before(track.cache, one, past, count, in_words(tuple(before)))
 
 
-class _Calls:
-    """Calls of one module on given tokens, which leave the caches that they are given alone.
-
-    Args:
-        stage, module: what is called.
-        tokens: ``(B, L, E)``, one more than the program has.
-        gap: the error that is explained; what is off by much less is right.
-    """
-
-    def __init__(self, stage: Stage, module: nn.Module, tokens: Tensor, gap: float) -> None:
-        self.stage, self.module, self.tokens, self.gap = stage, module, tokens, gap
-
-    def after(self, cache: Any, past: int, count: int) -> tuple[Tensor, Any]:
-        """The output of the next tokens, and the cache after them."""
-        chunk = self.tokens[:, past : past + count].clone()
-        return self.stage.subject.call(self.module, chunk, None, copy.deepcopy(cache))
-
-    def of_one(self, count: int) -> Any:
-        """The cache that one call on the first tokens leaves."""
-        cache = self.stage.subject.new_cache(self.module, len(self.tokens))
-        return self.after(cache, 0, count)[1] if count else cache
-
-    def is_right(self, cache: Any, past: int, count: int) -> bool:
-        """Whether the next tokens get with a cache what they get in one call without one."""
-        expected = self.stage.expected(self.tokens[:, : past + count])[:, past:]
-        gap = (self.after(cache, past, count)[0] - expected).double().abs().nan_to_num(torch.inf)
-        return float(gap.amax()) <= max(floor_of(self.stage.subject, expected), self.gap / 8)
+class _States(GivenCalls):
+    """What calls leave in a cache."""
 
     def slots_of_a_token(self) -> str:
         """A sentence on tensors to which each token adds more than one slot."""
@@ -130,59 +101,6 @@ class _Calls:
         is_added = all(kept.values()) and all(one.shape == two.shape for one, two in apart.values())
         what = f"in what {call} adds" if is_added else f"after {call}"
         return f"\n  {what}, {_unlike(apart, past + count)}"
-
-    def parted(self, past: int, count: int) -> str:
-        """The first operation of a call behind another that is not that of one call.
-
-        What depends on earlier tokens in one call alone may be a part that is added to another.
-        """
-        if len(self.tokens) > 1:  # flattened with the tokens, rows would be taken for these
-            return ""
-        others = _Calls(self.stage, self.module, self.tokens.clone(), self.gap)
-        others.tokens[:, :past] = -others.tokens[:, :past].roll(1, -1)
-        calls = [(of, start, past + count - start) for start in (past, 0) for of in (self, others)]
-        steps, moved, whole, whole_moved = (of.operations(start, n) for of, start, n in calls)
-        lines = [operation.line for operation in whole]
-        own = Counter(operation.line for operation in steps)
-        done = Counter[str]()
-        for step, other in zip(steps, moved, strict=True):
-            places = [place for place, line in enumerate(lines) if line == step.line]
-            number, extra = done[step.line], len(places) - own[step.line]
-            done[step.line] += 1
-            in_a_loop = extra > 0 and extra * count == own[step.line] * past  # over the tokens
-            if not step.where or not places or (extra and not in_a_loop):
-                continue
-            one, two = (trace[places[number + extra]].output for trace in (whole, whole_moved))
-            if not in_a_loop and one.shape == step.output.shape:
-                continue  # nothing in it is of one token
-            sizes = (past + count, count)
-            last, moves = (_last(each, step.output, sizes) for each in (one, two))
-            if last is None or moves is None:
-                continue
-            is_part = _gap(last, moves) > _PARTED >= _gap(step.output, other.output)
-            if not is_part and _gap(step.output, last) > _PARTED:
-                before = [o for o in whole[: places[0]] if o.where and o.line not in own]
-                fed = [o.line for o in before if past + count in o.output.shape]
-                only = f", without {fed[-1]}" if fed else ""
-                return f"\n  first in {step.line}{only}"
-        return ""
-
-    def operations(self, start: int, count: int) -> list[Operation]:
-        """The operations of the call on some tokens behind one call on those before."""
-        cache = self.of_one(start)
-        with traced(self.module) as trace:
-            self.after(cache, start, count)
-        return trace.operations
-
-
-def _last(whole: Tensor, own: Tensor, sizes: tuple[int, int]) -> Tensor | None:
-    """The last tokens of a result; ``None`` if another axis has not the size of the own one."""
-    pairs = list(zip(whole.shape, own.shape, strict=False))
-    if whole.dim() != own.dim() or any(a != b and (a, b) != sizes for a, b in pairs):
-        return None
-    for axis, (size, least) in enumerate(pairs):
-        whole = whole.narrow(axis, size - least, least)
-    return whole
 
 
 def _tokens(count: int) -> str:

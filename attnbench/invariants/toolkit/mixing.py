@@ -1,27 +1,24 @@
-"""The first operation of a layer's call in which tokens or items reach each other that should not.
+"""The operation of a layer's call in which tokens or items reach each other that should not.
 
-A call is traced twice, with other tokens in places that should not count. The first operation whose
-result differs elsewhere is where they reach it.
+A call is repeated with other tokens in places that should not count. What it computes for the
+places that are kept should be what it was.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import itertools
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.layer_calls import LayerCase
+from attnbench.invariants.toolkit.origins import Key, Replay, differ
 from attnbench.subject.layer import LayerSubject
-from attnbench.subject.tracing import Operation, traced
 
-_ROWS, _TOKENS, _KEPT = 7, 11, 5
-"""Numbers that hardly any other axis of a tensor has; the first tokens are kept."""
-
-_SAME = 1e-4
-"""The relative difference of equal values, whatever the order of sums."""
+_SIZES = ((7, 11, 5), (5, 13, 6))
+"""Items, tokens, and the first tokens that are kept: the first two hardly any other axis has."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -34,64 +31,97 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
         masked: whether the call has a mask; what is padded has one.
 
     Returns:
-        Empty if no operation shows it.
+        Empty unless calls of two lengths show the same.
     """
-    kept = [[0], [_ROWS - 1]] if what == "items" else [list(range(_KEPT))]
     try:
-        found = (_first_mixing(subject, what, masked, torch.tensor(one)) for one in kept)
-        return next(filter(None, found), "")
+        first, *others = (_Mixing(subject, what, masked, *sizes).origin() for sizes in _SIZES)
     except Exception:  # which a check reports
         return ""
+    return f"\n  first {first}" if first and {*others} == {first} else ""
 
 
-def _first_mixing(subject: LayerSubject, what: str, masked: bool, kept: Tensor) -> str:
-    rows, size = (_ROWS if what == "items" else 1), _ROWS if what == "items" else _TOKENS
-    dtype = "float64" if "float64" in subject.dtypes else subject.dtypes[0]
-    case = subject.legal(Case((rows,), _TOKENS, _TOKENS, 8, 8, 8, dtype=dtype))
-    if case.lead != (rows,) or case.q_len != _TOKENS:
-        return ""
-    with torch.random.fork_rng(devices=[]):
-        layer = LayerCase(subject, case)
-    other = layer.other(layer.hidden)
-    place = kept if what == "items" else (slice(None), kept)
-    other[place] = layer.hidden[place]
-    real = None
-    if masked or what == "padded":
-        last = _KEPT if what == "padded" else _TOKENS - 2
-        real = (torch.arange(_TOKENS) < last).expand(rows, -1)
-    traces = []
-    for hidden in (layer.hidden, other):
-        with torch.random.fork_rng(devices=[]), traced(layer.module) as trace:
-            layer.run(hidden, real)
-        traces.append(trace.operations)
-    for one, two in zip(*traces, strict=False):
-        if one.line != two.line:
+class _Mixing:
+    """Two calls of a layer, on the same tokens or items and on others.
+
+    Args:
+        subject, what, masked: those of :func:`first_mixing`.
+        items, tokens, kept: sizes of the batch, and how many of its tokens are kept.
+    """
+
+    def __init__(
+        self, subject: LayerSubject, what: str, masked: bool, items: int, tokens: int, kept: int
+    ) -> None:
+        self.items, self.tokens, self.of_items = items, tokens, what == "items"
+        self.axis = 0 if self.of_items else 1
+        rows = items if self.of_items else 1
+        dtype = "float64" if "float64" in subject.dtypes else subject.dtypes[0]
+        case = Case((rows,), tokens, tokens, 8, 8, 8, dtype=dtype, seed=kept)
+        self.case = subject.legal(case)
+        with torch.random.fork_rng(devices=[]):
+            self.layer = LayerCase(subject, self.case)
+        self.kept = torch.tensor([0, rows - 1]) if self.of_items else torch.arange(kept)
+        self.mask = None
+        if masked or what == "padded":
+            last = kept if what == "padded" else tokens - 2
+            self.mask = (torch.arange(tokens) < last).expand(rows, -1)
+
+    def origin(self) -> str:
+        """Where others reach the kept places; empty if that cannot be told."""
+        hidden = self.layer.hidden
+        if hidden.shape[:2] != (self.items if self.of_items else 1, self.tokens):
             return ""
-        is_alike = one.output.shape == two.output.shape  # else a size follows values
-        if is_alike and _differs(one, two, size, kept):
-            return f"\n  first in {one.name} at {one.where}" if one.where else ""
-    return ""
+        others = self.layer.other(hidden)
+        others.index_copy_(self.axis, self.kept, self._kept(hidden))
+        noted = Replay()
+        expected = self._called(hidden, noted)
+
+        def right(key: Key, result: Tensor) -> Tensor | None:
+            before = noted.results.get(key)
+            if before is None or before.shape != result.shape:  # a size follows values
+                return None
+            return self._put_right(result, before)
+
+        mended = Replay(right)
+        if differ(self._called(others, mended), expected):
+            return ""
+        for key in mended.origins:
+            wrong = Replay(functools.partial(_instead, {key: mended.results[key]}))
+            if differ(self._called(hidden, wrong), expected):
+                return mended.place(key)
+        return ""
+
+    def _called(self, hidden: Tensor, mode: Replay) -> Tensor:
+        """What the kept places get in a call."""
+        with torch.random.fork_rng(devices=[]), mode:
+            output = self.layer.run(hidden, self.mask)
+        return self._kept(output)
+
+    def _kept(self, tensor: Tensor) -> Tensor:
+        return tensor.index_select(self.axis, self.kept)
+
+    def _put_right(self, result: Tensor, before: Tensor) -> Tensor | None:
+        """A result with what it was for the kept places; ``None`` if it has no axis of them."""
+        if not differ(result, before):
+            return result
+        size, folded = self.items if self.of_items else self.tokens, self.items * self.tokens
+        if size not in result.shape and self.of_items and result.shape[:1] == (folded,):
+            shapes = [(self.items, self.tokens), (self.tokens, self.items)]
+            read = [
+                self._put_right(*(t.reshape(*sizes, -1) for t in (result, before)))
+                for sizes in shapes
+            ]
+            fits = [one.reshape(result.shape) for one in read if one is not None]
+            return next(itertools.chain((t for t in fits if not differ(result, t)), fits))
+        axes = [axis for axis, count in enumerate(result.shape) if count == size]
+        if not axes:
+            return None
+        place = torch.zeros(result.shape, dtype=torch.bool)
+        index = [
+            self.kept if axis in axes else torch.arange(n) for axis, n in enumerate(place.shape)
+        ]
+        place[torch.meshgrid(*index, indexing="ij")] = True
+        return torch.where(place.to(result.device), before, result)
 
 
-def _differs(one: Operation, two: Operation, size: int, kept: Tensor) -> bool:
-    """Whether results differ in the places that are kept, in each way to read their axes."""
-    pairs = zip(_parts(one.output, size, kept), _parts(two.output, size, kept), strict=True)
-    gaps = [
-        float((a - b).abs().nan_to_num(0.0).amax()) > _SAME * float(b.abs().nan_to_num(0.0).amax())
-        for a, b in pairs
-        if a.numel()
-    ]
-    return bool(gaps) and all(gaps)
-
-
-def _parts(tensor: Tensor, size: int, kept: Tensor) -> Iterator[Tensor]:
-    """Yield what a tensor holds for the kept places, along each axis of their number."""
-    tensor = tensor.double().nan_to_num(posinf=1e30, neginf=-1e30)
-    axes = [axis for axis, count in enumerate(tensor.shape) if count == size]
-    for axis in axes:
-        tensor = tensor.index_select(axis, kept)
-    if axes:
-        yield tensor
-    elif size == _ROWS and tensor.dim() and tensor.shape[0] == _ROWS * _TOKENS:
-        yield tensor.reshape(_ROWS, -1)[kept]
-        yield tensor.reshape(_TOKENS, _ROWS, -1)[:, kept]
+def _instead(others: dict[Key, Tensor], key: Key, result: Tensor) -> Tensor:
+    return others.get(key, result)

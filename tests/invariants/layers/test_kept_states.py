@@ -100,8 +100,42 @@ def test_the_tensor_that_is_wrong_is_named(mistake: str, sentence: str) -> None:
 
 
 def test_the_operation_of_the_last_call_that_goes_wrong_is_named() -> None:
-    assert "first in bmm at test_kept_states.py:46: weights = (query @ key.mT)" in told("turned")
+    query = "first between test_kept_states.py:39: query = query.flip(-1)"
+    assert f"{query} and test_kept_states.py:46: weights = (query @ key.mT)" in told("turned")
     assert ", without add at test_kept_states.py:30: mixed = hidden + torch.cat" in told("skipped")
+
+
+class Latent(nn.Module):
+    """The cache holds what a map makes of tokens, and a norm, which is made anew in each call."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(size, 4), nn.Linear(4, size)
+
+    def forward(self, hidden: Tensor, cache: list[Tensor] | None = None) -> Tensor:
+        latent, past = self.down(hidden), 0
+        if cache:
+            past, latent = cache[0].shape[1], torch.cat([cache[0], latent], 1)
+        latent = latent / (1 + latent.norm(dim=-1, keepdim=True))
+        if cache is not None:
+            cache[:] = [latent]
+        sums = self.up(latent).cumsum(1)
+        return sums[:, past:]
+
+
+def test_the_operation_is_named_where_it_runs_on_all_that_is_kept() -> None:
+    spec = LayerSpec(
+        name="latent",
+        make=Latent,
+        causal=True,
+        accepts=("cache",),
+        dtypes=("float64",),
+        cache=CacheSpec(new=lambda module, batch_size: []),
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
+    (found,) = report.outcomes
+    assert "the call on 1 token changes what cache[0] holds of earlier tokens" in found.reason
+    assert " and test_kept_states.py:119: latent = latent / (1 + latent.norm" in found.reason
 
 
 def test_nothing_is_told_of_a_right_layer() -> None:

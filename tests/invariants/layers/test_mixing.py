@@ -37,10 +37,10 @@ class Layer(nn.Module):
 @pytest.mark.parametrize(
     ("mistake", "invariant", "line"),
     [
-        ("later", "later_tokens_are_invisible", "sum at test_mixing.py:31: weights = scores"),
-        ("beside", "later_tokens_are_invisible", "sum at test_mixing.py:31: weights = scores"),
-        ("items", "items_are_independent", "sub at test_mixing.py:33: value"),
-        ("padded", "padded_tokens_are_inert", "sub at test_mixing.py:33: value"),
+        ("later", "later_tokens_are_invisible", "in sum at test_mixing.py:31: weights = scores"),
+        ("beside", "later_tokens_are_invisible", "in sum at test_mixing.py:31: weights = scores"),
+        ("items", "items_are_independent", "at test_mixing.py:33: value"),
+        ("padded", "padded_tokens_are_inert", "at test_mixing.py:33: value"),
     ],
 )
 def test_the_operation_that_mixes_is_named(mistake: str, invariant: str, line: str) -> None:
@@ -52,4 +52,74 @@ def test_the_operation_that_mixes_is_named(mistake: str, invariant: str, line: s
     spec = LayerSpec(name="layer", make=lambda size: Layer(size, mistake), **fields)
     (found,) = attnbench.check(spec, profile="quick", invariants=[invariant]).outcomes
     assert found.status == "failed"
-    assert f"first in {line}" in found.reason
+    assert f"first {line}" in found.reason
+
+
+class Other(nn.Module):
+    """A causal layer whose line that mixes is not the first in which something differs."""
+
+    def __init__(self, size: int, mistake: str) -> None:
+        super().__init__()
+        self.qkv, self.mistake = nn.Linear(size, 3 * size), mistake
+        self.short = nn.Conv1d(3 * size, 3 * size, 3, padding=2, groups=3 * size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        batch, length, _ = hidden.shape
+        mixed = self.qkv(hidden)
+        if self.mistake == "slice":
+            mixed = self.short(mixed.mT)[..., -length:].mT
+        if self.mistake == "view":
+            mixed = mixed.view(length, batch, -1).transpose(0, 1)
+        query, key, value = mixed.chunk(3, -1)
+        ahead = torch.ones(length, length, dtype=torch.bool).triu(1)
+        scores = query @ key.mT
+        scores = (scores - scores.amax((-1, -2), keepdim=True)).masked_fill(ahead, -torch.inf)
+        weights = scores.softmax(-1)
+        if self.mistake == "late":
+            value = value + 0.1 * value.flip(1)
+        if self.mistake == "long" and length == 11:
+            value = value + value.roll(-1, 1)
+        if self.mistake == "long" and length != 11:
+            weights = weights + 0.1
+        return weights @ value
+
+
+@pytest.mark.parametrize(
+    ("mistake", "invariant", "line"),
+    [
+        (
+            "slice",
+            "later_tokens_are_invisible",
+            "first at test_mixing.py:70: mixed = self.short(mixed.mT)[..., -length:].mT",
+        ),
+        (
+            "view",
+            "items_are_independent",
+            "first in view at test_mixing.py:72: mixed = mixed.view(",
+        ),
+        # the largest of all scores counts for nothing behind a softmax
+        (
+            "late",
+            "later_tokens_are_invisible",
+            "first in flip at test_mixing.py:79: value = value + 0.1 * value.flip(1)",
+        ),
+    ],
+)
+def test_the_operation_is_the_first_that_matters(mistake: str, invariant: str, line: str) -> None:
+    assert line in _told(mistake, invariant)
+
+
+def test_no_operation_is_named_that_calls_of_another_length_do_not_show() -> None:
+    assert "first" not in _told("long", "later_tokens_are_invisible")
+
+
+def _told(mistake: str, invariant: str) -> str:
+    spec = LayerSpec(
+        name="layer",
+        make=lambda size: Other(size, mistake),
+        dtypes=("float64",),
+        causal=True,
+    )
+    (found,) = attnbench.check(spec, profile="quick", invariants=[invariant]).outcomes
+    assert found.status == "failed"
+    return found.reason

@@ -1,0 +1,104 @@
+"""Where the results of a call begin to be other than they should be.
+
+A call is repeated with each wrong result put right at once, so that what follows has right inputs:
+an operation that is put right then is one where an error begins.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from attnbench.attention.torch_internals import OperationMode
+from attnbench.subject.tracing import line_of
+
+_SAME = 1e-4
+"""The relative difference of equal values, whatever the order of sums."""
+
+
+class Key(NamedTuple):
+    """An operation of a call.
+
+    Args:
+        line: ``name at file.py:line: source`` of code that is neither torch's nor this package's.
+        number: how many of this line were before it.
+    """
+
+    line: str
+    number: int
+
+
+class Replay(OperationMode):
+    """Notes the results of operations in the calls within, and puts wrong ones right.
+
+    Args:
+        right: gives what the result of an operation should be, ``None`` if that is unknown.
+
+    Attributes:
+        results: results by operation, in their order, before they are put right.
+        origins: operations that were put right, with the line since which nothing is known of what
+            they were given, or ``""``.
+    """
+
+    def __init__(self, right: Callable[[Key, Tensor], Tensor | None] = lambda *_: None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
+        self.right = right
+        self.results: dict[Key, Tensor] = {}
+        self.origins: dict[Key, str] = {}
+        self._counts = Counter[str]()
+        self._unknown: dict[int, str] = {}  # by memory, which is held
+        self._held: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        since = next(filter(None, (self._unknown.get(_memory(one)) for one in given)), "")
+        result = func(*args, **(kwargs or {}))
+        first = result[0] if isinstance(result, tuple) and result else result
+        if not isinstance(first, Tensor) or not first.numel() or not (line := line_of(func)):
+            return result
+        key, is_view = Key(line, self._counts[line]), bool(getattr(func, "is_view", False))
+        self._counts[line] += 1
+        self.results[key] = first.clone()
+        value = self.right(key, first)
+        if value is None:
+            if not is_view:
+                self._unknown[_memory(first)] = since or line
+                self._held.append(first)
+            return result
+        if not is_view:
+            self._unknown.pop(_memory(first), None)
+        if not differ(first, value):
+            return result
+        self.origins[key] = since
+        if is_view:  # what it shows is right where it lies
+            return value
+        first.copy_(value)
+        return result
+
+    def place(self, key: Key) -> str:
+        """An operation, or the places between which something unknown leads to it, in words."""
+        since, here = (text.partition(" at ")[2] for text in (self.origins[key], key.line))
+        if since in ("", here):
+            return f"at {here}" if since else f"in {key.line}"
+        return f"between {since} and {here}"
+
+
+def differ(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of a shape differ by more than rounding."""
+    if not one.is_floating_point():
+        return not torch.equal(one, other)
+    gap, size = (_finite(t).abs().amax() for t in (_finite(one) - _finite(other), other))
+    return bool(gap > _SAME * size)
+
+
+def _finite(tensor: Tensor) -> Tensor:
+    return tensor.double().nan_to_num(posinf=1e30, neginf=-1e30)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
