@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from attnbench.checking.outcomes import KEEPS_CONTRACT
-from attnbench.checking.works import Work, shared_out, works_of
+from attnbench.checking.work import Work, shared_out, works_of
 
 JOURNAL = Path(__file__).parents[1] / "results" / "thorough_lengths.jsonl"
 SEEDS = 20

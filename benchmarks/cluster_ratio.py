@@ -16,7 +16,7 @@ import time
 from attnbench.checking.outcomes import COMPILING
 from attnbench.checking.parallel import PRELOAD, run_checks
 from attnbench.checking.plan import plan
-from attnbench.checking.works import works_of
+from attnbench.checking.work import works_of
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Task, Workers, warm_up
 

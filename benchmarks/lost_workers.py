@@ -24,7 +24,7 @@ OPTIONS = {"profile": "quick", "device": "cpu", "dtypes": None}
 
 def outcomes(address: str) -> list[Any]:
     from attnbench.checking.parallel import run_checks
-    from attnbench.checking.works import works_of
+    from attnbench.checking.work import works_of
 
     pairs = [("dot", "dot"), ("scaled_dot", "scaled_dot")]
     works = [replace(w, seed=seed) for seed in (0, 1) for w in works_of(pairs, NAMES)]

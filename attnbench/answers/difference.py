@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnbench.answers.parting import (
+from attnbench.answers.first_difference import (
     coarse_table,
     loss_of_one,
     narrows,

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from attnbench.cases.case import Case
-from attnbench.cases.drawing import Foreign, Listing, Space, Step, Way
+from attnbench.cases.space_parts import Foreign, Listing, Space, Step, Way
 
 Part = Space | Listing | Foreign
 

@@ -12,7 +12,7 @@ from attnbench.checking.answer_faults import unusable
 from attnbench.checking.canaries import CANARY, CHANGED
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.coverage import coverage_of, gaps_of
+from attnbench.checking.gaps import coverage_of, gaps_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, notes_of
 from attnbench.checking.plan import planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants

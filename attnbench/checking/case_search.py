@@ -15,7 +15,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import CaseSpace, Part
-from attnbench.cases.drawing import Foreign, Space
+from attnbench.cases.space_parts import Foreign, Space
 from attnbench.checking import hypothesis_engine
 from attnbench.checking.call_cost import affordable, drawn_limit
 from attnbench.checking.case_legality import hold_legal

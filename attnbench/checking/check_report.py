@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from attnbench.checking import report_text
-from attnbench.checking.coverage import Gap
+from attnbench.checking.gaps import Gap
 from attnbench.checking.outcomes import GOOD, STATUSES, Outcome
 from attnbench.checking.report_html import report_html
 from attnbench.errors import UsageError

@@ -13,7 +13,7 @@ from typing import Any
 
 from attnbench.checking.check_report import SCHEMA
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.works import key_of
+from attnbench.checking.work import key_of
 from attnbench.errors import UsageError
 
 _HEAD = "attnbench journal"

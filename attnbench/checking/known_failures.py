@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.works import Work
+from attnbench.checking.work import Work
 from attnbench.errors import UsageError, first_line, nearest
 
 _EXEMPTION = re.compile(r"(?:(.*?): )??(\w+)\s*=\s*(.+)", re.DOTALL)

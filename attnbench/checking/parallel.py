@@ -10,7 +10,7 @@ from typing import Any
 
 from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
 from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Outcome
-from attnbench.checking.works import RESTARTS, Work, key_of, remaining_works, shared_out
+from attnbench.checking.work import RESTARTS, Work, key_of, remaining_works, shared_out
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.checking.coverage import gaps_of
+from attnbench.checking.gaps import gaps_of
 from attnbench.checking.outcomes import running_order
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.errors import (

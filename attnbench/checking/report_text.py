@@ -15,7 +15,7 @@ from attnbench.errors import first_line
 
 if TYPE_CHECKING:
     from attnbench.checking.check_report import CheckReport
-    from attnbench.checking.coverage import Gap
+    from attnbench.checking.gaps import Gap
 
 _MOST_GAPS = 4
 """Most gaps that are shown."""

@@ -16,7 +16,7 @@ from hypothesis.errors import HypothesisDeprecationWarning, HypothesisException
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import NoCaseError, space_of
-from attnbench.cases.spaces import cases
+from attnbench.cases.case_strategies import cases
 from attnbench.checking.answer_faults import Fault, fault_at, raised_text, source_line_of
 from attnbench.checking.call_cost import calls_at
 from attnbench.checking.case_legality import IllegalCaseError

@@ -14,7 +14,7 @@ from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.plugin_loading import load_plugins, try_options
 from attnbench.cli.printing.tables import print_json, print_parts
-from attnbench.processes.machines import MachineLostError
+from attnbench.processes.cluster_machines import MachineLostError
 from attnbench.report import record_tables
 
 

@@ -18,7 +18,7 @@ from attnbench.benchmark.workloads import Selection
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK
 from attnbench.cli.printing.tables import print_json, print_table
-from attnbench.processes.machines import Machine, MachineLostError
+from attnbench.processes.cluster_machines import Machine, MachineLostError
 from attnbench.processes.pool import Task
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import typer
 from attnbench.checking import parallel
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.coverage import Gap, coverage_of
+from attnbench.checking.gaps import Gap, coverage_of
 from attnbench.checking.journal import Journal
 from attnbench.checking.known_failures import KnownFailures, exempted
 from attnbench.checking.outcomes import Outcome, notes_of
 from attnbench.checking.profiles import PROFILES
-from attnbench.checking.works import Work, digests, key_of, works_of
+from attnbench.checking.work import Work, digests, key_of, works_of
 from attnbench.cli import options as option
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code

@@ -22,7 +22,7 @@ from attnbench.cli.printing.tables import progress
 from attnbench.cli.recorded_run import RunPlace, RunSession
 from attnbench.errors import UsageError
 from attnbench.processes.cluster import ClusterWorkers
-from attnbench.processes.machines import MEASURING, Machine, MachineLostError, Machines
+from attnbench.processes.cluster_machines import MEASURING, Machine, MachineLostError, Machines
 
 
 @contextlib.contextmanager

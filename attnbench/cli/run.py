@@ -14,7 +14,7 @@ from attnbench.benchmark.workloads import Selection
 from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
-from attnbench.checking.works import key_of, works_of
+from attnbench.checking.work import key_of, works_of
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
@@ -22,7 +22,7 @@ from attnbench.cli.printing.first_screen import show
 from attnbench.cli.printing.first_screen_content import content
 from attnbench.cli.printing.tables import print_json, progress
 from attnbench.processes.cluster import ClusterWorkers
-from attnbench.processes.machines import MachineLostError
+from attnbench.processes.cluster_machines import MachineLostError
 from attnbench.processes.pool import MEMORY_GIB
 from attnbench.report import record_tables
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy, listed
+from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.dropout import takes_dropout
 from attnbench.invariants.toolkit.applicability import any_of, declares

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy
+from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, grouped, select_items

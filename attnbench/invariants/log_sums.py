@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy
+from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy, cases
+from attnbench.cases.case_strategies import CaseStrategy, cases
 from attnbench.errors import AttnbenchError, JudgementError, RefusalError, headline
 from attnbench.invariants.toolkit.applicability import has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline

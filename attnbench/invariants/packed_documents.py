@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy, cases
+from attnbench.cases.case_strategies import CaseStrategy, cases
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import agree_within, fails, holds
 from attnbench.invariants.toolkit.decorator import invariant

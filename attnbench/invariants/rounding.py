@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
+from attnbench.cases.case_strategies import listed
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.numerics import representable
 from attnbench.invariants.toolkit.baseline import Baseline

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy, changed
+from attnbench.cases.case_strategies import CaseStrategy, changed
 from attnbench.errors import DtypeError, InvariantViolation
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
+from attnbench.cases.case_strategies import listed
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.toolkit.applicability import adds_keys, any_of, hides_by_a_number
 from attnbench.invariants.toolkit.baseline import Baseline

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy
+from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, grouped

@@ -1,4 +1,4 @@
-"""Saved inputs: a user's own query, key, value and mask, after projection and head split.
+"""Files of saved inputs: they are written, read, and held to what attention takes.
 
 The file is a safetensors file with the tensors ``query``, ``key``, ``value`` and, optionally,
 ``attn_mask`` or ``valid_lens``, in the shapes that :func:`attnbench.attend` takes.

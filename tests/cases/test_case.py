@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.cases import spaces
+from attnbench.cases import case_strategies
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case, Trial
 from attnbench.cases.domain import Domain
 from attnbench.cases.schedule import schedule
@@ -166,16 +166,16 @@ def test_scheduled_cases_meet_every_combination_of_variants() -> None:
 def test_a_variant_that_an_id_could_not_hold_is_refused(variants: Any) -> None:
     subject = resolve("scaled_dot")[0]
     with pytest.raises(UsageError, match="letters, digits and underscores"):
-        spaces.cases(subject, variants=variants)
+        case_strategies.cases(subject, variants=variants)
     with pytest.raises(UsageError, match="letters, digits and underscores"):
-        spaces.listed(Case(), variants=variants)
+        case_strategies.listed(Case(), variants=variants)
 
 
 @pytest.mark.parametrize("option", ["1", "True", "007"])
 def test_a_variant_that_an_id_gives_back_as_another_is_refused(option: str) -> None:
     (subject,) = resolve("dot")
     with pytest.raises(UsageError, match=f"'{option}', which the id of a case gives back as"):
-        spaces.cases(subject, variants={"n": (option,)})
+        case_strategies.cases(subject, variants={"n": (option,)})
 
 
 def test_variants_may_mix_words_and_numbers() -> None:
@@ -186,7 +186,7 @@ def test_variants_may_mix_words_and_numbers() -> None:
     mixed = attnbench.Invariant(
         name="mixed",
         check=check,
-        cases=lambda subject: spaces.cases(subject, variants={"n": ("all", 1)}),
+        cases=lambda subject: case_strategies.cases(subject, variants={"n": ("all", 1)}),
     )
     (subject,) = resolve("dot")
     outcome = run_invariant(subject, mixed, PROFILES["quick"])

@@ -10,7 +10,7 @@ from attnbench.checking.api import canary_outcome
 from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.parallel import run_checks
-from attnbench.checking.works import key_of, works_of
+from attnbench.checking.work import key_of, works_of
 from attnbench.registry.address import parse_address
 from attnbench.subject.lookup import resolve
 

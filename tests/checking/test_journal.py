@@ -10,7 +10,7 @@ import pytest
 from attnbench.checking.journal import Journal
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.parallel import over_seeds
-from attnbench.checking.works import Work, digests, remaining_works
+from attnbench.checking.work import Work, digests, remaining_works
 from attnbench.errors import UsageError
 from attnbench.registry.address import Address
 

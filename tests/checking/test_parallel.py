@@ -12,7 +12,7 @@ from attnbench.checking import parallel
 from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Outcome
 from attnbench.checking.parallel import preload, run_checks
 from attnbench.checking.plan import planned
-from attnbench.checking.works import Work, shared_out, works_of
+from attnbench.checking.work import Work, shared_out, works_of
 from attnbench.errors import OptionError, UnknownNameError
 from attnbench.processes.pool import Event, Task
 from attnbench.registry.address import Address, parse_address

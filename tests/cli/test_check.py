@@ -13,7 +13,7 @@ import pytest
 
 import attnbench
 from attnbench.checking.plan import all_targets
-from attnbench.checking.works import shared_out, works_of
+from attnbench.checking.work import shared_out, works_of
 from attnbench.registry.address import Address
 from tests.cli_runs import HERE, SUM, outcome, run
 

@@ -6,7 +6,7 @@ import pytest
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
-from attnbench.cases.drawing import Space
+from attnbench.cases.space_parts import Space
 from attnbench.errors import UsageError
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant

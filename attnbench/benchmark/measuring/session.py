@@ -27,7 +27,7 @@ from attnbench.benchmark.measuring.row_measurements import (
     summary_fields,
 )
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
-from attnbench.processes.machines import Machine
+from attnbench.processes.cluster_machines import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 from attnbench.registry.address import Address
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from attnbench.checking.cause.likely_cause import lead_of
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.works import Work
+from attnbench.checking.work import Work
 from attnbench.cli.reviewed_changes import culprit, hunks_of
 from attnbench.errors import AttnbenchError
 from attnbench.processes.pool import Task, call

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.coverage import HEAVY
+from attnbench.checking.gaps import HEAVY
 from attnbench.checking.outcomes import STATUSES, Outcome
 from attnbench.checking.report_text import (
     counts_text,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy, listed
+from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_effort, current_profile
 from attnbench.invariants.caches.explanation import explanation

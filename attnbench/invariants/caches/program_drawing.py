@@ -13,7 +13,7 @@ from dataclasses import astuple, replace
 from hypothesis import Phase
 from hypothesis import strategies as st
 
-from attnbench.cases.drawing import mostly_last
+from attnbench.cases.space_parts import mostly_last
 from attnbench.checking import hypothesis_engine
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.invariants.caches.program import KINDS, MOST_TRACKS, Program, Step

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attnbench.attention.torch_internals import faked, graph_breaks, is_concrete
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy, listed
+from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation, RefusalError, headline

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy, listed
+from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy
+from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.stage import TOKENS
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients

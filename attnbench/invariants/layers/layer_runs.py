@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy
+from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import supports

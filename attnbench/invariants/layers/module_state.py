@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy, listed
+from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import state_is_kept

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy, changed
+from attnbench.cases.case_strategies import CaseStrategy, changed
 from attnbench.errors import RefusalError
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, same_gradients

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import changed
+from attnbench.cases.case_strategies import changed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, knows_positions, ties
 from attnbench.invariants.toolkit.baseline import Baseline

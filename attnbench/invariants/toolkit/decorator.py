@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from attnbench.cases.spaces import CaseStrategy
-from attnbench.cases.spaces import cases as all_cases
+from attnbench.cases.case_strategies import CaseStrategy
+from attnbench.cases.case_strategies import cases as all_cases
 from attnbench.specs import Invariant
 from attnbench.specs.invariant import KINDS
 

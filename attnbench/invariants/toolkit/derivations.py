@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import MASKS, Case
-from attnbench.cases.spaces import CaseStrategy, cases, listed
+from attnbench.cases.case_strategies import CaseStrategy, cases, listed
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, LayerInputs

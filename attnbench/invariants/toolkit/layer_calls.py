@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import CaseStrategy, cases
+from attnbench.cases.case_strategies import CaseStrategy, cases
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import differentiate, reject

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from attnbench.errors import DtypeError, RefusalError, UsageError, nearest
 from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.argument_names import CACHES, FORMS, MASKS, OFFSETS, SLOTS
-from attnbench.subject.styles.held import KEPT, Held, drop_graphs, held_cache
-from attnbench.subject.styles.signature import keywords_of
-from attnbench.subject.styles.trials import (
+from attnbench.subject.styles.held_caches import KEPT, Held, drop_graphs, held_cache
+from attnbench.subject.styles.layer_trials import (
     is_causal,
     refuse_masks,
     refuse_no_cache,
@@ -32,6 +31,7 @@ from attnbench.subject.styles.trials import (
     with_dtypes,
     with_tuples,
 )
+from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.styles.turned_masks import padding_as
 
 _EXEMPT = {"module": {"fake_tensors_tell_the_shape": "the module holds its cache, in real tensors"}}

@@ -14,7 +14,7 @@ from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import name_of, refusals
 from attnbench.subject.styles.constructors import constructor_arguments
 from attnbench.subject.styles.fitting import better
-from attnbench.subject.styles.held import drop_graphs
+from attnbench.subject.styles.held_caches import drop_graphs
 from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of, order_of
 
 LENGTHS = ("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec, MechanismSpec, ScoringSpec
-from attnbench.checking.coverage import HEAVY, Gap, coverage_of, gaps_of
+from attnbench.checking.gaps import HEAVY, Gap, coverage_of, gaps_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.parametrization import Check
 from attnbench.checking.plan import select_invariants

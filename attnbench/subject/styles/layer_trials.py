@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnbench.errors import UsageError, headline
 from attnbench.specs import DTYPES, CacheSpec, LayerSpec
 from attnbench.subject.styles.argument_names import FORMS, LENGTHS, OFFSETS, SLOTS
-from attnbench.subject.styles.held import Held, held_cache, tuples_like
+from attnbench.subject.styles.held_caches import Held, held_cache, tuples_like
 from attnbench.subject.styles.signature import keywords_of
 
 _ROWS, _FIRST, _LENGTH = 3, 7, 9

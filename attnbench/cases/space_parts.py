@@ -1,4 +1,4 @@
-"""Case spaces: scheduled cases, those that Hypothesis draws, and those that it shrinks to.
+"""The parts of case spaces: scheduled cases, and those that Hypothesis draws and shrinks to.
 
 A space is a Hypothesis strategy of cases that remembers its parts. The strategies draw the
 structure of a case; its values come from its seed. A *raw* case is a case before the filters and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnbench.cases.case import Case
 from attnbench.cases.domain import Domain
-from attnbench.cases.drawing import Space
+from attnbench.cases.space_parts import Space
 
 
 class Square:

@@ -22,9 +22,9 @@ import psutil
 import pytest
 
 from attnbench.errors import UsageError
-from attnbench.processes import machines as machines_module
+from attnbench.processes import cluster_machines as machines_module
 from attnbench.processes.cluster import ClusterWorkers
-from attnbench.processes.machines import MachineLostError, Machines
+from attnbench.processes.cluster_machines import MachineLostError, Machines
 from attnbench.processes.pool import Task
 
 HERE = Path(__file__).parents[1]
