@@ -17,16 +17,16 @@ it adapts.
 """
 
 from attnbench.subject.probing.probe_result import probe
-from attnbench.subject.styles.arrays import array
-from attnbench.subject.styles.flexible import flex
-from attnbench.subject.styles.functions import flash, sdpa
-from attnbench.subject.styles.hidden_states import layer
-from attnbench.subject.styles.interfaces import interface
-from attnbench.subject.styles.keras_layers import keras
-from attnbench.subject.styles.multihead_modules import multihead
-from attnbench.subject.styles.packing import paged, varlen
-from attnbench.subject.styles.textbook_classes import textbook
-from attnbench.subject.styles.tiny_models import transformers
+from attnbench.subject.styles.array import array
+from attnbench.subject.styles.flex import flex
+from attnbench.subject.styles.interface import interface
+from attnbench.subject.styles.keras import keras
+from attnbench.subject.styles.layer_adapter import layer
+from attnbench.subject.styles.multihead import multihead
+from attnbench.subject.styles.sdpa_and_flash import flash, sdpa
+from attnbench.subject.styles.textbook_adapter import textbook
+from attnbench.subject.styles.transformers import transformers
+from attnbench.subject.styles.varlen_and_paged import paged, varlen
 
 __all__ = [
     "array",

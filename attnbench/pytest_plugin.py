@@ -31,7 +31,7 @@ def attention_close() -> Callable[..., None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     from attnbench.errors import either
-    from attnbench.subject.styles import STYLE_NAMES
+    from attnbench.subject.styles import STYLES
 
     group = parser.getgroup("attnbench", "property checks of attention")
     group.addoption(
@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         metavar="STYLE",
         help="style of call of the subjects of --attnbench, if they are functions, modules or "
-        f"classes: {either(STYLE_NAMES)}",
+        f"classes: {either(STYLES)}",
     )
     group.addoption(
         "--attnbench-profile",

@@ -14,7 +14,7 @@ from attnbench.answers.compared_calls import LENGTH, ComparedCall, calls_of, lay
 from attnbench.answers.way import Tensors, Way
 from attnbench.errors import UsageError, message_of, nearest
 from attnbench.subject.layer import LayerSubject
-from attnbench.subject.styles.tiny_models import CACHES, cache_spec
+from attnbench.subject.styles.transformers import CACHES, cache_spec
 from attnbench.subject.subject import Subject
 
 _CHUNK = 5

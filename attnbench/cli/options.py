@@ -12,7 +12,7 @@ import typer
 from attnbench.errors import UsageError, either
 from attnbench.registry.address import Address, parse_address
 from attnbench.specs.conventions import parse_convention
-from attnbench.subject.styles import STYLE_NAMES
+from attnbench.subject.styles import STYLES
 
 RESULTS = Path("results/attnbench")
 """The default folder of the records."""
@@ -107,8 +107,7 @@ Style = Annotated[
     typer.Option(
         "--as",
         metavar="STYLE",
-        help="Style of call of a target that is a function, module or class: "
-        f"{either(STYLE_NAMES)}.",
+        help=f"Style of call of a target that is a function, module or class: {either(STYLES)}.",
     ),
 ]
 Call = Annotated[

@@ -18,7 +18,7 @@ from attnbench.judging.confined import Confined
 from attnbench.oracle.textbook import textbook_output
 from attnbench.registry.address import Address
 from attnbench.subject.mechanism_subject import MechanismSubject
-from attnbench.subject.styles.functions import flash, sdpa
+from attnbench.subject.styles.sdpa_and_flash import flash, sdpa
 from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs

@@ -30,7 +30,7 @@ from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.source_modules import import_module, load_file
 from attnbench.subject.styles.fitting import fitting
-from attnbench.subject.styles.table import adapted
+from attnbench.subject.styles.style_choice import adapted
 from attnbench.subject.subject import Subject
 
 _SPECS = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec

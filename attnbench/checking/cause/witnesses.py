@@ -21,7 +21,7 @@ from attnbench.checking.cause.textbook_call import Call, Named
 from attnbench.checking.known_causes import known_causes
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
-from attnbench.subject.styles.functions import other_layout
+from attnbench.subject.styles.sdpa_and_flash import other_layout
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 

@@ -17,12 +17,12 @@ from attnbench.subject.probing.questions import QUESTIONS
 from attnbench.subject.styles.callee import name_of
 from attnbench.subject.styles.constructors import constructor_arguments
 from attnbench.subject.styles.fitting import fits
-from attnbench.subject.styles.functions import flash, sdpa
-from attnbench.subject.styles.multihead_modules import multihead
+from attnbench.subject.styles.multihead import multihead
 from attnbench.subject.styles.renaming import parsed, renamed
+from attnbench.subject.styles.sdpa_and_flash import flash, sdpa
 from attnbench.subject.styles.signature import FIRST, MEANINGS, Keywords, keywords_of, order_of
+from attnbench.subject.styles.textbook_adapter import textbook
 from attnbench.subject.styles.textbook_calls import SLOTS, has_textbook_names
-from attnbench.subject.styles.textbook_classes import textbook
 
 _STYLES: Mapping[str, Callable[..., MechanismSpec]] = {"sdpa": sdpa, "flash": flash}
 _OF_CLASSES: Mapping[str, Callable[..., MechanismSpec]] = {

@@ -1,14 +1,14 @@
 """Styles of call: adapters that make specs of functions, modules and classes."""
 
-STYLE_NAMES = (
-    "sdpa",
-    "flash",
-    "flex",
-    "interface",
-    "keras",
-    "multihead",
-    "paged",
-    "textbook",
-    "varlen",
-)
-"""What ``--as`` takes; :mod:`~attnbench.subject.styles.table` has the adapters."""
+STYLES = {
+    "sdpa": "sdpa_and_flash:sdpa",
+    "flash": "sdpa_and_flash:flash",
+    "flex": "flex:flex_of",
+    "interface": "interface:interface",
+    "keras": "keras:keras",
+    "multihead": "multihead:multihead",
+    "paged": "varlen_and_paged:paged",
+    "textbook": "textbook_adapter:textbook",
+    "varlen": "varlen_and_paged:varlen",
+}
+"""What ``--as`` takes, and the adapter of each: a module of this package and its function."""

@@ -4,57 +4,62 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from attnbench.errors import StyleError
 from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
 
-_FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "sdpa": tuple(FIRST.values()),
-    "flash": tuple(FIRST.values()),
-    "textbook": tuple(FIRST.values()),
-    "interface": (("module",), *FIRST.values()),
-    "varlen": (
-        *FIRST.values(),
-        *((n,) for n in ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")),
+_FIRST = tuple(FIRST.values())
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """The arguments by which a signature shows a style.
+
+    Args:
+        first: its first arguments, each with its possible names.
+        named: those that it must have at any place.
+        passed: those that are always passed, even if they have a default.
+        foreign: one that shows that it follows another style.
+        layout: the layout of its tensors, where styles with the same arguments differ in it.
+    """
+
+    first: tuple[tuple[str, ...], ...] = ()
+    named: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    foreign: str = ""
+    layout: str = ""
+
+
+_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+_ARGUMENTS: Mapping[str, _Arguments] = {
+    "sdpa": _Arguments(_FIRST, layout="(B, H, L, E)"),
+    "flash": _Arguments(_FIRST, foreign="is_causal", layout="(B, L, H, E)"),
+    "interface": _Arguments((("module",), *_FIRST), ("attention_mask",), ("scaling", "dropout")),
+    "multihead": _Arguments(named=("embed_dim", "num_heads")),
+    "keras": _Arguments(named=("num_heads", "key_dim")),
+    "varlen": _Arguments((*_FIRST, *((name,) for name in _LENGTHS)), ("causal",)),
+    "paged": _Arguments(
+        (("query", "q"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
+        ("cache_seqlens", "block_table", "causal"),
     ),
-    "paged": (("query", "q"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
 }
-"""The first arguments of a function, each with its possible names."""
-
-_NAMED: Mapping[str, tuple[str, ...]] = {
-    "varlen": ("causal",),
-    "paged": ("cache_seqlens", "block_table", "causal"),
-    "interface": ("attention_mask",),
-    "multihead": ("embed_dim", "num_heads"),
-    "keras": ("num_heads", "key_dim"),
-}
-"""The arguments that a function must have at any place."""
-
-_FOREIGN: Mapping[str, str] = {"flash": "is_causal"}
-"""An argument that shows that a function follows another style."""
-
-_LAYOUTS: Mapping[str, str] = {"sdpa": "(B, H, L, E)", "flash": "(B, L, H, E)"}
-"""The layouts of tensors by which styles with the same arguments differ."""
-
-_PASSED: Mapping[str, tuple[str, ...]] = {"interface": ("scaling", "dropout")}
-"""The arguments that are always passed, even if they have a default."""
-
-_STYLES = ("sdpa", "flash", "interface", "multihead", "keras", "varlen", "paged")
+"""The styles that a signature shows."""
 
 
 def _missing(keywords: Keywords, style: str) -> str | None:
     """The argument that is missing or superfluous for a style; ``None`` if the style fits."""
-    first = _FIRST.get(style, ())
-    for place, known in enumerate(first):
-        if place >= len(keywords.names) or keywords.names[place] not in known:
-            return f"argument {place + 1} should be {known[0]}"
-    for name in _NAMED.get(style, ()):
+    known = _ARGUMENTS[style]
+    for place, names in enumerate(known.first):
+        if place >= len(keywords.names) or keywords.names[place] not in names:
+            return f"argument {place + 1} should be {names[0]}"
+    for name in known.named:
         if name not in keywords.names:
             return f"it has no argument {name}"
-    if _FOREIGN.get(style) in keywords.names:
-        return f"its argument {_FOREIGN[style]} belongs to another style"
-    given = {*keywords.names[: len(first)], *_NAMED.get(style, ()), *_PASSED.get(style, ())}
+    if known.foreign in keywords.names:
+        return f"its argument {known.foreign} belongs to another style"
+    given = {*keywords.names[: len(known.first)], *known.named, *known.passed}
     more = [name for name in keywords.required if name not in given]
     return f"it needs {more[0]} besides" if more else None
 
@@ -63,7 +68,7 @@ def fits(callee: Any, style: str) -> str | None:
     """The reason why a style does not fit a callee, or ``None`` if it does."""
     if not callable(callee):
         return f"it is {type(callee).__name__} and not callable"
-    if inspect.isclass(callee) and style in _FIRST:
+    if inspect.isclass(callee) and _ARGUMENTS[style].first:
         return (
             "it is a class; write these lines beside it, and name SPEC\n"
             f"  from attnbench.adapters import {style}\n"
@@ -78,7 +83,7 @@ def fits(callee: Any, style: str) -> str | None:
 
 def fitting(callee: Any) -> list[str]:
     """The styles that fit a callee."""
-    found = [style for style in _STYLES if fits(callee, style) is None]
+    found = [style for style in _ARGUMENTS if fits(callee, style) is None]
     made = inspect.isclass(callee)
     return [style for style in found if made == (style in ("multihead", "keras")) or not made]
 
@@ -101,7 +106,8 @@ def fitted(callee: Callable[..., Any], style: str) -> Keywords:
 def better(callee: Any) -> str:
     """A sentence, after a space, with the styles that fit a callee; empty if none does."""
     known = fitting(callee) if callable(callee) else []
-    listed = [f"{one} on {_LAYOUTS[one]}" if one in _LAYOUTS else one for one in known]
-    unsaid = any(one in _LAYOUTS for one in known)
+    layouts = {style: _ARGUMENTS[style].layout for style in known}
+    listed = [f"{style} on {layout}" if layout else style for style, layout in layouts.items()]
+    unsaid = any(layouts.values())
     end = "; the signature does not say which layout it takes" if unsaid else ""
     return f" Its arguments fit {' or '.join(listed)}{end}." if known else ""

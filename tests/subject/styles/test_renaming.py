@@ -10,7 +10,7 @@ import attnbench
 from attnbench import adapters
 from attnbench.errors import StyleError
 from attnbench.subject.lookup import resolve
-from attnbench.subject.styles.table import adapted
+from attnbench.subject.styles.style_choice import adapted
 
 
 def attention(source: Tensor, memory: Tensor, content: Tensor, hides: Tensor | None = None) -> Any:

@@ -13,10 +13,20 @@ from torch import Tensor
 
 from attnbench.errors import RefusalError, StyleError
 from attnbench.specs import MechanismSpec
-from attnbench.subject.styles.callee import Callee, Maker, fold, fold_mask, spec_of, unfold
+from attnbench.subject.styles.callee import (
+    Callee,
+    Maker,
+    fold,
+    fold_mask,
+    name_of,
+    spec_of,
+    unfold,
+)
+from attnbench.subject.styles.fitting import better, fitting
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import Keywords
 
+_MODULE = "torch.nn.attention.flex_attention"
 _HIDES = "its mask_mod hides keys of its own, of which no mask that is given tells"
 _UNKNOWN_KEYS = (
     "constant_values_come_back",
@@ -72,6 +82,27 @@ def flex(
         },
     }
     return spec_of("flex", score_mod or mask_mod, known, fields)
+
+
+def flex_of(mod: Any, **fields: Any) -> MechanismSpec:
+    """A spec of what ``--as flex`` names: a score_mod, a mask_mod, or ``flex_attention`` itself."""
+    if getattr(mod, "__name__", "") == "flex_attention" and mod.__module__ == _MODULE:
+        return flex(**fields)
+    try:
+        count = len(inspect.signature(mod).parameters)
+    except (TypeError, ValueError):
+        count = 0
+    if "sdpa" in fitting(mod):  # of four arguments too, as a mask_mod
+        raise StyleError(
+            f"{name_of(mod)} cannot be called as flex: it takes query, key and value, but a "
+            f"score_mod takes score, batch, head, q_idx, kv_idx.{better(mod)}"
+        )
+    if count not in (4, 5):
+        raise StyleError(
+            f"{name_of(mod)} cannot be called as flex: it takes {count} arguments, but a score_mod "
+            "takes score, batch, head, q_idx, kv_idx, and a mask_mod the last four."
+        )
+    return flex(mod, **fields) if count == 5 else flex(None, mod, **fields)
 
 
 @contextlib.contextmanager

@@ -14,9 +14,9 @@ from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import Callee, Maker, fold, spec_of, stored_scale, unfold
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.function_trials import takes_groups
-from attnbench.subject.styles.functions import one_head_size
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import SCALED_DOT
+from attnbench.subject.styles.sdpa_and_flash import one_head_size
 
 _PAGE = 4
 _OPTIONS = ("scale", "window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale")

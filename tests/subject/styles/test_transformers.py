@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.errors import UsageError
-from attnbench.subject.styles.tiny_models import TinyModel
+from attnbench.subject.styles.transformers import TinyModel
 
 
 class Model(nn.Module):

@@ -1,9 +1,9 @@
-"""The styles of call by name, and the objects of which the style is known."""
+"""The adapter of a target: that of its style, or of an object whose style is known."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,62 +11,19 @@ from torch import nn
 
 from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.specs import MechanismSpec
+from attnbench.subject.styles import STYLES
 from attnbench.subject.styles.argument_names import CACHES
 from attnbench.subject.styles.callee import name_of
-from attnbench.subject.styles.fitting import better, fitting
-from attnbench.subject.styles.flexible import flex
-from attnbench.subject.styles.functions import flash, sdpa
-from attnbench.subject.styles.interfaces import interface
-from attnbench.subject.styles.keras_layers import keras
-from attnbench.subject.styles.multihead_modules import multihead
-from attnbench.subject.styles.packing import paged, varlen
+from attnbench.subject.styles.fitting import better
 from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.styles.textbook_calls import has_textbook_names
-from attnbench.subject.styles.textbook_classes import textbook
-
-_FLEX = "torch.nn.attention.flex_attention"
-
-
-def _flex_of(mod: Any, **fields: Any) -> MechanismSpec:
-    """A spec of what ``--as flex`` names: a score_mod, a mask_mod, or ``flex_attention`` itself."""
-    if getattr(mod, "__module__", "") == _FLEX and mod.__name__ == "flex_attention":
-        return flex(**fields)
-    try:
-        count = len(inspect.signature(mod).parameters)
-    except (TypeError, ValueError):
-        count = 0
-    if "sdpa" in fitting(mod):  # of four arguments too, as a mask_mod
-        raise StyleError(
-            f"{name_of(mod)} cannot be called as flex: it takes query, key and value, but a "
-            f"score_mod takes score, batch, head, q_idx, kv_idx.{better(mod)}"
-        )
-    if count not in (4, 5):
-        raise StyleError(
-            f"{name_of(mod)} cannot be called as flex: it takes {count} arguments, but a score_mod "
-            "takes score, batch, head, q_idx, kv_idx, and a mask_mod the last four."
-        )
-    return flex(mod, **fields) if count == 5 else flex(None, mod, **fields)
-
-
-STYLES: Mapping[str, Callable[..., MechanismSpec]] = {
-    "sdpa": sdpa,
-    "flash": flash,
-    "textbook": textbook,
-    "multihead": multihead,
-    "interface": interface,
-    "flex": _flex_of,
-    "keras": keras,
-    "varlen": varlen,
-    "paged": paged,
-}
-"""What makes a spec, by the name of its style."""
 
 
 def known_style(target: object) -> str | None:
     """The style of an object that is known exactly; ``None`` for all else."""
     if target is torch.nn.functional.scaled_dot_product_attention:
         return "sdpa"
-    if getattr(target, "__module__", "") == _FLEX and callable(target):
+    if getattr(target, "__module__", "") == "torch.nn.attention.flex_attention":
         return "flex" if getattr(target, "__name__", "") == "flex_attention" else None
     if target is nn.MultiheadAttention or type(target) is nn.MultiheadAttention:
         return "multihead"
@@ -140,4 +97,7 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
         )
     if bracket:
         fields["call"] = f"f({call}"
-    return STYLES[style](target, **fields)
+    module, _, adapter = STYLES[style].partition(":")
+    made = getattr(importlib.import_module(f"{__package__}.{module}"), adapter)(target, **fields)
+    assert isinstance(made, MechanismSpec)
+    return made

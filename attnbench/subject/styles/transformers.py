@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnbench.errors import ShapeError, UsageError
 from attnbench.specs import CacheSpec, LayerSpec
-from attnbench.subject.styles.flexible import uncompiled
+from attnbench.subject.styles.flex import uncompiled
 
 CACHES = ("dynamic", "static", "quantized")
 """Kinds of cache. What a configuration says of sliding windows, the first two follow."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import adapters
 from attnbench.errors import StyleError
-from attnbench.subject.styles.table import adapted, known_style
+from attnbench.subject.styles.style_choice import adapted, known_style
 
 LOOKED_AT = [
     "agrees_with_float64",
