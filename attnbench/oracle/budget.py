@@ -103,14 +103,16 @@ class Oracle(Reference):
     def floor(self, *, units: float = 4.0, eps: float | None = None) -> Tensor:
         """The part of the budget that needs no further run; broadcasts to ``(*lead, L, Ev)``.
 
-        It covers the rounding of values, weights and output, but not that of the scores.
+        It covers the rounding of values, weights and output, but not that of the scores. A fast
+        exponential gives 0 for weights below the least normal number, which need not be seen.
         """
         eps = self.sum_eps(self.eps if eps is None else eps)
         if self._is_mechanism:
             sizes = (self.output.abs().amax(-1, keepdim=True), self.inputs.value.abs().amax())
             return units * (eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes)) + self.tiny)
         size = self._value.abs()
-        flushed = self.tiny * (1 + size.sum(-2, keepdim=True))
+        normal = min(self.tiny / self.eps, torch.finfo(torch.float32).smallest_normal)
+        flushed = max(self.tiny, normal) * size.sum(-2, keepdim=True) + self.tiny
         return units * (eps * (self.weights @ size) + flushed)
 
     def sum_eps(self, eps: float) -> float:

@@ -138,3 +138,13 @@ def test_sixteen_bits_are_an_error_in_float32() -> None:
     assert RightOutput(inputs, chance).error(fused(query, key, value)) <= 0.5
     weights = (narrow(query, key.mT) / 8).softmax(-1)
     assert RightOutput(inputs, chance).error(narrow(weights, value)) > 1.0
+
+
+def test_weights_below_the_least_normal_number_may_be_zero() -> None:
+    query, key = torch.ones(1, 1, 8, 1), torch.full((1, 1, 16, 1), -88.0)
+    value = torch.ones(1, 1, 16, 1)
+    key[..., 0, :] = value[..., 0, :] = 0.0
+    inputs, chance = Inputs(query, key, value), random.Random(0)
+    output = torch.zeros(1, 1, 8, 1)  # as torch's fused attention gives, for 9e-38
+    assert RightOutput(inputs, chance).error(output) <= 1.0
+    assert RightOutput(inputs.replace(key=0.8 * key), chance).error(output) > 1.0
