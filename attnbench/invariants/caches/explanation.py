@@ -49,11 +49,11 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         if text:
             return text
     cuts = (_other_cuts, _unread, _unwritten) if judged == "split" else ()
-    texts = [_text(of, stage, found) for of in cuts]
     states = ""
     for each in filter(None, (_double(stage), stage)):
         states = states or _text(lambda s, f: kept_states(Replay(s, judged), f), each, found)
-    seen = seen_tokens(stage, judged, found, known=bool(states))
+    texts = [_text(of, stage, found) for of in cuts]
+    seen = seen_tokens(stage, judged, found)
     return seen + states + "".join(texts) + _in_double(stage, judged, found)
 
 

@@ -91,8 +91,8 @@ class _States(GivenCalls):
         call = f"the call on {_tokens(count)}"
         if not apart:
             is_kept = any(tensor.numel() for _, tensor in tensors_of(left))
-            right = f"{call} leaves the right tensors in the cache, but uses them wrongly"
-            return f"\n  {right}" if is_kept else ""
+            same = f"{call} leaves in the cache what one call leaves, but uses it otherwise"
+            return f"\n  {same}" if is_kept else ""
         earlier = dict(tensors_of(held))
         kept = {place: _keeps(earlier.get(place), pair[0], past) for place, pair in apart.items()}
         changed = [place for place in kept if kept[place] is False]

@@ -62,32 +62,38 @@ class _LaterCall:
         return noted.results
 
     def first_wrong(self) -> str:
-        """The operation, or two that have to be put right together; empty if it is unknown."""
-        together = self._repeated(None)
-        if together is None:
-            return ""
-        places: dict[str, Key] = {}
-        for key, since in together.origins.items():
-            if since and self._repeated(_place(since)) is not None:
-                return f"in {since}{self._without(since)}"
-            if _place(key.line) not in places and self._repeated(_place(key.line)) is not None:
-                return f"{together.place(key)}{self._without(key.line)}"
-            places.setdefault(_place(key.line), key)
-        return " and ".join(map(together.place, places.values())) if len(places) == 2 else ""
+        """The first operation that makes the output right, or two together; empty if unknown.
 
-    def _repeated(self, place: str | None) -> Replay | None:
-        """The call with what is wrong put right, in one place or in all; ``None`` if in vain."""
+        Behind one that makes it another wrong output nothing can be told of others.
+        """
+        (mended, is_right, _), (_, _, wrong) = self._repeated(None), self._repeated("")
+        changing: dict[str, Key] = {}
+        for key, since in mended.origins.items() if is_right else ():
+            if since and self._repeated(_place(since))[1]:
+                return "" if changing else f"in {since}{self._without(since)}"
+            _, makes_it_right, output = self._repeated(_place(key.line))
+            if makes_it_right and not changing:
+                return f"{mended.place(key)}{self._without(key.line)}"
+            if makes_it_right or differ(output, wrong):
+                changing.setdefault(_place(key.line), key)
+        return " and ".join(map(mended.place, changing.values())) if len(changing) == 2 else ""
+
+    def _repeated(self, place: str | None) -> tuple[Replay, bool, Tensor]:
+        """The call with what is wrong put right, in one place or in all.
+
+        Returns:
+            What was put right, whether the output is right, and the output.
+        """
 
         def right(key: Key, result: Tensor) -> Tensor | None:
             if place is None:
                 return self._expected(key) if self._is_comparable(key) else None
             return self._expected(key) if _place(key.line) == place else result
 
-        replay, past, count = Replay(right), self.past, self.count
-        cache = self.calls.of_one(past)
+        replay, cache = Replay(right), self.calls.of_one(self.past)
         with replay:
-            got, _ = self.calls.after(cache, past, count)
-        return replay if self.calls.fits(got, past, count) else None
+            output, _ = self.calls.after(cache, self.past, self.count)
+        return replay, self.calls.fits(output, self.past, self.count), output
 
     def _expected(self, key: Key) -> Tensor | None:
         """The result of an operation for the same tokens in one call; ``None`` if it is unlike."""
@@ -99,13 +105,13 @@ class _LaterCall:
 
         What does so in one call alone may be a part that is added to another.
         """
-        one, moved = (
-            self._expected(key),
-            self._last(self.whole_moved.get(self._in_one(key)), self.own[key]),
-        )
-        if one is None or moved is None or key not in self.own_moved:
+        one, own = self._expected(key), self.own.get(key)
+        if one is None or own is None or key not in self.own_moved:
             return False
-        return differ(one, moved) == differ(self.own[key], self.own_moved[key])
+        moved = self._last(self.whole_moved.get(self._in_one(key)), own)
+        if moved is None:
+            return False
+        return differ(one, moved) == differ(own, self.own_moved[key])
 
     def _in_one(self, key: Key) -> Key:
         """The same operation in one call, where a loop over tokens comes to it more often."""
@@ -126,10 +132,10 @@ class _LaterCall:
         return whole
 
     def _without(self, line: str) -> str:
-        """The last operation on tokens before a line, which only one call on all comes to."""
+        """The last operation on tokens before a line, at a place that only one call comes to."""
         before = itertools.takewhile(lambda item: item[0].line != line, self.whole.items())
-        total = self.past + self.count
-        fed = [k.line for k, result in before if k.line not in self.lines and total in result.shape]
+        total, own = self.past + self.count, set(map(_place, self.lines))
+        fed = [k.line for k, t in before if _place(k.line) not in own and total in t.shape]
         return f", without {fed[-1]}" if fed and line in self.whole_lines else ""
 
 

@@ -72,12 +72,11 @@ class _Sights:
     in_one: _Sight
 
 
-def seen_tokens(stage: Stage, judged: str, found: FoundError, *, known: bool = False) -> str:
+def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
     """A sentence on what the wrong output depends on; empty if that cannot be told.
 
     Args:
         stage, judged, found: what a program found.
-        known: whether something else names the state that is wrong.
     """
     sights, cut = _sights(stage, judged, found), ""
     if sights is None:
@@ -91,7 +90,7 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError, *, known: bool = F
             sights, cut = more, f"cut as {longer.steps[1].count} + {longer.steps[2].count}, "
     where = "alone" if judged == "alone" else "in one call"
     return f"\n  {cut}token {sights.place} depends on " + (
-        f"{sights.in_one} in both, {_unseen(stage, judged, found, known)}"
+        f"{sights.in_one} in both, {_unseen(stage, judged, found)}"
         if sights.in_calls == sights.in_one
         else f"{sights.in_calls}{_padding(sights.in_calls, sights.pad)}; {where} it depends on "
         f"{sights.in_one}: what it sees is wrong{_not_beside(stage, judged, found)}"
@@ -249,19 +248,16 @@ def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
     return remark if played(stage, judged, (*before, *others)) is None else ""
 
 
-def _unseen(stage: Stage, judged: str, found: FoundError, known: bool) -> str:
-    """What may be wrong where an output depends on the tokens that it should depend on."""
+def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
+    """What shows of an output that depends on the tokens that it should depend on."""
     if alone := _not_beside(stage, judged, found):
         return f"and is wrong{alone}"
     alike = copy.copy(stage)
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
-    if played(alike, judged, found.steps) is None:
-        return "and with equal tokens everywhere it is right: positions or weights are wrong"
-    maybe = (
-        ": weight on slots without a token, values, positions added to them, or a state that is "
-        "not gone on from"
-    )
-    return f"and even with equal tokens everywhere it is wrong{'' if known else maybe}"
+    if played(alike, judged, found.steps) is not None:
+        return "and even with equal tokens everywhere it is wrong"
+    what = "the weights, positions or order of tokens are wrong"
+    return f"and with equal tokens everywhere it is right: {what}"
 
 
 def _listed(slots: list[int]) -> str:
