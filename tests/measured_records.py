@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.machine.setting import Setting, fields_of
@@ -20,10 +18,8 @@ def measure(
     subject: Subject, case: BenchCase, contract: Contract, *, bench: Bench | None = None
 ) -> Record:
     """The record of one measurement, which holds errors and raises none."""
-    start = time.perf_counter()
     row = measurement.measure_row(subject, case, bench or Bench(contract))
     fields = fields_of(case, contract, Setting(), subject=subject.name, kind=subject.kind)
     fields["contract"] = contract.name(case.direction, case.case.device, row.clock)
-    total = time.perf_counter() - start
     summary = summary_fields([row], baseline_of(subject.kind), case.tokens)
-    return Record(**{**fields, **summary}, overhead_s=total - row.measuring_s)
+    return Record(**{**fields, **summary})

@@ -1,8 +1,7 @@
-"""Counts of the operations that a call executes.
+"""Counts of the operations in the matrix products of a call.
 
-Every operator that reaches the device is counted once. A matrix product counts a multiplication and
-an addition per pair of elements; other operators count one operation per element, and data movement
-none.
+Every operator that reaches the device is counted once: a multiplication and an addition per pair of
+elements.
 """
 
 from __future__ import annotations
@@ -15,45 +14,10 @@ from typing import Any
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from attnbench.attention.torch_internals import COPIES, OperationMode
+from attnbench.attention.torch_internals import OperationMode
 from attnbench.subject.tensors import nested_tensors
 
-_MOVES = COPIES | {
-    "cat",
-    "stack",
-    "fill_",
-    "zero_",
-    "constant_pad_nd",
-    "repeat",
-    "index",
-    "index_select",
-    "gather",
-    "scatter",
-    "scatter_",
-    "eye",
-    "empty_strided",
-    "index_put_",
-    "new_empty_strided",
-    "slice_scatter",
-    "select_scatter",
-    "select_backward",
-    "slice_backward",
-}
 _NAMESPACES = frozenset(("aten", "prim", "prims"))
-_FREE = frozenset(
-    (
-        "empty",
-        "new_empty",
-        "empty_like",
-        "empty_strided",
-        "new_empty_strided",
-        "detach",
-        "_unsafe_view",
-        "_reshape_alias",
-        "lift_fresh",
-        "alias",
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -61,14 +25,12 @@ class Counts:
     """The operations of a call.
 
     Args:
-        operations: operations of all kinds.
         matmul_operations: operations in matrix products, counted from their shapes by torch's
             counter or, for operators that it does not know, by this module.
         opaque: whether the call uses an operator that is not torch's, so that its operations are
             unknown.
     """
 
-    operations: int
     matmul_operations: int
     opaque: bool = False
 
@@ -92,8 +54,7 @@ def _product(name: str, tensors: list[Tensor]) -> int | None:
 class _Counter(OperationMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
-        self.operations = self.products = 0
-        self.opaque = False
+        self.products, self.opaque = 0, False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -101,21 +62,11 @@ class _Counter(OperationMode):
         result = func(*args, **(kwargs or {}))
         packet = getattr(func, "overloadpacket", func)
         self.opaque |= getattr(func, "namespace", "aten") not in _NAMESPACES
-        name = str(getattr(packet, "__name__", packet))
-        if getattr(func, "is_view", False) or name in _FREE:
-            return result
-        arguments = [*nested_tensors(args), *nested_tensors(kwargs or {})]
-        results = list(nested_tensors(result))
-        if not results:
-            return result  # a query, such as whether a value is zero
-        product = _product(name, arguments)
-        if product is None:
-            formula = flop_registry.get(packet)
-            product = int(formula(*args, **(kwargs or {}), out_val=result)) if formula else 0
-        self.products += product
-        if not product and name not in _MOVES:
-            product = max(t.numel() for t in (*arguments, *results))
-        self.operations += product
+        tensors = [*nested_tensors(args), *nested_tensors(kwargs or {})]
+        product = _product(str(getattr(packet, "__name__", packet)), tensors)
+        if product is None and (formula := flop_registry.get(packet)):
+            product = int(formula(*args, **(kwargs or {}), out_val=result))
+        self.products += product or 0
         return result
 
 
@@ -123,10 +74,5 @@ def count(call: Callable[[], object]) -> Counts:
     """Run a call once and count its operations."""
     counter = _Counter()
     with counter:
-        result = call()
-    del result
-    return Counts(
-        operations=counter.operations,
-        matmul_operations=counter.products,
-        opaque=counter.opaque,
-    )
+        call()
+    return Counts(counter.products, counter.opaque)

@@ -50,7 +50,6 @@ def measure_row(
     """Measure a row in this process; an exception becomes the status of the measurement."""
     threads = torch.get_num_threads()
     torch.set_num_threads(bench.contract.threads)
-    start = time.perf_counter()
     try:
         device = torch.device(case.case.device)
         facts: dict[str, Any] = {"device_name": device_name(device)}
@@ -71,7 +70,7 @@ def measure_row(
             status, reason = "out_of_memory", message_of(error)
         else:
             status, reason = "failed", f"{type(error).__name__}: {error}"
-        return RowMeasurement(status, reason, measuring_s=time.perf_counter() - start)
+        return RowMeasurement(status, reason)
     finally:
         torch.set_num_threads(threads)
 
@@ -82,7 +81,6 @@ def _time_row(
     device, contract = torch.device(case.case.device), bench.contract
     module, inputs = case.build(subject)
     call = measured_call(subject, module, inputs, case.direction)
-    start = time.perf_counter()
     with compilations() as compiled:
         first_s = first_call(call, device)
     facts: dict[str, Any] = {}
@@ -97,7 +95,6 @@ def _time_row(
         status, reason = facts.pop("status"), facts.pop("reason")
         facts["peak_bytes"] = peak_bytes(call, device)
         counts = count(call)
-        facts["operations"] = counts.operations
         facts["matmul_operations"] = counts.matmul_operations
         facts["compulsory_bytes"] = compulsory_bytes(module, inputs, call)
         if isinstance(call, Step):
@@ -136,8 +133,6 @@ def _time_row(
         slots=tuple(slots),
         blocks=tuple(blocks),
         null_s=bench.null_s(case, timer.clock) if with_facts else None,
-        timing_s=timing_s,
-        measuring_s=time.perf_counter() - start,
         load=bench.load(),
     )
 

@@ -58,8 +58,6 @@ class RowMeasurement:
         slots: slots of the subject.
         blocks: blocks with the baseline as side A; empty without a baseline.
         null_s: seconds of a call whose kernel computes nothing.
-        timing_s: seconds spent in slots.
-        measuring_s: seconds spent on the whole measurement, including slots.
         load: load of the machine; see :class:`attnbench.benchmark.machine.load.Load`.
     """
 
@@ -71,8 +69,6 @@ class RowMeasurement:
     slots: tuple[Slot, ...] = ()
     blocks: tuple[Block, ...] = ()
     null_s: float | None = None
-    timing_s: float = 0.0
-    measuring_s: float = 0.0
     load: Mapping[str, float] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, Any]:
@@ -182,8 +178,6 @@ def summary_fields(
     fault = next((m for m in measurements if m.status != "ok"), None)
     if fault is not None:
         fields |= {"status": fault.status, "reason": fault.reason}
-    fields["measuring_s"] = math.fsum(m.measuring_s for m in measurements)
-    fields["timing_s"] = math.fsum(m.timing_s for m in measurements)
     if not sources:
         return fields
     times = [low_quantile(m.slots) for m in sources]

@@ -266,7 +266,6 @@ class Session:
             row.measurements, baseline_of(row.planned.kind, self.baselines), point.tokens
         )
         summary["versions"] = {**fields["versions"], **summary.pop("versions", {})}
-        summary["overhead_s"] = max(0.0, row.seconds - row.measurements[-1].measuring_s)
         summary["gain"] = self._gain(row, rows)
         return Record(**{**fields, **summary})
 

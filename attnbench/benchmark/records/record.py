@@ -31,7 +31,7 @@ def baseline_of(kind: str, baselines: tuple[str, str] = BASELINES) -> str:
 
 
 SCHEMA = 1
-"""Version of the fields; increased when a field is removed or changes its meaning."""
+"""Version of the fields; increased when one that is read is removed or changes its meaning."""
 
 FORMAT = "attnbench-record"
 
@@ -96,7 +96,6 @@ class Record:
         error_abs: largest absolute error of the output against float64.
         error_ratio: largest error over the allowed error; at most 1 if they agree.
         error_rows: number of query rows compared.
-        operations: arithmetic operations of all kinds that the call executes.
         matmul_operations: operations in matrix products.
         compulsory_bytes: bytes of inputs, parameters and results, which any implementation moves.
         roofline_share: the least time in which the machine could move ``compulsory_bytes`` and do
@@ -114,9 +113,6 @@ class Record:
         runs_as: for a kernel with several code paths: the one that ran.
         commit: git commit of the working directory, with ``+dirty`` if files differ; or ``""``.
         command: command line of the run.
-        timing_s: time spent in slots.
-        measuring_s: time spent on the measurement: first call, memory, counts, error and slots.
-        overhead_s: further time of the last process: building the module and inputs.
     """
 
     run: str
@@ -164,7 +160,6 @@ class Record:
     error_abs: float | None = None
     error_ratio: float | None = None
     error_rows: int = 0
-    operations: int | None = None
     matmul_operations: int | None = None
     compulsory_bytes: int | None = None
     roofline_share: float | None = None
@@ -179,9 +174,6 @@ class Record:
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str = ""
     command: str = ""
-    timing_s: float | None = None
-    measuring_s: float | None = None
-    overhead_s: float | None = None
     schema: int = SCHEMA
 
     @property

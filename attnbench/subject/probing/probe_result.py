@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,21 +17,17 @@ from attnbench.subject.probing.questions import QUESTIONS
 from attnbench.subject.styles.callee import name_of
 from attnbench.subject.styles.constructors import constructor_arguments
 from attnbench.subject.styles.fitting import fits
-from attnbench.subject.styles.multihead import multihead
 from attnbench.subject.styles.renaming import parsed, renamed
-from attnbench.subject.styles.sdpa_and_flash import flash, sdpa
 from attnbench.subject.styles.signature import FIRST, MEANINGS, Keywords, keywords_of, order_of
-from attnbench.subject.styles.textbook_adapter import textbook
+from attnbench.subject.styles.style_choice import adapted
 from attnbench.subject.styles.textbook_calls import SLOTS, has_textbook_names
 
-_STYLES: Mapping[str, Callable[..., MechanismSpec]] = {"sdpa": sdpa, "flash": flash}
-_OF_CLASSES: Mapping[str, Callable[..., MechanismSpec]] = {
-    "textbook": textbook,
-    "multihead": multihead,
-}
 _MEANINGS = {own: what for what, names in {**FIRST, **MEANINGS}.items() for own in names}
 _SCALE = "1/sqrt(E)"
 _STYLE_OF = {"(B, H, L, E)": "sdpa", "(B, L, H, E)": "flash"}
+_OF_FUNCTIONS = tuple(_STYLE_OF.values())
+"""Styles to which a probe says the conventions; others find them out themselves."""
+
 _CLAIMS = {
     "groups": ("enable_gqa", "neighbours"),
     "window": ("window_size", "(left, right), own key besides"),
@@ -67,9 +63,9 @@ class Probe:
         """The options of ``attnbench check``; ``None`` where no style fits, or none says enough."""
         if self.style is None or self._scores_otherwise:
             return None
-        if self.style not in _STYLES:  # the style finds the conventions out itself
+        if self.style not in _OF_FUNCTIONS:
             return f"--as {self.style}"
-        known = _STYLES[self.style](self.callee, call=self.call).conventions
+        known = adapted(self.callee, self.style, call=self.call).conventions
         usual = {**vars(Conventions()), **known}
         given = [
             f"--convention {format_conventions({key: value})}"
@@ -83,7 +79,7 @@ class Probe:
     @property
     def _scores_otherwise(self) -> Answer | None:
         """What shows that a reference of scaled dot-product attention is wrong for it."""
-        if self.style not in _STYLES:
+        if self.style not in _OF_FUNCTIONS:
             return None
         scale, extra = self.answers["scale"], self.answers["extra_keys"]
         if extra.value:
@@ -137,13 +133,13 @@ class Probe:
             raise StyleError(f"{self.name} is a spec already: give it the conventions.")
         if self.style is None:
             raise StyleError(self.proposal)
-        if self.style not in _STYLES:
-            return _OF_CLASSES[self.style](self.callee)
+        if self.style not in _OF_FUNCTIONS:
+            return adapted(self.callee, self.style)
         fields: dict[str, Any] = {"conventions": dict(self.conventions), "dtypes": self._dtypes}
         fields["name"] = self.name
         if self._scores_otherwise:
             fields["reference"] = None
-        return _STYLES[self.style](self.callee, call=self.call, **fields)
+        return adapted(self.callee, self.style, call=self.call, **fields)
 
 
 def probe(function: Any, *, call: str | None = None) -> Probe:

@@ -66,13 +66,12 @@ def test_a_right_subject_is_ok_and_every_number_is_there(name: Any, direction: A
     assert record.peak_bytes > 2 * 2 * 8 * 8 * 4
     assert record.error_ratio <= 1
     assert record.error_rows == 2 * 2 * 8
-    assert record.operations > record.matmul_operations > 0
+    assert record.matmul_operations > 0
     assert record.compulsory_bytes >= 4 * 2 * 2 * 8 * 4 * 4
     assert record.roofline_share > 0
     assert record.load["cores"] >= 1
     assert record.sentinel["bandwidth_bytes_per_s"] > 0
     assert record.device_name
-    assert record.measuring_s > 0 < record.overhead_s
 
 
 def test_a_subject_that_is_not_its_reference_is_measured_and_not_ranked() -> None:
