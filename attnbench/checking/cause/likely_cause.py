@@ -29,8 +29,6 @@ _INPUTS_CHANGED = "inputs_changed"
 _NAN_ONLY = ("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training")
 """Only NaN in padding violates these, so that other failures have another cause."""
 
-_PADDING = "padded_tokens_are_inert"
-
 _SCALAR, _FORMULA = "agrees_with_scalar_reference", "scores_formula"
 
 _FLOAT32 = "computed_in_float32"
@@ -47,12 +45,13 @@ _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths
 
 _DECISIVE = ("nan_result", "extra_keys_share", "unwritten_read", "special_case")
 _NARROW = "half_precision"
-_OF_SCORES = (None, _NARROW, "log_sum", "stored_scales")
+_OF_SCORES = (None, _NARROW, "not_finite", "log_sum", "splits", "stored_scales")
 """Causes of specific invariants that other scores violate as well."""
 
 _STATE = "calls_leave_no_trace"
 """What fails this has another cause than rounding, and other calls go wrong by it."""
-_NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
+
+_NUMERIC = ("agrees_with_float64", "finite_at_extremes", "gradients_are_finite_at_extremes")
 """With the general ones, these point at half precision if they fail with half types only."""
 
 
@@ -109,12 +108,12 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     if cause_named == _INPUTS_CHANGED:
         return Clue("says", cause_named, cause_named)
     state = failures.get(_STATE)
-    if state is not None and KEEPS_CONTRACT not in failures and not (state.named or state.raised):
+    if state and KEEPS_CONTRACT not in failures and not (state.named or state.raised):
         return Clue("fails", _STATE, "state_kept")  # what was kept is wrong in other calls
     exact, deviating = _mistakes(failures)
     if (made := _made(exact)) is not None:
         if made.cause == "empty_rows" and _EXTREME in failures:  # a number too near hides keys
-            return Clue("fails", _EXTREME, "hidden_keys_count")
+            return Clue("fails", _EXTREME, dict(_table())[_EXTREME] or "")
         return made
     if cause_named is None:
         cause_named = next((f.named for f in _forward(failures).values() if _is_decisive(f)), None)
@@ -171,6 +170,7 @@ def _clue_in_table(
     causes = dict(_table())
     for name, default in _table():
         candidate = candidates.get(name)
+        default = _FORMULA if candidate and candidate.named == _FORMULA else default
         if (
             candidate is None
             or candidate.raised
@@ -229,7 +229,7 @@ def _named_cause(failures: Mapping[str, Failure]) -> str | None:
     contract = failures.get(KEEPS_CONTRACT)
     if contract is not None and contract.named is not None:
         return contract.named
-    padding = failures.get(_PADDING)
+    padding = failures.get("padded_tokens_are_inert")
     if padding is not None and padding.named is not None:  # it says why padding is not inert
         return padding.named
     named = {name: f.named for name, f in failures.items() if name not in _NUMERIC}

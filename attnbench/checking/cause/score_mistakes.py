@@ -240,6 +240,9 @@ def _values(call: Call) -> Named:
     if call.scaled and call.inputs.key.shape == value.shape:  # for groups, the values are expanded
         yield "keys_pooled", weights @ call.inputs.key.cpu().double()
     yield "values_reversed", weights @ value.flip(-2)
+    yield "values_of_the_next_key", weights @ value.roll(-1, -2)
+    yield "values_of_the_last_key", weights @ value.roll(1, -2)
+    yield "features_reversed", weights @ value.flip(-1)
     if value.shape[-1] == value.shape[-2]:
         yield "values_transposed", weights @ value.mT
     if value.dim() > 3:

@@ -40,7 +40,7 @@ def deviation(subject: Subject, module: nn.Module, inputs: Inputs) -> str | None
     blamed = _blamed(subject, module, inputs)
     if len(blamed) > 1:
         return "masks_combined_wrongly" if {*blamed} <= {*_MASKS} else "options_combined_wrongly"
-    if blamed and blamed[0] not in _MASKS[:2]:
+    if blamed and blamed[0] not in _MASKS:
         return f"{blamed[0]}_applied_otherwise"
     shown = subject.weights(module, inputs)
     if shown is None or shown.shape != stages.weights.shape or not bool(shown.isfinite().all()):
@@ -112,11 +112,13 @@ class _Weights:
         given = [name for name in _given(self.inputs) if name in (*_MASKS, "window_size")]
         if bool(lost.any()) and not given:
             return "keys_unread"
+        if given == ["is_causal"]:
+            return "is_causal_applied_otherwise"
         if given not in (["attn_mask"], ["valid_lens"]):
             return None
         if bool(extra.any()) and bool(lost.any()):
             return "mask_laid_elsewhere"
-        return "hidden_keys_seen" if bool(extra.any()) else "keys_unread"
+        return "hidden_keys_seen" if bool(extra.any()) else "keys_hidden"
 
 
 def _is_small(gaps: Tensor) -> bool:

@@ -1,12 +1,14 @@
 """Witnesses: the mistakes that explain a subject's wrong outputs on some small cases.
 
 A mistake explains a subject if, on some of them, its wrong outputs equal those of textbook
-attention with that mistake.
+attention with that mistake. Whatever is found is looked for a second time, with other sizes and
+other numbers: what holds by chance, or in one call alone, is not said.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -35,6 +37,7 @@ _MARGIN = 1e-3
 """Largest error of a correct float32 output, as a share of its largest value."""
 
 _HALF_MARGIN = 4e-2
+_HALVES = ("bfloat16", "float16")
 
 _NARROW = {
     "computed_in_half": ("float32", 3e-5, 1e-2),
@@ -78,14 +81,38 @@ def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple
     """Names of the mistakes that explain a subject's wrong outputs, the likeliest first.
 
     A mistake explains them if it reproduces many of the wrong outputs, and makes few of the right
-    ones wrong.
+    ones wrong, in two draws of the cases.
 
     Args:
         subject: a subject with known scores: those of a scoring function, or q·k times a scale.
         counterexamples: ids of cases at which an invariant failed; small ones are used as well.
     """
+    names = _found(subject, counterexamples)
+    for draw in (1, 2) if names else ():
+        again = copy.copy(subject)
+        object.__setattr__(again, "legal", lambda case, n=draw: subject.legal(redrawn(case, n)))
+        kinds = {mistake_of(name) for name in _found(again, counterexamples)}
+        if kinds or tally(again, counterexamples)[0]:
+            return tuple(name for name in names if mistake_of(name) in kinds)
+    return ()
+
+
+def redrawn(case: Case, draw: int = 1) -> Case:
+    """A case of other sizes and numbers; sizes of 1 and equal sizes stay so."""
+    names = ("q_len", "kv_len", "query_size", "key_size", "value_size")
+    sizes = {name: getattr(case, name) for name in names}
+    more = {name: size + 2 * draw if size > 1 else size for name, size in sizes.items()}
+    lead = tuple(size + 2 * draw if size > 1 else size for size in case.lead)
+    return case.replace(lead=lead, seed=case.seed + 100 * draw, **more)
+
+
+def _found(subject: Subject, counterexamples: Sequence[str]) -> tuple[str, ...]:
+    """The mistakes that explain the wrong outputs on one draw of the cases."""
     other = other_layout(subject.spec)
     names = likeliest(*tally(subject, counterexamples)) if other is None else []
+    narrow = {case.dtype for case in map(Case.from_id, filter(None, counterexamples))} & {*_HALVES}
+    for dtype in narrow if other is None and not names else ():
+        names = names or likeliest(*tally(subject, dtype=dtype))
     if subject.kind == "mechanism" and not is_textbook(subject):
         names = [n for n in names if known_causes()["mistakes"][mistake_of(n)] in _NO_DESIGN]
     return tuple(names) or found_otherwise(subject)
@@ -110,13 +137,13 @@ def likeliest(wrong_count: int, counts: Mapping[str, tuple[int, int]]) -> list[s
 
 
 def tally(
-    subject: Subject, counterexamples: Sequence[str] = ()
+    subject: Subject, counterexamples: Sequence[str] = (), dtype: str = "float32"
 ) -> tuple[int, dict[str, tuple[int, int]]]:
     """Count the wrong outputs, and per mistake the ones it reproduces and right ones it spoils."""
     wrong_count = 0
     hits, spoils = Counter[str](), Counter[str]()
     with torch.no_grad():
-        for call, output, margin in _answers(subject, counterexamples):
+        for call, output, margin in _answers(subject, counterexamples, dtype):
             expected = call.compared(call.stages.output)
             is_wrong = not agree(output, expected, margin)
             wrong_count += is_wrong
@@ -160,7 +187,7 @@ def cause_of_output(inputs: Inputs, output: Tensor) -> str | None:
 
 
 def _answers(
-    subject: Subject, counterexamples: Sequence[str]
+    subject: Subject, counterexamples: Sequence[str], dtype: str
 ) -> Iterator[tuple[Call, Tensor, float]]:
     """Yield calls, the subject's outputs, and their allowed errors."""
     if subject.kind == "layer":
@@ -170,7 +197,8 @@ def _answers(
         return
     cases = [Case.from_id(text) for text in counterexamples if text]
     cases = [c for c in cases if c.q_len * c.kv_len <= _LARGEST and c.regime == "normal"]
-    for case in dict.fromkeys(map(subject.legal, (*_CASES, *cases))):
+    own = (case.replace(dtype=dtype) for case in _CASES)
+    for case in dict.fromkeys(map(subject.legal, (*own, *cases))):
         if case.dtype not in subject.dtypes or subject.unsupported(case) is not None:
             continue
         with contextlib.suppress(Exception, SystemExit):  # refusals and errors say nothing here

@@ -50,7 +50,7 @@ def test_options_are_not_wrong_together_where_one_is_wrong_alone() -> None:
 
 def test_what_a_reference_tells_without_any_mask_is_not_about_lengths() -> None:
     found = failed("valid_lengths_count_the_keys")
-    for mask, cause in (("none", "scores_formula"), ("padding", "lengths")):
+    for mask, cause in (("none", "formula"), ("padding", "lengths")):
         case = Case((2,), 3, 4, mask=mask).id
         scalar = failed("agrees_with_scalar_reference", case=case, smallest=True)
         clue = clue_of(found + scalar)
@@ -70,6 +70,8 @@ def test_what_fails_in_wide_dtypes_too_is_not_lost_by_half_types() -> None:
     wide, half = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("float32", "float16"))
     found = failed("finite_at_extremes", case=half, smallest=True)
     assert clue_of(found) == Clue("fails", "finite_at_extremes", "half_precision")
+    other = failed("finite_at_extremes", case=wide, smallest=True)
+    assert clue_of(other) == Clue("fails", "finite_at_extremes", "not_finite")
     found += failed("weights_are_not_negative", case=wide, smallest=True)
     assert clue_of(found) is None
     found = failed("finite_at_extremes", case=half, smallest=True)
@@ -116,7 +118,7 @@ def test_what_fails_in_wide_dtypes_comes_before_what_half_precision_loses() -> N
     lost = failed("finite_at_extremes", "agrees_with_float64", case=half, smallest=True)
     assert clue_of(lost) == Clue("fails", "finite_at_extremes", "half_precision")
     found = clue_of(lost + failed("leading_padding_equals_deleting", case=single, smallest=True))
-    assert found == Clue("fails", "leading_padding_equals_deleting", "positions")
+    assert found == Clue("fails", "leading_padding_equals_deleting", "padding_counts")
 
 
 def test_what_a_call_leaves_behind_is_a_cause_in_half_types_too() -> None:
@@ -132,7 +134,7 @@ def test_what_a_call_leaves_behind_comes_before_what_it_makes_wrong() -> None:
     assert clue_of(found) == Clue("fails", "calls_leave_no_trace", "state_kept")
     raised = failed("leading_padding_equals_deleting")
     raised += failed("calls_leave_no_trace", raised="IndexError")
-    assert clue_of(raised) == Clue("fails", "leading_padding_equals_deleting", "positions")
+    assert clue_of(raised) == Clue("fails", "leading_padding_equals_deleting", "padding_counts")
 
 
 def test_nan_in_a_gradient_is_no_cause_where_outputs_are_wrong() -> None:
@@ -158,7 +160,7 @@ def test_a_number_too_near_is_told_before_the_rows_without_keys_that_it_fills() 
     empty = failed("empty_rows_give_zeros", mistakes=("empty_rows_mean",))
     assert clue_of(empty) == Clue("makes", "empty_rows_mean", "empty_rows")
     found = clue_of(empty + failed(extreme, "future_does_not_leak", "masked_slots_are_inert"))
-    assert found == Clue("fails", extreme, "hidden_keys_count")
+    assert found == Clue("fails", extreme, "hidden_at_extremes")
 
 
 @pytest.mark.parametrize(
@@ -287,6 +289,8 @@ def test_scores_of_another_formula_are_told_whatever_follows_from_them() -> None
     formula = failed("agrees_with_scalar_reference", named="scores_formula")
     assert clue_of([*many, *formula]) == Clue("says", "scores_formula", "scores_formula")
     assert clue_of([*many, *failed("agrees_with_scalar_reference")]) is None
+    output = Clue("fails", "agrees_with_scalar_reference", "formula")  # all that one shows
+    assert clue_of(failed("agrees_with_scalar_reference")) == output
     state = Clue("fails", "calls_leave_no_trace", "state_kept")
     assert clue_of([*many, *formula, *failed("calls_leave_no_trace")]) == state
 

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 import attnbench
 from attnbench.adapters import flash, sdpa
-from attnbench.checking.cause.witnesses import explanations
+from attnbench.checking.cause.witnesses import explanations, tally
 from attnbench.subject.lookup import resolve
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
@@ -122,17 +122,81 @@ def maximum(scores: Tensor, axes: tuple[int, ...]) -> Tensor:
     return found / total.masked_fill(total == 0, 1.0)
 
 
+def without_size(scores: Tensor) -> Tensor:
+    """The weights if the largest size of a score is subtracted, and not the largest score."""
+    found = (scores - scores.nan_to_num(neginf=0.0).abs().amax(-1, keepdim=True)).exp()
+    total = found.sum(-1, keepdim=True)
+    return found / total.masked_fill(total == 0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("weigh", "mistake"),
     [
         (lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True), "powers_overflow"),
         (lambda scores: maximum(scores, (-2, -1)), "maximum_of_other_rows"),
         (lambda scores: maximum(scores, (*range(scores.dim()),)), "maximum_of_other_rows"),
+        (lambda scores: without_size(scores), "low_scores_lost"),
     ],
 )
 def test_a_maximum_that_is_missing_or_of_other_rows_is_named(weigh: Any, mistake: str) -> None:
     (subject,) = resolve(sdpa(attention(weigh=weigh), name="maximum"))
     assert explanations(subject) == (mistake,)
+
+
+def by_size(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Scores have the wrong sign with some numbers of features, and others other values."""
+    even = query.shape[-1] in (4, 5, 8, 70)
+    scores = (query * query.shape[-1] ** -0.5) @ key.mT
+    return softmax(-scores) @ value if even else softmax(scores) @ value.flip(-2)
+
+
+def test_what_shows_in_one_draw_of_cases_alone_is_not_said() -> None:
+    (subject,) = resolve(sdpa(by_size, name="sizes"))
+    assert [*tally(subject)[1]] == ["scores_negative"]
+    assert explanations(subject) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "mistakes"),
+    [
+        (lambda value: value.roll(1, -2), ("values_of_the_last_key",)),
+        (lambda value: value.flip(-1), ("features_reversed",)),
+        (lambda value: value - value.mean(-2, keepdim=True), ()),  # no hidden key has weight
+        (lambda value: value[..., :1, :, :].expand_as(value), ("keys_of_another_head",)),
+    ],
+)
+def test_values_that_are_wrong_without_masks_are_no_hidden_keys(change: Any, mistakes: Any) -> None:
+    (subject,) = resolve(sdpa(attention(change_value=change), name="values"))
+    assert explanations(subject) == mistakes
+
+
+def test_zeros_alone_are_not_taken_for_features_that_are_lost() -> None:
+    function = attention(change_value=lambda value: value - value.mean(-2, keepdim=True))
+    names = ["constant_values_come_back", "output_lies_within_values"]
+    report = attnbench.check(sdpa(function, name="one"), profile="quick", invariants=names)
+    causes = {o.failure.cause for o in report.outcomes if o.failure is not None}
+    assert causes - {None} == {"not_a_mean"}
+
+
+def keys_in_half(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    output: Tensor = attention()(query, key.half().to(key), value)
+    return output
+
+
+def test_scores_far_below_zero_that_are_rounded_are_not_lost() -> None:
+    (subject,) = resolve(sdpa(keys_in_half, name="rounded"))
+    assert explanations(subject) == ("computed_in_half",)
+
+
+def turned(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Each head's output stands at the next head."""
+    output: Tensor = attention()(query, key, value)
+    return output.roll(1, -3) if output.dim() > 3 else output
+
+
+def test_heads_whose_outputs_are_exchanged_do_not_reach_each_other() -> None:
+    (subject,) = resolve(sdpa(turned, name="turned"))
+    assert explanations(subject) == ("heads_at_other_places",)
 
 
 def in_halves(change: Callable[[Tensor], Tensor]) -> Any:

@@ -1,0 +1,130 @@
+"""Mistakes of scores and weights that a subject's own answers show, without any mask."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
+from attnbench.subject.subject import Subject
+
+CASE = Case((3,), 4, 6, 8, 8, 8)
+MARGIN = 1e-3
+_ROUNDING = 1e-14
+_HUGE = 150.0
+
+
+def wrong_axis(subject: Subject) -> str | None:
+    """The mistake of weights that sum to 1, but not over the keys."""
+    for case in (CASE, CASE.replace(lead=(2, 3))):
+        weights = subject.weights(*subject.build(subject.legal(case)))
+        if weights is None:
+            return None
+        *others, keys = [
+            size > 1 and bool(((weights.sum(axis) - 1).abs() < MARGIN).all())
+            for axis, size in enumerate(weights.shape)
+        ]
+        if any(others) and not keys:
+            axis = len(others) - 1 - others[::-1].index(True)
+            return "softmax_over_the_queries" if others[-1] else f"softmax_over_dimension_{axis}"
+    return None
+
+
+def short_sums(subject: Subject) -> str | None:
+    """The mistake of rows that sum to a little less than 1 in any call, as of a softmax."""
+    module, inputs = subject.build(subject.legal(CASE).replace(dtype="float64"))
+    weights = subject.weights(module, inputs)
+    missing = torch.zeros(()) if weights is None else 1 - weights.sum(-1)
+    missing = missing if inputs.query.dtype == torch.float64 else torch.zeros(())
+    short = bool(((missing > _ROUNDING) & (missing < MARGIN)).all())
+    return "sum_with_epsilon" if short else None
+
+
+def wrong_maximum(subject: Subject) -> str | None:
+    """The mistake of a largest score that is not subtracted, or is not that of the row alone.
+
+    One query has scores whose powers no float32 holds, or the same far below zero for all keys; the
+    others stay as they were.
+    """
+    module, inputs = subject.build(subject.legal(CASE.replace(lead=(2, 3))))
+    if inputs.query.dtype != torch.float32 or not is_textbook(subject):
+        return None
+    scores = stages_of(inputs).scores
+    query, first = inputs.query.clone(), scores[0, 0, 0]
+    query[0, 0, 0] *= _HUGE / float(first[first.abs().argmax()])
+    given = inputs.replace(query=query)
+    output, expected = subject.output(module, given), textbook_output(given)
+    wrong = ~((output - expected).abs() <= MARGIN * expected.abs().amax()).all(-1)
+    if not agrees(subject.output(module, inputs), textbook_output(inputs)):
+        return None
+    if not bool(wrong.any()):
+        below = torch.full((scores.shape[-1], 1), -_HUGE * query.shape[-1] ** 0.5)
+        query = inputs.query.clone()
+        query[0, 0, 0] = torch.linalg.lstsq(inputs.key[0, 0], below).solution[:, 0]
+        given = inputs.replace(query=query)
+        row = subject.output(module, given)[0, 0, 0]
+        return "low_scores_lost" if not bool(row.any() and row.isfinite().all()) else None
+    if not bool(wrong[0, 0, 0]):
+        return "maximum_of_other_rows"
+    alone = int(wrong.sum()) == 1 and not bool(output[0, 0, 0].isfinite().all())
+    return "powers_overflow" if alone else None
+
+
+def unplaced_keys(subject: Subject) -> str | None:
+    """The mistake of keys that count alike in any order, where the convention says otherwise, or
+    whose scores are others at the same distance, though queries and keys are equal.
+    """
+    if subject.conventions.positions == "none":
+        return None
+    module, inputs = subject.build(subject.legal(CASE))
+    turned = inputs.replace(key=inputs.key.flip(-2), value=inputs.value.flip(-2))
+    alike = agrees(subject.output(module, turned), subject.output(module, inputs))
+    if alike or subject.conventions.positions == "absolute":
+        return "positions_ignored" if alike else None
+    module, inputs = subject.build(subject.legal(CASE.replace(q_len=6)))
+    query, key = (t[..., :1, :].expand_as(t) for t in (inputs.query, inputs.key))
+    weights = subject.weights(module, inputs.replace(query=query, key=key))
+    steps = torch.zeros(2, 2) if weights is None else weights.log().diff(dim=-1)
+    if not bool(steps.any()) or agrees(steps[..., 1:, 1:], steps[..., :-1, :-1]):
+        return None
+    return "scores_not_by_distance" if bool(steps.isfinite().all()) else None
+
+
+def foreign_scores(subject: Subject) -> str | None:
+    """The mistake of scores at another place, or that other keys or queries than theirs change."""
+    module, inputs = subject.build(subject.legal(CASE))
+    query, key = inputs.query, inputs.key
+
+    def scores(query: Tensor, key: Tensor) -> Tensor:
+        found = subject.scores(module, inputs.replace(query=query, key=key))
+        if found is None or not bool(found.isfinite().all()):
+            raise ValueError("nothing is told by what is not finite")
+        return found
+
+    def moved(tensor: Tensor, slot: int) -> Tensor:
+        other = tensor.clone()
+        other[..., slot, :] = 1 - 3 * other[..., slot, :]
+        return other
+
+    expected = scores(query, key)
+    queries, keys = torch.split(query, 1, -2), torch.split(key, 1, -2)
+    rows = [[scores(q, k) for k in keys] for q in queries]
+    alone = torch.cat([torch.cat(row, -1) for row in rows], -2)
+    gaps = (expected.flatten(-2)[..., :, None] - alone.flatten(-2)[..., None, :]).abs().amin(-1)
+    if not agrees(expected, alone) and agrees(expected.flatten(-2) + gaps, expected.flatten(-2)):
+        return "scores_at_other_places"
+    if not agrees(scores(query, moved(key, -1))[..., :3], expected[..., :3]):
+        return "scores_of_other_keys"
+    if not agrees(scores(moved(query, -1), key)[..., :3, :], expected[..., :3, :]):
+        return "scores_of_other_queries"
+    late = scores(moved(query, 0), key)[..., 1:, :]
+    return None if agrees(late, expected[..., 1:, :]) else "scores_of_earlier_queries"
+
+
+def agrees(output: Tensor, expected: Tensor) -> bool:
+    """Whether two outputs are one but for rounding; ``ValueError`` where all is 0."""
+    if not bool(expected.any()):
+        raise ValueError("nothing is told by zeros")
+    margin = max(MARGIN, 8 * torch.finfo(output.dtype).eps)  # of a subject without wide dtypes
+    return bool(((output - expected).abs() <= margin * expected.abs().amax()).all())
