@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,9 +55,11 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
             message = f"{subject.name} changes its input: {change}"
             return Fault("changes", message, "inputs_changed")
         generator = generator_of(case.device)
-        state = generator.get_state()
+        state, others = generator.get_state(), _other_states()
         repeat = subject.output(module, inputs)
-        draw = None if torch.equal(state, generator.get_state()) else _Draws(generator)
+        now = _other_states()
+        other = next((name for name in now if others.get(name) != now[name]), "")
+        draw = _Draws(generator, other, not torch.equal(state, generator.get_state()))
     except RefusalError:
         raise
     except (Exception, SystemExit) as error:
@@ -64,9 +68,19 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
     if bool(first.isnan().any()):
         scores = subject.scores(module, inputs)  # NaN compares as false
         return _nan(subject, first, case, scores is not None and not bool((scores < inf).all()))
-    if draw is not None:
+    if not other and not torch.equal(first, repeat):
         draw.look_at(lambda: subject.output(module, inputs))
     return _random(subject, first, repeat, draw)
+
+
+def _other_states() -> dict[str, object]:
+    """The states of random numbers that are not torch's."""
+    numpy = sys.modules.get("numpy")
+    states: dict[str, object] = {"Python's random": random.getstate()}
+    if numpy is not None:
+        _, words, place, *_ = numpy.random.get_state()
+        states["numpy.random"] = (words.tobytes(), place)
+    return states
 
 
 class _DrawnError(Exception):
@@ -74,18 +88,25 @@ class _DrawnError(Exception):
 
 
 class _Draws(TorchFunctionMode):
-    """Finds what draws the first random numbers of a call, and where."""
+    """Finds what draws the first random numbers of a call, and where.
 
-    def __init__(self, generator: torch.Generator) -> None:
+    Args:
+        generator: torch's own; a function that is given another one draws from that.
+        name: what draws, if that is known.
+        has_drawn: whether torch's own has drawn.
+    """
+
+    def __init__(self, generator: torch.Generator, name: str, has_drawn: bool) -> None:
         super().__init__()
-        self.generator, self.name, self.line = generator, "", ""
+        self.generator, self.name, self.has_drawn, self.line = generator, name, has_drawn, ""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         state = self.generator.get_state()
         result = function(*args, **(kwargs or {}))
-        if not torch.equal(state, self.generator.get_state()):
+        given = (kwargs or {}).get("generator")
+        if given is not None or not torch.equal(state, self.generator.get_state()):
             raise _DrawnError(function.__name__)
         return result
 
@@ -149,7 +170,7 @@ def _nan(subject: Subject, output: Tensor, case: Case, has_nan_scores: bool) -> 
     return Fault("nan", text, cause)
 
 
-def _random(subject: Subject, first: Tensor, repeat: Tensor, draw: _Draws | None) -> Fault | None:
+def _random(subject: Subject, first: Tensor, repeat: Tensor, draw: _Draws) -> Fault | None:
     if first.numel() == 0:
         return None
     # the order of sums on a device may account for a few units in the last place
@@ -160,7 +181,7 @@ def _random(subject: Subject, first: Tensor, repeat: Tensor, draw: _Draws | None
     index = _first_index(difference)
     values = f"{first[index].item():.6g}, then {repeat[index].item():.6g} for the same call"
     text = f"{subject.name} answers differently the second time: output{list(index)} = {values}"
-    if draw is None:
+    if not draw.has_drawn and not draw.name:
         return Fault("random", text, "kept_or_unwritten")
     by = f" by {draw.name}" * bool(draw.name) + f" ({draw.line})" * bool(draw.line)
     drops = any(part in draw.name for part in _DROPPING)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -47,6 +49,9 @@ def test_scores_that_are_nan_are_told_as_scores() -> None:
     assert "a score is NaN or +inf for a finite query and key (likely cause)" in str(report)
 
 
+OWN = torch.Generator()
+
+
 class Draws(torch.nn.Module):
     """A layer that draws numbers in evaluation, each kind in a line of its own."""
 
@@ -64,6 +69,12 @@ class Draws(torch.nn.Module):
         if self.kind == "attention":
             attend = torch.nn.functional.scaled_dot_product_attention
             return attend(output, output, output, dropout_p=0.5)
+        if self.kind == "python":
+            return output * random.random()
+        if self.kind == "numpy":
+            return output * numpy.random.rand()
+        if self.kind == "own":
+            return output * torch.rand((), generator=OWN)
         return output + torch.randn_like(output)
 
 
@@ -74,6 +85,7 @@ class Draws(torch.nn.Module):
         ("dropout", "dropout", "dropout_in_evaluation"),
         ("attention", "scaled_dot_product_attention", "dropout_in_evaluation"),
         ("noise", "randn_like", "not_deterministic"),
+        ("own", "rand", "not_deterministic"),
     ],
 )
 def test_what_draws_random_numbers_in_evaluation_is_named(kind: str, name: str, cause: str) -> None:
@@ -84,3 +96,15 @@ def test_what_draws_random_numbers_in_evaluation_is_named(kind: str, name: str, 
     assert outcome.failure.cause == cause
     assert f"in which it draws random numbers by {name} (" in outcome.reason
     assert "test_answer_faults.py:" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("python", "Python's random"), ("numpy", "numpy.random")]
+)
+def test_random_numbers_that_are_not_of_torch_are_told(kind: str, name: str) -> None:
+    spec = attnbench.LayerSpec(name="draws", make=lambda size: Draws(size, kind))
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    (outcome,) = report.outcomes
+    assert outcome.failure is not None
+    assert outcome.failure.cause == "not_deterministic"
+    assert f"in which it draws random numbers by {name}" in outcome.reason
