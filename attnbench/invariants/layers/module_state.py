@@ -17,7 +17,6 @@ from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_faults import mixes_items
 from attnbench.specs import KINDS
-from attnbench.subject.layer import LayerSubject
 from attnbench.subject.layer_limits import unused_parameters
 from attnbench.subject.subject import Subject
 
@@ -119,11 +118,7 @@ def _has_no_parameters(subject: Subject) -> str | None:
 
 @invariant(kinds=KINDS, cases=_few_cases, applies=_has_no_parameters)
 def changed_parameters_are_used(subject: Subject, case: Case) -> None:
-    """After a step of its parameters a module gives what one that had them from the start gives,
-    and none of its norms is called twice where one of its kind is never used.
-    """
-    if isinstance(subject, LayerSubject):
-        _one_norm_for_another(LayerCase(subject, case))
+    """After a step of its parameters a module gives what one that had them from the start gives."""
     base, fresh = Baseline(subject, case), Baseline(subject, case)
     base.run(base.inputs)
     generator = torch.Generator().manual_seed(case.seed)
@@ -140,33 +135,43 @@ def changed_parameters_are_used(subject: Subject, case: Case) -> None:
     )
 
 
-def _one_norm_for_another(layer: LayerCase) -> None:
-    """Raise if no output depends on a norm, and one beside it of the same sizes is called twice."""
-    unused, calls = set(unused_parameters(layer.subject)), Counter[str]()
-    named = dict(layer.module.named_modules())
-    norms = {
-        name: tuple(p.shape for p in module.parameters())
-        for name, module in named.items()
-        if "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
+@layer_invariant(masks=_MASKS, regimes=("normal",), dtypes=("float32",), min_q_len=2)
+def parts_stand_in_for_no_other(layer: LayerCase) -> None:
+    """No part of a layer is called twice where one beside it, of its kind and sizes, is never used,
+    however many tokens there are.
+    """
+    unused, named = set(unused_parameters(layer.subject)), dict(layer.module.named_modules())
+    parts = {
+        name: tuple(p.shape for p in part.parameters())
+        for name, part in named.items()
+        if not any(True for _ in part.children())
     }
-    if not unused or len(norms) < 2:
+    idle = {
+        name
+        for name, sizes in parts.items()
+        if sizes and unused.issuperset(n for n, _ in named[name].named_parameters(_own(name)))
+    }
+    if not idle:
         return
+    calls = Counter[str]()
     handles = [
         named[name].register_forward_pre_hook(lambda *_, name=name: calls.update([name]))
-        for name in norms
+        for name in parts
     ]
-    layer.run(layer.hidden, layer.mask)
+    for hidden in (layer.hidden, layer.hidden[:, :1]):  # a loop over tokens calls parts more often
+        layer.run(hidden)
     for handle in handles:
         handle.remove()
-    for idle, twice in itertools.permutations(norms, 2):
-        parts = named[idle].named_parameters(prefix=idle.removeprefix("module."))
-        is_idle = norms[idle] and unused.issuperset(name for name, _ in parts)
-        is_alike = type(named[idle]) is type(named[twice]) and norms[idle] == norms[twice]
-        is_beside = idle.rpartition(".")[0] == twice.rpartition(".")[0]
-        if is_idle and is_alike and is_beside and calls[twice] > 1:
-            one, other = (name.removeprefix("module.") for name in (idle, twice))
+    for one, other in itertools.product(sorted(idle), parts):
+        is_alike = type(named[one]) is type(named[other]) and parts[one] == parts[other]
+        is_beside = one.rpartition(".")[0] == other.rpartition(".")[0]
+        if is_alike and is_beside and calls[other] == 4:
             raise InvariantViolation(
-                f"no output depends on {one}, and {other}, of the same kind and sizes, is called "
-                f"{calls[twice]} times in one call, but each should be used",
-                cause="layer_norm_for_another",
+                f"no output depends on {_own(one)}, and {_own(other)}, of the same kind and sizes, "
+                "is called twice in one call, but each should be used",
+                cause="layer_part_for_another",
             )
+
+
+def _own(name: str) -> str:
+    return name.removeprefix("module.")

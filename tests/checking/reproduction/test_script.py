@@ -13,7 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench.cases.case import Case
 from attnbench.checking.outcomes import Outcome
+from attnbench.checking.reproduction.script import reproduce
+from attnbench.errors import InvariantViolation
+from attnbench.specs import Invariant
+from attnbench.subject.lookup import resolve
+from attnbench.subject.subject import Subject
 
 USERS_FILE = textwrap.dedent(
     '''
@@ -306,3 +312,18 @@ def test_a_layer_whose_backward_pass_raises_has_failed_and_stops_no_check() -> N
     report = attnbench.check(spec, profile="quick", invariants=["later_tokens_take_no_gradient"])
     (outcome,) = report.of("failed")
     assert "the backward pass raised RuntimeError: no way back" in str(outcome.reason)
+
+
+def test_a_program_that_fails_only_while_it_is_recorded_has_no_script() -> None:
+    """As one whose calls follow what earlier calls of the same process left."""
+    runs: list[int] = []
+
+    def check(subject: Subject, case: Case) -> None:
+        runs.append(case.q_len)
+        if len(runs) > 1:
+            raise InvariantViolation("wrong", compared={"lines": ["assert False"]})
+
+    (subject,) = resolve("scaled_dot")
+    invariant = Invariant(name="once", statement="Once.", check=check)
+    assert reproduce(subject, invariant, Case()) is None
+    assert len(runs) == 2

@@ -234,11 +234,11 @@ def test_parameters_that_nothing_depends_on_are_named_in_the_last_lines() -> Non
 
 
 def test_a_norm_that_is_called_in_place_of_another_is_found() -> None:
-    report = checked(lambda size: Norms(size, "first", "first"), "changed_parameters_are_used")
-    assert cause(report) == "layer_norm_for_another"
+    report = checked(lambda size: Norms(size, "first", "first"), "parts_stand_in_for_no_other")
+    assert cause(report) == "layer_part_for_another"
     for right in (("first",), ("first", "second", "first")):
         assert checked(
-            lambda size, right=right: Norms(size, *right), "changed_parameters_are_used"
+            lambda size, right=right: Norms(size, *right), "parts_stand_in_for_no_other"
         ).ok
 
 
