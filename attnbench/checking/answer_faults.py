@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError, RefusalError
 from attnbench.processes.tracebacks import is_own_code
-from attnbench.subject.devices import generator_of
+from attnbench.subject.devices import generator_of, other_random_states
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, largest
 
@@ -55,9 +53,9 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
             message = f"{subject.name} changes its input: {change}"
             return Fault("changes", message, "inputs_changed")
         generator = generator_of(case.device)
-        state, others = generator.get_state(), _other_states()
+        state, others = generator.get_state(), other_random_states()
         repeat = subject.output(module, inputs)
-        now = _other_states()
+        now = other_random_states()
         other = next((name for name in now if others.get(name) != now[name]), "")
         draw = _Draws(generator, other, not torch.equal(state, generator.get_state()))
     except RefusalError:
@@ -71,16 +69,6 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
     if not other and not torch.equal(first, repeat):
         draw.look_at(lambda: subject.output(module, inputs))
     return _random(subject, first, repeat, draw)
-
-
-def _other_states() -> dict[str, object]:
-    """The states of random numbers that are not torch's."""
-    numpy = sys.modules.get("numpy")
-    states: dict[str, object] = {"Python's random": random.getstate()}
-    if numpy is not None:
-        _, words, place, *_ = numpy.random.get_state()
-        states["numpy.random"] = (words.tobytes(), place)
-    return states
 
 
 class _DrawnError(Exception):

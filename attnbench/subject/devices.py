@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import sys
+
 import torch
 
 from attnbench.errors import DeviceError, message_of, nearest
@@ -31,6 +34,24 @@ def generator_of(name: str) -> torch.Generator:
         return torch.default_generator
     index = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[index]
+
+
+def other_random_states() -> dict[str, object]:
+    """The states of random numbers that are not torch's."""
+    numpy = sys.modules.get("numpy")
+    states: dict[str, object] = {"Python's random": random.getstate()}
+    if numpy is not None:
+        _, words, place, *_ = numpy.random.get_state()
+        states["numpy.random"] = (words.tobytes(), place)
+    return states
+
+
+def seed(device: str, number: int) -> None:
+    """Seed all random numbers that a call may draw: torch's, Python's and NumPy's."""
+    generator_of(device).manual_seed(number)
+    random.seed(number)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(number)
 
 
 def check_device(name: str) -> None:

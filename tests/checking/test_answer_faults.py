@@ -108,3 +108,26 @@ def test_random_numbers_that_are_not_of_torch_are_told(kind: str, name: str) -> 
     assert outcome.failure is not None
     assert outcome.failure.cause == "not_deterministic"
     assert f"in which it draws random numbers by {name}" in outcome.reason
+
+
+class LayerDrop(torch.nn.Module):
+    """Leaves a part out in training, by Python's random numbers."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(size, size), torch.nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Output ``(B, L, E)``."""
+        hidden = hidden + self.one(hidden)
+        return hidden if self.training and random.random() < 0.5 else hidden + self.two(hidden)
+
+
+def test_what_is_dropped_in_training_by_another_generator_is_seeded_too() -> None:
+    spec = attnbench.LayerSpec(name="drops", make=LayerDrop)
+    names = ["dropout_is_drawn_once", "checkpointing_changes_nothing"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    drawn, checkpointed = sorted(report.outcomes, key=lambda outcome: outcome.invariant)[::-1]
+    assert drawn.status != "failed", drawn.reason
+    assert checkpointed.status == "skipped"
+    assert "not of torch" in checkpointed.reason

@@ -22,7 +22,7 @@ from attnbench.invariants.toolkit.derivations import leaves_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
-from attnbench.subject.devices import generator_of
+from attnbench.subject.devices import other_random_states, seed
 from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding")
@@ -34,7 +34,8 @@ def checkpointing_changes_nothing(layer: LayerCase) -> None:
     layer.module.train()
     gradients, outputs = [], []
     for how in ("plain", "checkpointed"):
-        generator_of(layer.case.device).manual_seed(layer.case.seed)
+        seed(layer.case.device, layer.case.seed)
+        before = other_random_states()
         hidden = layer.hidden.detach().clone().requires_grad_()
 
         def run(given: Tensor) -> Tensor:
@@ -44,6 +45,10 @@ def checkpointing_changes_nothing(layer: LayerCase) -> None:
         assert isinstance(output, Tensor)
         if not output.requires_grad:
             reject("the output has no graph")
+        if before != other_random_states():
+            raise RefusalError(
+                "it draws numbers not of torch, which checkpoint does not draw again"
+            )
         real = layer.real(layer.hidden, layer.mask)
         output = torch.where(real, output, torch.zeros_like(output))
         weight = torch.ones_like(output)

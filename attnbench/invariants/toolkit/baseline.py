@@ -20,7 +20,7 @@ from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.operations import change_by_moves
 from attnbench.oracle.references import allowed_and_bias
-from attnbench.subject.devices import generator_of
+from attnbench.subject.devices import seed
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, largest
 
@@ -177,7 +177,7 @@ class SameDraws(Baseline):
 
     def seeded(self) -> nn.Module:
         """The module, before its next call."""
-        generator_of(self.case.device).manual_seed(self.case.seed)
+        seed(self.case.device, self.case.seed)
         for name, kept in self.kept.items():
             buffer = self.module.get_buffer(name)
             if not torch.equal(buffer, kept):  # a training call has moved it, as a spectral norm's

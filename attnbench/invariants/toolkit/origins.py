@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 from attnbench.attention.torch_internals import OperationMode
 from attnbench.subject.tracing import line_of
 
-_SAME = 1e-4
-"""The relative difference of equal values, whatever the order of sums."""
+_SAME, _SAME_IN_DOUBLE = 1e-4, 1e-6
+"""The relative difference of equal values, whatever the order of sums; float32 may be within."""
 
 
 class Key(NamedTuple):
@@ -93,7 +93,7 @@ def differ(one: Tensor, other: Tensor) -> bool:
     if not one.is_floating_point():
         return not torch.equal(one, other)
     gap, size = (_finite(t).abs().amax() for t in (_finite(one) - _finite(other), other))
-    return bool(gap > _SAME * size)
+    return bool(gap > (_SAME_IN_DOUBLE if one.dtype == torch.float64 else _SAME) * size)
 
 
 def _finite(tensor: Tensor) -> Tensor:
