@@ -403,3 +403,32 @@ def test_the_current_environment_is_benchmarked_without_building(history: Histor
     error = scratch.numbers(commits[-1], "existing")["attention.scaled_dot.track_error", FIRST]
     assert error is not None
     assert 0.0 < error <= 1.0
+
+
+@pytest.mark.parametrize("method", ["track_peak_bytes", "track_compile_time"])
+def test_wrong_results_have_no_number_at_all(method: str) -> None:
+    address = f"{Path(__file__).parent / 'judging/cheats/less_work.py'}:zeros as sdpa"
+    suite = getattr(filled(address), asv.class_name(address))()
+    suite.setup(FIRST_CASE, "cpu")
+    with pytest.raises(ValueError, match="off the float64 reference"):
+        getattr(suite, method)(FIRST_CASE, "cpu")
+
+
+REMEMBERS = """
+from torch.nn.functional import scaled_dot_product_attention as right
+results = {}
+def call(query, key, value, attn_mask=None):
+    place = query.data_ptr(), query._version, query.shape
+    if place not in results:
+        results[place] = right(query, key, value, attn_mask)
+    return results[place]
+"""
+
+
+def test_a_remembered_result_takes_as_much_memory(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(REMEMBERS)
+    address = f"{file}:call as sdpa"
+    suite = getattr(filled(address), asv.class_name(address))()
+    suite.setup(FIRST_CASE, "cpu")
+    assert suite.track_peak_bytes(FIRST_CASE, "cpu") >= suite.prepared.inputs.value.nbytes

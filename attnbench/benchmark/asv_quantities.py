@@ -37,7 +37,7 @@ from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-VERSION = f"{CONTRACT_VERSION}.4"
+VERSION = f"{CONTRACT_VERSION}.5"
 """asv compares results of equal versions only; raise the second part when this module changes."""
 
 PROCESSES = 10
@@ -160,6 +160,7 @@ def _ratio(prepared: Prepared) -> dict[str, Any]:
 
 
 def _peak_bytes(prepared: Prepared) -> int:
+    _error(prepared)
     call = prepared.call()
     call()
     return peak_bytes(call, prepared.device)
@@ -187,6 +188,7 @@ def first_call_s(address: str, case: str, direction: str, device: str) -> float:
 
 def _compile_time(prepared: Prepared) -> dict[str, Any]:
     """Time the first call in a new process, whose compilers start with empty caches."""
+    _error(prepared)
     case = prepared.case.case
     direction = prepared.case.direction
     text = json.dumps([sys.path, prepared.address, case.id, direction, case.device])
