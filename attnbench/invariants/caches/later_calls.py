@@ -69,8 +69,8 @@ class _LaterCall:
         (mended, is_right, _), (_, _, wrong) = self._repeated(None), self._repeated("")
         changing: dict[str, Key] = {}
         for key, since in mended.origins.items() if is_right else ():
-            if since and self._repeated(_place(since))[1]:
-                return "" if changing else f"in {since}{self._without(since)}"
+            if since and self._repeated(_place(since.line))[1]:
+                return "" if changing else f"in {since.line}{self._without(since.line)}"
             _, makes_it_right, output = self._repeated(_place(key.line))
             if makes_it_right and not changing:
                 return f"{mended.place(key)}{self._without(key.line)}"

@@ -1,13 +1,11 @@
 """The operation of a layer's call in which tokens or items reach each other that should not.
 
-A call is repeated with other tokens in places that should not count. What it computes for the
-places that are kept should be what it was.
+Two calls agree on some of their tokens or items. What they compute for these should be the same.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 
 import torch
 from torch import Tensor
@@ -27,21 +25,23 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
 
     Args:
         subject: a layer.
-        what: ``items``, ``later`` tokens, or ``padded`` ones.
-        masked: whether the call has a mask; what is padded has one.
+        what: others that should not count: ``items``, ``later`` tokens, ``padded`` ones, or
+            ``padding`` that is there or not.
+        masked: whether calls on later tokens have a mask.
 
     Returns:
-        Empty unless calls of two lengths show the same.
+        Empty unless calls of two lengths show the same; with the only outputs that are reached.
     """
     try:
-        first, *others = (_Mixing(subject, what, masked, *sizes).origin() for sizes in _SIZES)
+        calls = [_Mixing(subject, what, masked, *sizes) for sizes in _SIZES]
+        first, other = (each.origin() for each in calls)
+        return calls[0].reached() + (f"\n  first {first}" if first and first == other else "")
     except Exception:  # which a check reports
         return ""
-    return f"\n  first {first}" if first and {*others} == {first} else ""
 
 
 class _Mixing:
-    """Two calls of a layer, on the same tokens or items and on others.
+    """Two calls of a layer on tokens or items that are kept, and on others beside them.
 
     Args:
         subject, what, masked: those of :func:`first_mixing`.
@@ -51,77 +51,93 @@ class _Mixing:
     def __init__(
         self, subject: LayerSubject, what: str, masked: bool, items: int, tokens: int, kept: int
     ) -> None:
-        self.items, self.tokens, self.of_items = items, tokens, what == "items"
-        self.axis = 0 if self.of_items else 1
-        rows = items if self.of_items else 1
-        dtype = "float64" if "float64" in subject.dtypes else subject.dtypes[0]
-        case = Case((rows,), tokens, tokens, 8, 8, 8, dtype=dtype, seed=kept)
-        self.case = subject.legal(case)
+        rows, dtype = (items if what == "items" else 1), subject.dtypes[0]
+        dtype = "float64" if "float64" in subject.dtypes else dtype
+        case = subject.legal(Case((rows,), tokens, tokens, 8, 8, 8, dtype=dtype, seed=kept))
         with torch.random.fork_rng(devices=[]):
-            self.layer = LayerCase(subject, self.case)
-        self.kept = torch.tensor([0, rows - 1]) if self.of_items else torch.arange(kept)
-        self.mask = None
-        if masked or what == "padded":
-            last = kept if what == "padded" else tokens - 2
-            self.mask = (torch.arange(tokens) < last).expand(rows, -1)
+            self.layer = LayerCase(subject, case)
+        hidden, mask = self.layer.hidden, None
+        if hidden.shape[:2] != (rows, tokens):
+            raise ValueError(f"no case of {rows} items of {tokens} tokens")
+        self.axis, self.size, self.kept = (0, items, 2) if what == "items" else (1, tokens, kept)
+        self.start, self.folded = (items - 2, items * tokens) if what == "items" else (0, 0)
+        if masked or what in ("padded", "padding"):
+            mask = (torch.arange(tokens) < (tokens - 2 if masked else kept)).expand(rows, -1)
+        others = self.layer.other(hidden)
+        self.part(others).copy_(self.part(hidden))
+        self.calls = ((hidden, mask), (others, mask))
+        if what == "padding" and mask is not None:
+            self.calls = ((hidden[:, :kept], mask[:, :kept]), (hidden, mask))
+        self.noted = Replay()
+        self.expected, self.got = self._called(0, self.noted), self._called(1, Replay())
+
+    def part(self, tensor: Tensor, axes: tuple[int, ...] | None = None) -> Tensor:
+        """What a tensor holds for what is kept, along the axes of that number."""
+        for axis in (self.axis,) if axes is None else axes:
+            if tensor.shape[axis] == self.size:
+                tensor = tensor.narrow(axis, self.start, self.kept)
+        return tensor
+
+    def reached(self) -> str:
+        """The outputs that are reached, if they are some of those of the kept tokens."""
+        if self.axis == 0:
+            return ""
+        found = [n for n in range(self.kept) if differ(self.got[:, n], self.expected[:, n])]
+        few = len(found) < self.kept / 2 and ", ".join(map(str, found))
+        whole = f"of outputs 0 to {self.kept - 1} in front of other tokens"
+        return f"\n  {whole}, only {few} changes" if few else ""
 
     def origin(self) -> str:
-        """Where others reach the kept places; empty if that cannot be told."""
-        hidden = self.layer.hidden
-        if hidden.shape[:2] != (self.items if self.of_items else 1, self.tokens):
+        """Where others reach what is kept; empty if that cannot be told."""
+        mended = Replay(self._right)
+        if differ(self._called(1, mended), self.expected):
             return ""
-        others = self.layer.other(hidden)
-        others.index_copy_(self.axis, self.kept, self._kept(hidden))
-        noted = Replay()
-        expected = self._called(hidden, noted)
-
-        def right(key: Key, result: Tensor) -> Tensor | None:
-            before = noted.results.get(key)
-            if before is None or before.shape != result.shape:  # a size follows values
-                return None
-            return self._put_right(result, before)
-
-        mended = Replay(right)
-        if differ(self._called(others, mended), expected):
-            return ""
-        for key in mended.origins:
-            wrong = Replay(functools.partial(_instead, {key: mended.results[key]}))
-            if differ(self._called(hidden, wrong), expected):
+        for key, since in mended.origins.items():
+            wrong = Replay(functools.partial(self._put_at, key, mended.results[key]))
+            right = self.noted.results.get(since or key)
+            mends = Replay(functools.partial(self._put_at, since or key, right))
+            counts = right is None or differ(self._called(1, mends), self.got)
+            if counts and differ(self._called(0, wrong), self.expected):
                 return mended.place(key)
         return ""
 
-    def _called(self, hidden: Tensor, mode: Replay) -> Tensor:
-        """What the kept places get in a call."""
+    def _called(self, number: int, mode: Replay) -> Tensor:
+        """The outputs that are kept, in one of the two calls."""
         with torch.random.fork_rng(devices=[]), mode:
-            output = self.layer.run(hidden, self.mask)
-        return self._kept(output)
+            output = self.layer.run(*self.calls[number])
+        return self.part(output)
 
-    def _kept(self, tensor: Tensor) -> Tensor:
-        return tensor.index_select(self.axis, self.kept)
+    def _right(self, key: Key, result: Tensor) -> Tensor | None:
+        """A result with what it was for what is kept; ``None`` if it has no axis of that."""
+        before = self.noted.results.get(key)
+        return None if before is None else self._put(before, result)
 
-    def _put_right(self, result: Tensor, before: Tensor) -> Tensor | None:
-        """A result with what it was for the kept places; ``None`` if it has no axis of them."""
-        if not differ(result, before):
+    def _put_at(self, place: Key, value: Tensor | None, key: Key, result: Tensor) -> Tensor:
+        """A result, or at one place another for what is kept, for all without an axis of that."""
+        if key != place or value is None:
             return result
-        size, folded = self.items if self.of_items else self.tokens, self.items * self.tokens
-        if size not in result.shape and self.of_items and result.shape[:1] == (folded,):
-            shapes = [(self.items, self.tokens), (self.tokens, self.items)]
+        put = self._put(value, result)
+        if put is not None:
+            return put
+        return value if value.shape == result.shape else result
+
+    def _put(self, source: Tensor, target: Tensor) -> Tensor | None:
+        """A tensor with what another holds for what is kept."""
+        axes = tuple(n for n, count in enumerate(target.shape) if count == self.size)
+        axes += tuple(n for n, count in enumerate(source.shape) if count == self.size)
+        if self.folded and not axes and target.shape[:1] == source.shape[:1] == (self.folded,):
+            sizes = (self.size, self.folded // self.size)
             read = [
-                self._put_right(*(t.reshape(*sizes, -1) for t in (result, before)))
-                for sizes in shapes
+                self._put(source.reshape(*order, -1), target.reshape(*order, -1))
+                for order in (sizes, sizes[::-1])
             ]
-            fits = [one.reshape(result.shape) for one in read if one is not None]
-            return next(itertools.chain((t for t in fits if not differ(result, t)), fits))
-        axes = [axis for axis, count in enumerate(result.shape) if count == size]
-        if not axes:
+            fits = [one.reshape(target.shape) for one in read if one is not None]
+            return next((one for one in fits if not differ(target, one)), fits[0])
+        if source.dim() != target.dim():
             return None
-        place = torch.zeros(result.shape, dtype=torch.bool)
-        index = [
-            self.kept if axis in axes else torch.arange(n) for axis, n in enumerate(place.shape)
-        ]
-        place[torch.meshgrid(*index, indexing="ij")] = True
-        return torch.where(place.to(result.device), before, result)
-
-
-def _instead(others: dict[Key, Tensor], key: Key, result: Tensor) -> Tensor:
-    return others.get(key, result)
+        value = target.clone()
+        part, given = self.part(value, axes), self.part(source, axes)
+        if part.shape != given.shape or (not axes and differ(source, target)):
+            return None
+        part.copy_(given)
+        return value

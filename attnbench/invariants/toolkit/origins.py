@@ -41,22 +41,22 @@ class Replay(OperationMode):
 
     Attributes:
         results: results by operation, in their order, before they are put right.
-        origins: operations that were put right, with the line since which nothing is known of what
-            they were given, or ``""``.
+        origins: operations that were put right, with the one since which nothing is known of what
+            they were given.
     """
 
     def __init__(self, right: Callable[[Key, Tensor], Tensor | None] = lambda *_: None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
         self.right = right
         self.results: dict[Key, Tensor] = {}
-        self.origins: dict[Key, str] = {}
+        self.origins: dict[Key, Key | None] = {}
         self._counts = Counter[str]()
-        self._unknown: dict[int, str] = {}  # by memory, which is held
+        self._unknown: dict[int, Key] = {}  # by memory, which is held
         self._held: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        since = next(filter(None, (self._unknown.get(_memory(one)) for one in given)), "")
+        since = next(filter(None, (self._unknown.get(_memory(one)) for one in given)), None)
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple) and result else result
         if not isinstance(first, Tensor) or not first.numel() or not (line := line_of(func)):
@@ -67,7 +67,7 @@ class Replay(OperationMode):
         value = self.right(key, first)
         if value is None:
             if not is_view:
-                self._unknown[_memory(first)] = since or line
+                self._unknown[_memory(first)] = since or key
                 self._held.append(first)
             return result
         if not is_view:
@@ -82,10 +82,11 @@ class Replay(OperationMode):
 
     def place(self, key: Key) -> str:
         """An operation, or the places between which something unknown leads to it, in words."""
-        since, here = (text.partition(" at ")[2] for text in (self.origins[key], key.line))
-        if since in ("", here):
-            return f"at {here}" if since else f"in {key.line}"
-        return f"between {since} and {here}"
+        since, here = self.origins[key], key.line.partition(" at ")[2]
+        if since is None:
+            return f"in {key.line}"
+        there = since.line.partition(" at ")[2]
+        return f"at {here}" if there == here else f"between {there} and {here}"
 
 
 def differ(one: Tensor, other: Tensor) -> bool:

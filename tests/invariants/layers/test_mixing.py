@@ -71,7 +71,7 @@ class Other(nn.Module):
         if self.mistake == "view":
             mixed = mixed.view(length, batch, -1).transpose(0, 1)
         query, key, value = mixed.chunk(3, -1)
-        ahead = torch.ones(length, length, dtype=torch.bool).triu(1)
+        ahead = torch.ones(length, length, dtype=torch.bool).triu(1 + (self.mistake == "next"))
         scores = query @ key.mT
         scores = (scores - scores.amax((-1, -2), keepdim=True)).masked_fill(ahead, -torch.inf)
         weights = scores.softmax(-1)
@@ -97,6 +97,7 @@ class Other(nn.Module):
             "items_are_independent",
             "first in view at test_mixing.py:72: mixed = mixed.view(",
         ),
+        ("next", "later_tokens_are_invisible", "only 4 changes\n  first in softmax at"),
         # the largest of all scores counts for nothing behind a softmax
         (
             "late",
@@ -123,3 +124,25 @@ def _told(mistake: str, invariant: str) -> str:
     (found,) = attnbench.check(spec, profile="quick", invariants=[invariant]).outcomes
     assert found.status == "failed"
     return found.reason
+
+
+class Pooled(nn.Module):
+    """The mean of real tokens is added to each; it is divided by the number of all."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        real = torch.ones_like(hidden[..., 0]) if padding_mask is None else padding_mask
+        total = (hidden * real[..., None]).sum(1, keepdim=True)
+        mean = total / hidden.new_full((1, 1, 1), hidden.shape[1])
+        return self.out(hidden + mean)
+
+
+def test_the_operation_that_counts_padding_is_named() -> None:
+    fields: dict[str, Any] = {"dtypes": ("float64",), "accepts": ("padding_mask",)}
+    spec = LayerSpec(name="pooled", make=Pooled, **fields)
+    names = ["padded_item_equals_item_alone"]
+    (found,) = attnbench.check(spec, profile="quick", invariants=names).outcomes
+    assert "test_mixing.py:139: mean = total / hidden.new_full" in found.reason
