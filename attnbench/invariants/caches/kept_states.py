@@ -48,7 +48,7 @@ def kept_states(player: Player, found: FoundError) -> str:
         return ""
     if not calls.is_right(one, past, count):
         if not past or not calls.is_right(calls.of_one(0), 0, past + count):
-            return calls.slots_of_a_token()  # else another program tells what is wrong
+            return calls.slots_of_a_token() + calls.behind_nothing(past + count)
         left = calls.left_by_the_last(track.cache, past, count)
         return left + first_wrong(calls, past, count)
     return calls.left_before(track.cache, one, past, count, in_words(tuple(before)))
@@ -70,6 +70,15 @@ class _States(GivenCalls):
             f"{count} slots to {' and '.join(sorted(names))}" for count, names in found.items()
         ]
         return f"\n  each token adds {' and '.join(texts)}" if texts else ""
+
+    def behind_nothing(self, total: int) -> str:
+        """A sentence on first calls with a cache that are wrong, by their numbers of tokens."""
+        wrong = [n for n in range(1, total + 1) if not self.is_right(self.of_one(0), 0, n)]
+        if not wrong:
+            return ""
+        call = f"a first call on {_tokens(wrong[0])}, with a new cache,"
+        fewer = ", and none on fewer does" * (wrong[0] > 1)
+        return f"\n  already {call} gives other outputs than one without a cache{fewer}"
 
     def left_before(self, held: Any, one: Any, past: int, count: int, words: str) -> str:
         """The tensor that makes the last call wrong, which is right with the cache of one call."""

@@ -31,7 +31,9 @@ def first_wrong(calls: GivenCalls, past: int, count: int) -> str:
             found.append(_LaterCall(one, start, count).first_wrong())
         elif given is tokens:
             return ""
-    return f"\n  first {found[0]}" if found[0] and {*found[1:2]} == {found[0]} else ""
+    ends = {end for end, _ in found[:2]}
+    texts = sorted(text for _, text in found[:2])  # one that is between two places claims less
+    return f"\n  first {texts[0]}" if texts[1:] and len(ends) == 1 and texts[0] else ""
 
 
 class _LaterCall:
@@ -61,22 +63,27 @@ class _LaterCall:
             calls.after(cache, start, count)
         return noted.results
 
-    def first_wrong(self) -> str:
-        """The first operation that makes the output right, or two together; empty if unknown.
+    def first_wrong(self) -> tuple[str, str]:
+        """Place and name of the first operation that makes the output right, or of two together.
 
         Behind one that makes it another wrong output nothing can be told of others.
+
+        Returns:
+            Empty if it is unknown.
         """
         (mended, is_right, _), (_, _, wrong) = self._repeated(None), self._repeated("")
         changing: dict[str, Key] = {}
         for key, since in mended.origins.items() if is_right else ():
             if since and self._repeated(_place(since.line))[1]:
-                return "" if changing else f"in {since.line}{self._without(since.line)}"
+                text = f"in {since.line}{self._without(since.line)}"
+                return ("", "") if changing else (_place(since.line), text)
             _, makes_it_right, output = self._repeated(_place(key.line))
             if makes_it_right and not changing:
-                return f"{mended.place(key)}{self._without(key.line)}"
+                return _place(key.line), f"{mended.place(key)}{self._without(key.line)}"
             if makes_it_right or differ(output, wrong):
                 changing.setdefault(_place(key.line), key)
-        return " and ".join(map(mended.place, changing.values())) if len(changing) == 2 else ""
+        both = " and ".join(map(mended.place, changing.values())) if len(changing) == 2 else ""
+        return both, both
 
     def _repeated(self, place: str | None) -> tuple[Replay, bool, Tensor]:
         """The call with what is wrong put right, in one place or in all.

@@ -141,3 +141,39 @@ def test_the_operation_is_named_where_it_runs_on_all_that_is_kept() -> None:
 
 def test_nothing_is_told_of_a_right_layer() -> None:
     assert told("") == ""
+
+
+class Twice(nn.Module):
+    """With a cache it sums from the state, whose decay it forgets at the third token."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, cache: list[Tensor] | None = None) -> Tensor:
+        past = cache[:] if cache else []
+        tokens, sums = [*past, *hidden.unbind(1)], []
+        for end in range(len(past) + 1, len(tokens) + 1):
+            decay = [0.5 ** (end - place) for place in range(1, end + 1)]
+            if cache is not None and end > 2:
+                decay[0] = 1.0
+            sums.append(sum(d * token for d, token in zip(decay, tokens[:end], strict=True)))
+        if cache is not None:
+            cache[:] = tokens
+        return self.out(torch.stack(sums, 1)) if sums else hidden
+
+
+def test_a_first_call_with_a_cache_that_is_another_one_is_told_with_its_length() -> None:
+    spec = LayerSpec(
+        name="twice",
+        make=Twice,
+        causal=True,
+        accepts=("cache",),
+        dtypes=("float64",),
+        cache=CacheSpec(new=lambda module, batch_size: []),
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
+    told = (
+        "already a first call on 3 tokens, with a new cache, gives other outputs than one without"
+    )
+    assert f"{told} a cache, and none on fewer does" in report.outcomes[0].reason
