@@ -166,8 +166,7 @@ def _other_cuts(stage: Stage, found: FoundError) -> str:
     if not 1 < total <= _LONGEST:
         return ""
     others = [(total,), (1,) * total, (total - 1, 1), (1, total - 1), (*cuts[:-2], sum(cuts[-2:]))]
-    if cuts[-1] > 1:
-        others.append((*cuts[:-1], *[1] * cuts[-1]))
+    others += [(*cuts[:-1], *[1] * cuts[-1])] if cuts[-1] > 1 else [(*cuts[:-1], 2)]
     outcomes: dict[str, list[str]] = {"right": [], "wrong": []}
     for other in dict.fromkeys(others):
         if list(other) != cuts:

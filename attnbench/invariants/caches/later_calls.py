@@ -64,26 +64,20 @@ class _LaterCall:
         return noted.results
 
     def first_wrong(self) -> tuple[str, str]:
-        """Place and name of the first operation that makes the output right, or of two together.
+        """Place and name of the first operation that makes the output right; empty if unknown.
 
         Behind one that makes it another wrong output nothing can be told of others.
-
-        Returns:
-            Empty if it is unknown.
         """
         (mended, is_right, _), (_, _, wrong) = self._repeated(None), self._repeated("")
-        changing: dict[str, Key] = {}
         for key, since in mended.origins.items() if is_right else ():
             if since and self._repeated(_place(since.line))[1]:
-                text = f"in {since.line}{self._without(since.line)}"
-                return ("", "") if changing else (_place(since.line), text)
+                return _place(since.line), f"in {since.line}{self._without(since.line)}"
             _, makes_it_right, output = self._repeated(_place(key.line))
-            if makes_it_right and not changing:
+            if makes_it_right:
                 return _place(key.line), f"{mended.place(key)}{self._without(key.line)}"
-            if makes_it_right or differ(output, wrong):
-                changing.setdefault(_place(key.line), key)
-        both = " and ".join(map(mended.place, changing.values())) if len(changing) == 2 else ""
-        return both, both
+            if differ(output, wrong):
+                return "", ""
+        return "", ""
 
     def _repeated(self, place: str | None) -> tuple[Replay, bool, Tensor]:
         """The call with what is wrong put right, in one place or in all.

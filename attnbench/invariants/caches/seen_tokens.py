@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
         f"{sights.in_one} in both, {_unseen(stage, judged, found)}"
         if sights.in_calls == sights.in_one
         else f"{sights.in_calls}{_padding(sights.in_calls, sights.pad)}; {where} it depends on "
-        f"{sights.in_one}: what it sees is wrong{_not_beside(stage, judged, found)}"
+        f"{sights.in_one}: what it sees is wrong"
     )
 
 
@@ -235,23 +235,8 @@ def _with_source_token(subject: LayerSubject, token: int) -> LayerSubject:
     return other
 
 
-def _not_beside(stage: Stage, judged: str, found: FoundError) -> str:
-    """A remark if a wrong last call is right with one token more, or token by token."""
-    *before, last = found.steps
-    if judged != "split" or all(step.kind != "append" for step in before):
-        return ""
-    remark = ", though in a call of two tokens it is right"
-    others = [replace(last, count=2)]
-    if last.count > 1:
-        remark = ", though one token at a time it is right"
-        others = [replace(last, count=1)] * last.count
-    return remark if played(stage, judged, (*before, *others)) is None else ""
-
-
 def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     """What shows of an output that depends on the tokens that it should depend on."""
-    if alone := _not_beside(stage, judged, found):
-        return f"and is wrong{alone}"
     alike = copy.copy(stage)
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
     if played(alike, judged, found.steps) is not None:

@@ -78,8 +78,8 @@ def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
             (),
             "+ 1, token 3 depends on tokens 0 and 3; in one call it depends on tokens 0 to 3",
         ),
-        (ScaledInSteps, (), "though in a call of two tokens it is right"),
-        (ScaledInChunks, (), "though one token at a time it is right"),
+        (ScaledInSteps, (), "cut as 2 at once or 1 + 2 it is right"),
+        (ScaledInChunks, (), "cut as 3 at once, 1 + 1 + 1 or 2 + 1 it is right"),
         (
             Crossing,
             ("source",),
