@@ -29,7 +29,7 @@ _CAPABILITIES = 0x20080522  # the version of their sets: 64 bits
 
 # syscall numbers: x86_64, aarch64
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-_CLONE = (56, 220)
+_CLONE, _PRLIMIT = (56, 220), (302, 261)
 _LANDLOCK = (444, 445, 446)  # create_ruleset, add_rule, restrict_self on every architecture
 _CLONE3 = 435  # on every architecture
 _NEW_SPACES = 0x7E020000  # the flags of clone for namespaces
@@ -59,11 +59,15 @@ _DENIED = {
     "shmget": (29, 194),
     "msgget": (68, 186),
     "mq_open": (240, 180),
+    "setpriority": (141, 140),
+    "sched_setscheduler": (144, 119),
+    "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274),
 }
-"""System calls that fail with EPERM: other processes, namespaces, cores, what outlives it, and
-timers, which go off while it stands still, in the time of others. Sockets too, since those that
-have a place among the files lead to servers outside, which run what they are told, and memory that
-no process holds, which no limit counts."""
+"""System calls that fail with EPERM: other processes and their priority, namespaces, cores, what
+outlives it, and timers, which go off while it stands still, in the time of others. Sockets too,
+since those that have a place among the files lead to servers outside, which run what they are told,
+and memory that no process holds, which no limit counts."""
 
 
 def _call(name: str, *arguments: Any) -> int:
@@ -184,6 +188,8 @@ def _seccomp() -> None:
     for numbers in _DENIED.values():
         program += [step(equal, numbers[column], 0, 1), step(answer, refuse)]
     program += [step(equal, _CLONE3, 0, 1), step(answer, unknown)]  # then clone is called
+    program += [step(equal, _PRLIMIT[column], 0, 4), step(load, 16), step(equal, 0, 1)]
+    program += [step(answer, refuse), step(answer, allow)]  # limits of another process
     program += [step(equal, _CLONE[column], 0, 4), step(load, 16), step(0x45, _NEW_SPACES, 0, 1)]
     program += [step(answer, refuse), step(answer, allow)]
     program += [step(answer, allow)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from attnbench.benchmark.timing.slots import SETTLED_BYTES
 from attnbench.benchmark.workloads import Selection
 from attnbench.cases.case import Case
 from attnbench.checking.plan import find_profile, select_invariants
@@ -140,6 +141,7 @@ class Court:
         trial = Trial(self, target, place, secrets.randbits(62) if seed is None else seed)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
+        torch.empty(SETTLED_BYTES, dtype=torch.uint8)  # or each large temporary is mapped anew
         try:
             verdict, refused = trial.run(
                 style or named, {**given, **(conventions or {})}, profile, chosen

@@ -16,7 +16,7 @@ PYTHON = "/usr/bin/python3"
 """An interpreter that other users can read, too."""
 
 PROBE = """
-import ctypes, json, mmap, os, shutil, socket, subprocess, sys
+import ctypes, json, mmap, os, resource, shutil, socket, subprocess, sys
 sys.path.append(os.path.dirname(__file__))
 import cell
 def refused(attempt):
@@ -46,6 +46,10 @@ def probe():
     "datagrams to a file": refused(lambda: socket.socketpair(type=socket.SOCK_DGRAM)),
     "cores": refused(lambda: os.sched_setaffinity(0, range(os.cpu_count()))),
     "parent": refused(lambda: os.kill(os.getppid() or 1 << 20, 0)),
+    "priority": refused(lambda: os.setpriority(os.PRIO_PROCESS, 0, 19)),
+    "limits": refused(lambda: resource.prlimit(1, resource.RLIMIT_CORE)),
+    "own limits": not refused(lambda: resource.getrlimit(resource.RLIMIT_CORE)),
+    "scheduling": refused(lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))),
     "scratch": refused(lambda: open("mine", "w").write("x")),
     "capabilities": not any(capable().values()),
     "modes": refused(lambda: os.chmod(__file__, 0o600)),
@@ -104,8 +108,12 @@ def test_cell_refuses_what_it_says(folder: Path, user: int | None) -> None:
         assert found["servers that have a file"]
         assert found["datagrams to a file"]
         assert found["cores"]
+        assert found["priority"]
+        assert found["scheduling"]
+        assert found["limits"]
         assert found["programs in memory"]
         assert found["memory that nobody holds"]
+    assert found["own limits"]
     if "no writing, connecting or signalling outside (Landlock)" in report["held"]:
         assert found["other folder"]
         assert found["parent"]

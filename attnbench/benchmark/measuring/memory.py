@@ -33,9 +33,8 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
 
     The result of the call counts. On a CPU the number comes from the profiler's memory events,
     which include all tensors, also those of compiled code; if the process grew by clearly more,
-    its growth is returned. On an accelerator it comes from the allocator's statistics. A
-    :class:`~attnbench.benchmark.timing.rotation.FreshCall` gets other inputs than before, so that
-    no result is remembered.
+    its growth is returned. On an accelerator it comes from the allocator's statistics. The inputs
+    are fresh, so that no result is remembered.
     """
     getattr(call, "prepare", bool)(1)
     if device.type == "cpu":

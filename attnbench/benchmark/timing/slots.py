@@ -69,7 +69,7 @@ def first_call(call: Call, device: torch.device) -> float:
     return elapsed
 
 
-_SETTLED_BYTES = 31 * 2**20
+SETTLED_BYTES = 31 * 2**20
 """glibc raises its mmap threshold to at most 32 MiB, including its header of a block."""
 
 
@@ -82,7 +82,7 @@ def settled(device: torch.device) -> Iterator[None]:
     depend on what ran earlier in the process: by up to a factor of six has been observed.
     """
     if device.type == "cpu":
-        torch.empty(_SETTLED_BYTES, dtype=torch.uint8)
+        torch.empty(SETTLED_BYTES, dtype=torch.uint8)
     was_enabled = gc.isenabled()
     gc.disable()
     try:
