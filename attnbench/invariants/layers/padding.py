@@ -56,10 +56,12 @@ def _way(layer: LayerCase, mask: Tensor) -> tuple[str, str | None]:
         remark = "\n  The mask changes no output of a real token: it hides no key from them."
         return remark, cause
     if len(mask) > 1 and not any(_leaks_alone(layer, mask, item) for item in range(len(mask))):
-        return (
-            "\n  In a batch of its own nothing of this happens to any item: it gets the mask of "
-            "another one."
-        ), "mask_misplaced"
+        remark = "\n  In a batch of its own nothing of this happens to any item"
+        if all(leak(layer, own.expand_as(mask)) is None for own in mask):
+            return f"{remark}, nor with one mask for all: it gets the mask of another one.", (
+                "mask_misplaced"
+            )
+        return f"{remark}.", None
     if mixes_rows(layer.subject):
         return (
             "\n  With one real token nothing of this happens: padded keys are hidden, and padded "

@@ -617,6 +617,16 @@ class MaskOfAnother(Hidden):
         return super().forward(hidden, other)
 
 
+class LastInABatch(Hidden):
+    """In a batch of several the mask hides the last token alone."""
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        if padding_mask is not None and len(hidden) > 1:
+            last = torch.arange(hidden.shape[1]) == hidden.shape[1] - 1
+            padding_mask = padding_mask | ~last
+        return super().forward(hidden, padding_mask)
+
+
 class OverQueries(Hidden):
     """The mask lies over the queries: where one is padded, all keys are alike."""
 
@@ -650,6 +660,7 @@ class WithoutMask(Hidden):
         (WithoutMask, "mask_ignored", "it hides no key from them"),
         (NotTransposed, "layer_tokens_mixed", "padded queries reach other rows"),
         (MaskOfAnother, "mask_misplaced", "it gets the mask of another one"),
+        (LastInABatch, "layer_padding", "nothing of this happens to any item."),
     ],
 )
 def test_padding_that_reaches_real_tokens_says_by_which_way(
