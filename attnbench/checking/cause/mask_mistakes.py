@@ -48,6 +48,7 @@ def _all_masks(call: Call) -> Named:
     unmasked = call.stages.replace(allowed=torch.ones_like(allowed))
     if inputs.attn_mask is not None or inputs.valid_lens is not None:  # not causality alone
         yield "all_masks_ignored", unmasked.output
+    yield "all_masks_inverted", call.allow(~allowed)
     late = unmasked.weights.to(inputs.query.dtype) * allowed
     yield "mask_after_softmax", call.pool(late.double())
     total = late.sum(-1, keepdim=True)  # of 0 where a hidden score is far above the others

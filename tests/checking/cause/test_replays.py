@@ -21,6 +21,13 @@ def whole_blocks(
     return scaled_dot_product_attention(query, key, value, None if whole else attn_mask)
 
 
+def inverted(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """With more than 8 keys the mask is read with the opposite meaning, whatever it is made of."""
+    if attn_mask is not None and attn_mask.dtype == torch.bool and key.shape[-2] > 8:
+        attn_mask = ~attn_mask
+    return scaled_dot_product_attention(query, key, value, attn_mask)
+
+
 def moved_back(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
 ) -> Tensor:
@@ -106,6 +113,13 @@ def step(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
     return windowed(q * q.shape[-1] ** 0.5 * 0.3, k, v, causal, (-1, -1), True)
 
 
+def own_key(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The key with the number of a query counts more, so that its place among queries counts."""
+    query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    bias = torch.eye(q.shape[1], k.shape[1], dtype=q.dtype)
+    return scaled_dot_product_attention(query, key, value, bias).transpose(1, 2)
+
+
 def other_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
     """A head reads key and value of the head whose number is its own divided by their count."""
     heads = torch.arange(q.shape[2]) // k.shape[2]
@@ -119,12 +133,14 @@ def other_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor
     ("spec", "invariant", "cause"),
     [
         (sdpa(whole_blocks), "masked_slots_are_inert", "mask_ignored"),
+        (sdpa(inverted), "future_does_not_leak", "mask_inverted"),
         (sdpa(moved_back), "masking_equals_deleting", "keys_twice"),
         (sdpa(averaged), "agrees_with_scalar_reference", "rescaling"),
         (sdpa(softmax_in_half), "weights_sum_to_one", "precision"),
         (flash(first_rows), "window_leaves_the_keys_around", "rows_unwritten"),
         (flash(open_where_wide), "window_leaves_the_keys_around", "window_argument"),
         (flash(step), "query_alone_equals_query_among_others", "special_case"),
+        (flash(own_key), "query_alone_equals_query_among_others", "place_counts"),
         (flash(uncausal), "window_leaves_the_keys_around", "causality"),
         (flash(other_heads), "heads_are_independent", "head_mapping"),
     ],
