@@ -317,6 +317,13 @@ def test_a_mistake_is_shown_by_a_property_of_its_topic() -> None:
     assert [outcome.diagnosis is not None for outcome in told] == [False, True]
 
 
+def test_half_precision_is_shown_by_what_is_finite_in_wide_types() -> None:
+    half = Case((2,), 3, 4, dtype="float16").id
+    names = (KEEPS_CONTRACT, "finite_at_extremes")
+    told = with_cause(failed(*names, named="half_precision", case=half, smallest=True))
+    assert [outcome.diagnosis is not None for outcome in told] == [False, True]
+
+
 def _laid(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attention on (B, L, H, E)."""
     tensors = (tensor.transpose(1, 2) for tensor in (query, key, value))
