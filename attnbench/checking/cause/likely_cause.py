@@ -37,9 +37,6 @@ _FLOAT32 = "computed_in_float32"
 _COMBINED = "options_combined"
 """This named cause says that each option is right without the others."""
 
-_EXTREME = "hidden_keys_stay_hidden_at_extreme_scores"
-"""With it, rows without keys are wrong as well, since it is the same number that hides."""
-
 _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths_ignored"}
 """Different failures that show several of these have one cause: no kind of mask is applied."""
 
@@ -112,9 +109,8 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         return Clue("fails", _STATE, "state_kept")  # what was kept is wrong in other calls
     exact, deviating = _mistakes(failures)
     if (made := _made(exact)) is not None:
-        if made.cause == "empty_rows" and _EXTREME in failures:  # a number too near hides keys
-            return Clue("fails", _EXTREME, dict(_table())[_EXTREME] or "")
-        return made
+        told = [name for name in known_causes()["rather"].get(made.cause, ()) if name in failures]
+        return Clue("fails", told[0], dict(_table())[told[0]] or "") if told else made
     if cause_named is None:
         cause_named = next((f.named for f in _forward(failures).values() if _is_decisive(f)), None)
     if cause_named in (None, _FORMULA) and (made := _made(deviating)) is not None:

@@ -130,20 +130,26 @@ def _late_mask(subject: Subject) -> str | None:
 
 def _read_key(subject: Subject) -> str | None:
     """The mistake of a hidden key that keeps weight, or changes that of the others."""
-    if "boolean" not in subject.conventions.masks:
+    by_mask = "boolean" in subject.conventions.masks
+    module, inputs = subject.build(subject.legal(CASE if by_mask else _PADDED))
+    q_len, last = inputs.query.shape[-2], inputs.key.shape[-2] - 1
+    if by_mask:
+        inputs = inputs.replace(attn_mask=torch.arange(last + 1).expand(q_len, -1) < last)
+    elif inputs.valid_lens is not None:
+        inputs = inputs.replace(valid_lens=inputs.valid_lens * 0 + last)
+    else:
         return None
-    module, inputs = subject.build(subject.legal(CASE))
-    shape = inputs.query.shape[-2], inputs.key.shape[-2]
-    inputs = inputs.replace(attn_mask=torch.arange(shape[1]).expand(shape) > 0)
     expected = subject.output(module, inputs)
 
     def moves(name: str, factor: float) -> bool:
         tensor = getattr(inputs, name).clone()
-        tensor[..., 0, :] *= factor
+        tensor[..., -1, :] *= factor
         return not agrees(subject.output(module, inputs.replace(**{name: tensor})), expected)
 
     if moves("value", 8.0):
-        plain = inputs.replace(attn_mask=None)  # if it pools other values, no mask is to blame
+        plain = inputs.replace(
+            attn_mask=None, valid_lens=None
+        )  # if it pools other values, no mask is to blame
         wrong = is_textbook(subject) and not agrees(
             subject.output(module, plain), textbook_output(plain).to(plain.query)
         )

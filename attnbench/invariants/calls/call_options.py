@@ -167,7 +167,11 @@ def _cases(option: str, subject: Subject) -> Any:
     }
     # what computes in float32 whatever it is given is told by the invariants on numbers
     narrow = tuple(dtype for dtype in subject.dtypes if dtype != "float64")
-    wide = (Case((1, 2), 4, 6).tried(kind="wide"),) if option == "window_size" else ()
+    windows = (
+        Case((1, 2), 4, 6).tried(kind="wide"),
+        Case((1, 2), 1, 9).tried(kind="past"),  # a step of decoding, and a causal window
+        Case((1, 2), 5, 9, mask="causal").tried(kind="behind"),
+    )
     return benign(
         subject,
         dtypes=narrow or subject.dtypes,
@@ -180,7 +184,7 @@ def _cases(option: str, subject: Subject) -> Any:
             Case((1, 2), 3, 150),
             Case((2, 1), 70, 70, mask="causal"),
             Case((1, 2), 2, 140).tried(beside="others"),  # the first tiles lie out of a window
-            *wide,
+            *(windows if option == "window_size" else ()),
         ),
     )
 

@@ -163,6 +163,16 @@ def test_a_number_too_near_is_told_before_the_rows_without_keys_that_it_fills() 
     assert found == Clue("fails", extreme, "hidden_at_extremes")
 
 
+def test_documents_that_reach_each_other_are_told_of_before_items_that_do() -> None:
+    found = failed("item_alone_equals_item_in_batch", mistakes=("items_read_together",))
+    assert clue_of(found) == Clue("makes", "items_read_together", "items_mixed")
+    for name, cause in (
+        ("packed_documents_are_independent", "packed"),
+        ("pages_are_invisible", "pages"),
+    ):
+        assert clue_of(found + failed(name)) == Clue("fails", name, cause)
+
+
 @pytest.mark.parametrize(
     ("name", "cause"),
     [

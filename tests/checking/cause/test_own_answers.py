@@ -237,3 +237,33 @@ def test_a_hidden_key_that_keeps_weight_in_one_of_two_maps_is_named(
     )
     (subject,) = resolve(spec)
     assert own_mistake(subject) == mistake
+
+
+class Counted(nn.Module):
+    """Scores of scaled dot products, in which a number stands for the keys beyond the length."""
+
+    number = -1e6
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        scores = queries @ keys.mT * queries.shape[-1] ** -0.5
+        if valid_lens is not None:
+            lens = valid_lens.reshape(len(scores), -1, 1)
+            scores = scores.masked_fill(torch.arange(keys.shape[1]) >= lens, self.number)
+        return scores.softmax(-1) @ values
+
+
+class NearZero(Counted):
+    """The sign of the exponent is wrong."""
+
+    number = -1e-6
+
+
+@pytest.mark.parametrize(("make", "mistake"), [(Counted, None), (NearZero, "hidden_key_pooled")])
+def test_a_hidden_key_that_keeps_weight_is_named_where_lengths_alone_hide(
+    make: type[Counted], mistake: str | None
+) -> None:
+    (subject,) = resolve(textbook(make))
+    assert "boolean" not in subject.conventions.masks
+    assert own_mistake(subject) == mistake
