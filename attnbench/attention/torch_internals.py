@@ -80,31 +80,6 @@ def faked(call: nn.Module, *tensors: Tensor) -> Any:
         return torch.func.functional_call(call, fake_state, fakes, tie_weights=False)
 
 
-COPIES = frozenset(
-    (
-        "clone",
-        "copy_",
-        "_to_copy",
-        "zeros",
-        "ones",
-        "full",
-        "empty",
-        "new_empty",
-        "new_zeros",
-        "empty_like",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "new_full",
-        "new_ones",
-        "arange",
-        "scalar_tensor",
-        "_unsafe_view",
-    )
-)
-"""Operators that make or copy a tensor, and compute nothing."""
-
-
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has not typed it
     """A dispatch mode that also receives higher-order operators, each as one operation.
 

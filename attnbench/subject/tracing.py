@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.torch_internals import COPIES, OperationMode
+from attnbench.attention.torch_internals import OperationMode
 
 _NOT_THEIRS = (
     Path(__file__).parents[1],
@@ -27,6 +27,30 @@ _CALLERS = tuple(Path(__file__).parents[1] / name for name in ("subject", "invar
 
 _RECORDERS = (Path(__file__).name, "origins.py")
 """Modules that only listen."""
+
+_COPIES = frozenset(
+    (
+        "clone",
+        "copy_",
+        "_to_copy",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "new_empty",
+        "new_zeros",
+        "empty_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "new_full",
+        "new_ones",
+        "arange",
+        "scalar_tensor",
+        "_unsafe_view",
+    )
+)
+"""Operators that make or copy a tensor, and compute nothing."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +128,7 @@ class _Operations(OperationMode):
         first = result[0] if isinstance(result, tuple) and result else result
         computes = isinstance(first, Tensor) and first.is_floating_point() and first.numel() > 0
         name = _name_of(func)
-        if computes and not getattr(func, "is_view", False) and name not in COPIES:
+        if computes and not getattr(func, "is_view", False) and name not in _COPIES:
             self.into.append(Operation(name.strip("_"), _place(), first.detach().clone()))
         return result
 
