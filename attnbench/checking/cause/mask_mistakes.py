@@ -95,6 +95,19 @@ def _places(call: Call) -> Named:
             yield f"{kind}_laid_of_items_for_heads", call.allow(allowed.transpose(0, 1))
 
 
+def _first_rows(call: Call) -> Named:
+    """Masks of which each block of queries gets the first rows."""
+    stages, q_len = call.stages, call.lengths[0]
+    if call.inputs.attn_mask is None and call.inputs.valid_lens is None:
+        return
+    for block in (2, 4, 8, 16, 32, 64, 128):
+        if block < q_len:
+            rows = torch.arange(q_len) % block
+            allowed, bias = (t.index_select(-2, rows) for t in (stages.allowed, stages.bias))
+            output = stages.replace(allowed=allowed, bias=bias).output
+            yield f"mask_laid_of_first_rows_{block}", output
+
+
 def _blocks(call: Call) -> Named:
     """Blocks of queries and keys that are skipped where the mask hides their first slot."""
     allowed, lengths = call.stages.allowed, call.lengths
@@ -174,4 +187,13 @@ def _rows(call: Call) -> Named:
         yield f"empty_rows_{name}", torch.where(empty, fill, output)
 
 
-TOPICS: tuple[Topic, ...] = (_masks, _all_masks, _places, _blocks, _causality, _lengths, _rows)
+TOPICS: tuple[Topic, ...] = (
+    _masks,
+    _all_masks,
+    _places,
+    _first_rows,
+    _blocks,
+    _causality,
+    _lengths,
+    _rows,
+)

@@ -22,8 +22,12 @@ from attnbench.checking.cause.score_answers import (
 )
 from attnbench.oracle.textbook import is_textbook, textbook_output
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 _PADDED = Case((2,), 5, 5, 8, 8, 8, mask="padding", seed=1)
+_FAR = 2048.0
+"""Scores that are so many times as large reach beyond a number that is too near to zero."""
+
 _ALONE = "query_alone_equals_query_among_others"
 """Exempt where queries reach each other by design."""
 _EVERY_KEY = "every_attendable_key_matters"
@@ -139,22 +143,25 @@ def _read_key(subject: Subject) -> str | None:
         inputs = inputs.replace(valid_lens=inputs.valid_lens * 0 + last)
     else:
         return None
-    expected = subject.output(module, inputs)
 
-    def moves(name: str, factor: float) -> bool:
-        tensor = getattr(inputs, name).clone()
+    def moves(given: Inputs, name: str, factor: float) -> bool:
+        tensor = getattr(given, name).clone()
         tensor[..., -1, :] *= factor
-        return not agrees(subject.output(module, inputs.replace(**{name: tensor})), expected)
+        one, two = (
+            subject.output(module, call) for call in (given, given.replace(**{name: tensor}))
+        )
+        return bool(one.isfinite().all() and two.isfinite().all()) and not agrees(two, one)
 
-    if moves("value", 8.0):
-        plain = inputs.replace(
-            attn_mask=None, valid_lens=None
-        )  # if it pools other values, no mask is to blame
+    if moves(inputs, "value", 8.0):
+        plain = inputs.replace(attn_mask=None, valid_lens=None)  # if wrong, no mask is to blame
         wrong = is_textbook(subject) and not agrees(
             subject.output(module, plain), textbook_output(plain).to(plain.query)
         )
         return None if wrong else "hidden_key_pooled"
-    return "hidden_key_read" if moves("key", 8.0) or moves("key", -8.0) else None
+    if moves(inputs, "key", 8.0) or moves(inputs, "key", -8.0):
+        return "hidden_key_read"
+    far = (inputs.replace(query=inputs.query * factor) for factor in (_FAR, -_FAR))
+    return "hidden_key_pooled_far" if any(moves(one, "value", 8.0) for one in far) else None
 
 
 def _lost_part(subject: Subject) -> str | None:

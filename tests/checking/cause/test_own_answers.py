@@ -260,7 +260,20 @@ class NearZero(Counted):
     number = -1e-6
 
 
-@pytest.mark.parametrize(("make", "mistake"), [(Counted, None), (NearZero, "hidden_key_pooled")])
+class NotFarEnough(Counted):
+    """Some scores lie further below zero."""
+
+    number = -100.0
+
+
+@pytest.mark.parametrize(
+    ("make", "mistake"),
+    [
+        (Counted, None),
+        (NearZero, "hidden_key_pooled"),
+        (NotFarEnough, "hidden_key_pooled_far"),
+    ],
+)
 def test_a_hidden_key_that_keeps_weight_is_named_where_lengths_alone_hide(
     make: type[Counted], mistake: str | None
 ) -> None:

@@ -64,6 +64,17 @@ def softmax_in_half(
     return scores.softmax(-1, dtype=narrow).nan_to_num(0.0).to(query.dtype) @ value
 
 
+def by_chunks(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """Each chunk of 4 queries gets the first rows of the mask."""
+    parts = []
+    for rows in query.split(4, -2):
+        mask = attn_mask
+        if mask is not None:
+            mask = mask.expand(*mask.shape[:-2], query.shape[-2], -1)[..., : rows.shape[-2], :]
+        parts.append(scaled_dot_product_attention(rows, key, value, mask))
+    return torch.cat(parts, -2)
+
+
 def windowed(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: tuple[int, int], right: bool
 ) -> Tensor:
@@ -134,6 +145,7 @@ def other_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor
     [
         (sdpa(whole_blocks), "masked_slots_are_inert", "mask_ignored"),
         (sdpa(inverted), "future_does_not_leak", "mask_inverted"),
+        (sdpa(by_chunks), "bias_is_added_to_scores", "mask_misplaced"),
         (sdpa(moved_back), "masking_equals_deleting", "keys_twice"),
         (sdpa(averaged), "agrees_with_scalar_reference", "rescaling"),
         (sdpa(softmax_in_half), "weights_sum_to_one", "precision"),
