@@ -49,8 +49,8 @@ def kept_states(player: Player, found: FoundError) -> str:
     if not calls.is_right(one, past, count):
         if not past or not calls.is_right(calls.of_one(0), 0, past + count):
             return calls.slots_of_a_token() + calls.behind_nothing(past + count)
-        left = calls.left_by_the_last(track.cache, past, count)
-        return left + first_wrong(calls, past, count)
+        first = first_wrong(calls, past, count)
+        return calls.left_by_the_last(track.cache, past, count, bool(first)) + first
     return calls.left_before(track.cache, one, past, count, in_words(tuple(before)))
 
 
@@ -92,8 +92,12 @@ class _States(GivenCalls):
         with_which = ", with which the next call is right"
         return f"\n  after {words}, {_unlike(apart, past)}{with_which}" if apart else ""
 
-    def left_by_the_last(self, held: Any, past: int, count: int) -> str:
-        """What the last call leaves, which is wrong also behind the cache of one call."""
+    def left_by_the_last(self, held: Any, past: int, count: int, is_named: bool) -> str:
+        """What the last call leaves, which is wrong also behind the cache of one call.
+
+        That it leaves what is right may be for what the module keeps of other calls, unless the
+        operation that is wrong ``is_named``.
+        """
         left, whole = self.after(held, past, count)[1], self.of_one(past + count)
         # a ring may hold the same slots in another order
         apart = _apart(left, whole, in_order=not self.is_right(left, past + count, 1))
@@ -101,7 +105,7 @@ class _States(GivenCalls):
         if not apart:
             is_kept = any(tensor.numel() for _, tensor in tensors_of(left))
             same = f"{call} leaves in the cache what one call leaves, but uses it otherwise"
-            return f"\n  {same}" if is_kept else ""
+            return f"\n  {same}" if is_kept and is_named else ""
         earlier = dict(tensors_of(held))
         kept = {place: _keeps(earlier.get(place), pair[0], past) for place, pair in apart.items()}
         changed = [place for place in kept if kept[place] is False]

@@ -177,3 +177,36 @@ def test_a_first_call_with_a_cache_that_is_another_one_is_told_with_its_length()
         "already a first call on 3 tokens, with a new cache, gives other outputs than one without"
     )
     assert f"{told} a cache, and none on fewer does" in report.outcomes[0].reason
+
+
+class Table(nn.Module):
+    """Its table of positions is as long as the longest call, and clamps what is behind it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.out, self.longest = nn.Linear(size, size), 4
+
+    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        past = cache["sum"].shape[1] if cache else 0
+        self.longest = max(self.longest, hidden.shape[1])
+        where = torch.arange(past, past + hidden.shape[1]).clamp(max=self.longest - 1)
+        output = hidden.cumsum(1) + (cache["sum"][:, -1:] if cache else 0)
+        if cache is not None:
+            cache["sum"] = torch.cat([cache["sum"], output], 1) if cache else output
+        found: Tensor = self.out(output * (1 + where[:, None]))
+        return found
+
+
+def test_a_cache_is_not_called_used_otherwise_where_the_module_keeps_a_table() -> None:
+    spec = LayerSpec(
+        name="table",
+        make=Table,
+        causal=True,
+        accepts=("cache",),
+        dtypes=("float64",),
+        cache=CacheSpec(new=lambda module, batch_size: {}),
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
+    (found,) = report.outcomes
+    assert found.status == "failed"
+    assert "uses it otherwise" not in found.reason
