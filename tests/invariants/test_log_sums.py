@@ -84,6 +84,28 @@ def test_a_gradient_that_is_refused_is_no_failure() -> None:
     assert "failed" not in [o.status for o in report.outcomes], str(report)
 
 
+def test_a_gradient_that_leaves_out_the_log_sums_is_named_as_one() -> None:
+    """Outputs and log-sums merge, so that a loss of merged parts alone goes wrong."""
+
+    class Left(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, lse: Tensor) -> Tensor:
+            return lse.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return torch.zeros_like(gradients[0])
+
+    def leaving(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        output, lse = attend(q, k, v)
+        return output, Left.apply(lse)
+
+    names = ["log_sums_take_gradients", "splits_merge"]
+    report = attnbench.check(flash(leaving), profile="quick", invariants=names)
+    causes = [o.failure.cause for o in report.of("failed") if o.failure is not None]
+    assert sorted(causes, key=str) == [None, "log_sum_gradient"]
+
+
 def test_another_shape_is_named() -> None:
     class Kept(Stored):
         def log_sums(self, scores: Tensor, weights: Tensor) -> Tensor:

@@ -167,6 +167,16 @@ def test_a_subject_without_a_reference_is_skipped_with_that_reason() -> None:
     )
 
 
+def test_a_sum_that_is_divided_later_has_to_fit_into_half_types() -> None:
+    class DividedLast(Attention):
+        def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+            most = weights.amax(-1, keepdim=True)
+            powers = weights / torch.where(most > 0, most, 1.0)
+            return (powers.to(value.dtype) @ value) * most
+
+    assert_tells_apart(INVARIANTS["finite_at_extremes"], DividedLast)
+
+
 @pytest.mark.parametrize(
     "name", ["agrees_with_float64", "finite_at_extremes", "masked_runs_are_as_accurate"]
 )

@@ -79,6 +79,10 @@ def _own_code() -> Callable[..., Tensor]:
     return types.FunctionType(code, forward.__globals__)
 
 
+_UNSUPPORTED = ("must override the setup_context", "does not have vmap support")
+"""What torch says of a ``torch.autograd.Function`` that is not written for its transforms."""
+
+
 @contextmanager
 def in_one_sentence(what: str, *, may_raise: bool = False) -> Iterator[None]:
     """Convert exceptions of a transformation to one sentence, and silence its warnings.
@@ -98,7 +102,8 @@ def in_one_sentence(what: str, *, may_raise: bool = False) -> Iterator[None]:
     except Exception as error:
         text = f"{what} raised {headline(error)}"
         # a loud refusal harms nobody, and a size that follows values has no fake tensor
-        if may_raise or type(error).__name__ == "DynamicOutputShapeException":
+        dynamic = type(error).__name__ == "DynamicOutputShapeException"
+        if may_raise or dynamic or any(words in str(error) for words in _UNSUPPORTED):
             raise RefusalError(text) from None
         raise InvariantViolation(
             f"{text}; exempt the subject with a reason if this is not to be had"

@@ -93,6 +93,26 @@ def test_sizes_that_follow_values_have_no_fake_tensors_and_are_no_fault() -> Non
     assert "DynamicOutputShape" in outcome.reason
 
 
+def test_a_function_of_autograd_that_is_not_written_for_vmap_is_no_fault() -> None:
+    class Copied(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, output: Tensor) -> Tensor:
+            return output.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0]
+
+    class OwnBackward(Attention):
+        def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+            copied: Tensor = Copied.apply(super().pool(weights, value))
+            return copied
+
+    outcome = run(mutant(OwnBackward), INVARIANTS["vmap_equals_batch"])
+    assert outcome.status == "skipped"
+    assert "setup_context" in outcome.reason
+
+
 class EagerFlex(Attention):
     """FlexAttention that turns the compiler off in the call itself, so that export keeps a mask."""
 
