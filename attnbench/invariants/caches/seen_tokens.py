@@ -93,8 +93,19 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
         f"{sights.in_one} in both, {_unseen(stage, judged, found)}"
         if sights.in_calls == sights.in_one
         else f"{sights.in_calls}{_padding(sights.in_calls, sights.pad)}; {where} it depends on "
-        f"{sights.in_one}: what it sees is wrong"
+        f"{sights.in_one}: {_blame(sights)}"
     )
+
+
+def _blame(sights: _Sights) -> str:
+    """Which set of tokens is wrong: that of one call, if only it leaves out some between."""
+    many, few = set(sights.in_calls.slots), set(sights.in_one.slots)
+    holes, gaps = (
+        len(slots) <= max(slots, default=0) - min(slots, default=0) for slots in (many, few)
+    )
+    if few < many and gaps and not holes and not sights.in_calls.elsewhere:
+        return "the one call leaves out tokens between them, and may be what is wrong"
+    return "what it sees is wrong"
 
 
 def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:

@@ -104,7 +104,7 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
         (
             "no_window_in_steps",
             CUT,
-            "cut as 5 at once, 1 + 4 or 3 + 2 it is right; as 1 + 1 + 1 + 1 + 1",
+            "cut as 5 at once, 1 + 4, 3 + 2 or 3 + 1 + 2 it is right; as 1 + 1 + 1 + 1 + 1",
         ),
         (
             "padding_forgotten",

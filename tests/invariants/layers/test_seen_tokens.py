@@ -52,6 +52,17 @@ class ScaledInChunks(ScaledInSteps):
     factor, wide_factor = 1.0, 2.0
 
 
+class GapsInOneCall(TopLeft):
+    """Without cached tokens, a row sees the first key and its own; behind cached ones all keys."""
+
+    def pooled(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        length, total = query.shape[1], key.shape[1]
+        seen = torch.ones(length, total, dtype=torch.bool).tril(total - length)
+        if length == total:
+            seen = torch.eye(length, dtype=torch.bool) | (torch.arange(total) == 0)
+        return (query @ key.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ value
+
+
 class Crossing(nn.Module):
     """Its row i sees the first i + 1 tokens of the source, counted from each call's first row."""
 
@@ -77,6 +88,12 @@ def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
             TopLeft,
             (),
             "+ 1, token 3 depends on tokens 0 and 3; in one call it depends on tokens 0 to 3",
+        ),
+        (
+            GapsInOneCall,
+            (),
+            "in one call it depends on tokens 0 and 2: the one call leaves out tokens between "
+            "them, and may be what is wrong",
         ),
         (ScaledInSteps, (), "cut as 2 at once or 1 + 2 it is right"),
         (ScaledInChunks, (), "cut as 3 at once, 1 + 1 + 1 or 2 + 1 it is right"),
