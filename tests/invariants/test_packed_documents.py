@@ -69,6 +69,44 @@ def to_the_end_of_the_page(
     )
 
 
+def window_of_the_row_before(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cache_seqlens: Tensor,
+    block_table: Tensor,
+    causal: bool = False,
+    softcap: float = 0.0,
+    window_size: tuple[int, int] = (-1, -1),
+) -> Tensor:
+    """The first key of a window is that of the longest row so far."""
+    rows, first = [], 0
+    for query, length, pages in zip(q, cache_seqlens.tolist(), block_table.long(), strict=True):
+        key, value = (cache[pages].flatten(0, 1)[:length] for cache in (k_cache, v_cache))
+        slots = torch.arange(length)
+        own = length - len(query) + torch.arange(len(query))[:, None]
+        behind, ahead = window_size
+        first = max(first, length - len(query) - behind) if behind >= 0 else 0
+        seen = (slots >= min(first, length - 1)) & ((slots >= own - behind) | (behind < 0))
+        seen = seen & ((slots <= own + ahead) | (ahead < 0)) & ((slots <= own) | (not causal))
+        scores = torch.einsum("qhe,khe->hqk", query, key) / q.shape[-1] ** 0.5
+        scores = softcap * (scores / softcap).tanh() if softcap else scores
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0)
+        rows.append(torch.einsum("hqk,khe->qhe", weights, value))
+    return torch.stack(rows)
+
+
+def test_the_option_that_alone_is_wrong_over_pages_is_told_and_that_each_row_alone_is_right() -> (
+    None
+):
+    report = attnbench.check(paged(window_of_the_row_before), profile="quick", invariants=PAGES)
+    (outcome,) = report.outcomes
+    assert outcome.failure is not None
+    assert outcome.failure.cause == "options_lost"
+    assert ", with window_size: output" in outcome.reason
+    assert outcome.reason.endswith("; in a call of its own each row is right")
+
+
 def test_slots_beyond_the_end_of_a_row_that_are_read_are_the_cause() -> None:
     report = attnbench.check(paged(to_the_end_of_the_page), profile="quick", invariants=PAGES)
     (outcome,) = report.outcomes

@@ -105,6 +105,22 @@ def test_a_subject_without_enable_gqa_is_not_asked_for_grouped_heads() -> None:
     assert (outcome.status, outcome.reason) == ("skipped", "does not accept enable_gqa")
 
 
+def test_a_mask_beside_which_groups_are_wrong_is_told() -> None:
+    class TiledUnderCausality(HeadsTiled):
+        def forward(self, query: Tensor, *tensors: Any, **options: Any) -> Any:
+            self.tiled = options.get("is_causal")
+            return super().forward(query, *tensors, **options)
+
+        def expand_heads(self, tensor: Tensor, groups: int) -> Tensor:
+            if self.tiled:
+                return super().expand_heads(tensor, groups)
+            return tensor.repeat_interleave(groups, dim=-3)
+
+    outcome = run(mutant(TiledUnderCausality), INVARIANTS["grouped_heads_equal_expanded_heads"])
+    assert outcome.reason.startswith("with ")
+    assert outcome.reason.endswith("; without a mask they agree")
+
+
 class SoftmaxOverQueries(Attention):
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
         return hidden.softmax(-2).masked_fill(~allowed, 0.0)

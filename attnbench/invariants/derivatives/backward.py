@@ -150,6 +150,12 @@ def one_tensor_equals_three_copies(subject: Subject, case: Case) -> None:
     for gradient in differentiate(same, [one], weight):
         got = got if gradient is None else gradient
     what = "with one tensor for query, key and value, its gradient"
+    if not bool(total.isfinite().all()) and _is_finite_apart(base, weight):
+        raise InvariantViolation(
+            "where query and key hold the same numbers, a gradient is not finite; where they hold "
+            "other numbers, all are",
+            cause="nan_at_equal",
+        )
     same_gradient(got, total, what, "those of three copies together", eps=base.eps)
     whole = base.inputs.query
     first = whole[..., :1, :].expand_as(whole)  # at the same address, and not the same
@@ -160,6 +166,14 @@ def one_tensor_equals_three_copies(subject: Subject, case: Case) -> None:
             f"with a tensor as query, and its first row, expanded, as {name}, output",
             "copies of them",
         )
+
+
+def _is_finite_apart(base: Baseline, weight: Tensor) -> bool:
+    """Whether gradients are finite with a query that no key equals."""
+    leaves = [t.clone().requires_grad_() for t in (base.inputs.query, *[base.inputs.key] * 2)]
+    apart = base.run(base.inputs.replace(query=leaves[0], key=leaves[1], value=leaves[2]))
+    found = differentiate(apart, leaves, weight)
+    return all(gradient is None or bool(gradient.isfinite().all()) for gradient in found)
 
 
 def _some(

@@ -43,9 +43,9 @@ class Documents:
         self.kv_heads = case.lead[-1] if case.lead else 1
         self.grouped = case.variant("heads", "own") == "grouped"
         self.heads = self.kv_heads * (2 if self.grouped else 1)
-        self.options = (
-            self._options(subject) if case.variant("beside", "nothing") != "nothing" else {}
-        )
+        beside = case.variant("beside", "nothing")
+        options = self._options(subject) if beside != "nothing" else {}
+        self.options = {n: value for n, value in options.items() if beside in ("others", n)}
         self.lengths = self._lengths()
         self.parts = [self.part(q, k) for q, k in self.lengths]
 
