@@ -156,8 +156,8 @@ def _verdict(run: CaseSearch) -> tuple[str, str]:
     if run.omitted:
         cost = calls_at(run.subject, Case((2,), 9, 9))
         text += (
-            f"; {run.omitted} left out, the largest: a call at L = S = 9 takes as long as about "
-            f"{cost:,.0f} functions of Python"
+            f"; {run.omitted} left out for their time, the largest: a call at L = S = 9 takes as "
+            f"long as about {cost:,.0f} functions of Python"
         )
     return "passed", text
 
