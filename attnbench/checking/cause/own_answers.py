@@ -49,7 +49,7 @@ def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a subject show; ``None`` without one."""
     apart = copy.copy(subject)  # an output that a later call overwrites is no other mistake
     object.__setattr__(apart, "output", lambda *call: subject.output(*call).clone())
-    masks = (_misread_mask, _late_mask, _read_key, _lost_part, _miscounted_lengths)
+    masks = (_misread_mask, _late_mask, _miscounted_lengths, _read_key, _lost_part)
     mechanism = (wrong_axis, _mixed_rows, *masks, short_sums, unplaced_keys, wrong_maximum)
     for look in mechanism if subject.kind == "mechanism" else (foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report

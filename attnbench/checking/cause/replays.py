@@ -66,11 +66,14 @@ def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Fail
 
 
 def _is_reproduced(mistake: str, subject: Subject, answer: Answer) -> bool:
-    """Whether the output of a call is wrong, and that of a mistake."""
+    """Whether the output of a call is wrong, and that of a mistake with the same cause."""
+    causes = known_causes()["mistakes"]
+    cause = causes[mistake_of(mistake)]
     with contextlib.suppress(Exception):  # a call may be of no textbook form
         call, output, margin = compared(subject, *answer)
         if not agree(output, call.compared(call.stages.output), margin):
-            others = (other for name, other in mistaken(call) if name == mistake)
+            named = ((causes[mistake_of(name)], other) for name, other in mistaken(call))
+            others = [other for its_cause, other in named if its_cause == cause]
             return any(reproduces(other, output, margin, empty=True) for other in others)
     return False
 
