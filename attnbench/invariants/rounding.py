@@ -215,7 +215,7 @@ def finite_at_extremes(subject: Subject, case: Case) -> None:
     if subject.gives_weights and "return_weights" in subject.accepts:
         weights = needs(subject.weights(module, inputs))
         holds(weights.isfinite(), "weights", weights, what)
-    means = (
+    means = (  # what is none, such as a sum of sigmoids, is exempt from the second
         "pools_values" in subject.laws and "constant_values_come_back" not in subject.spec.exempt
     )
     if case.dtype == "float16" and means:

@@ -36,7 +36,8 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
     its growth is returned. On an accelerator it comes from the allocator's statistics. The inputs
     are fresh, so that no result is remembered.
     """
-    getattr(call, "prepare", bool)(1)
+    if (prepare := getattr(call, "prepare", None)) is not None:
+        prepare(1)
     if device.type == "cpu":
         tensors = _peak_on_cpu(call)
         resident = min(_resident_peak(call) for _ in range(2))

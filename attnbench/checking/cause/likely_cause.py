@@ -86,6 +86,11 @@ def mistake_of(explained: str) -> str:
     return re.sub(r"_\d+$", "", explained)
 
 
+def cause_of_mistake(explained: str) -> str:
+    """The name of the cause that a mistake has, with or without the number of its variant."""
+    return str(known_causes()["mistakes"][mistake_of(explained)])
+
+
 def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     """The first clue in the failures of one subject; ``None`` without any."""
     failures = {o.invariant: o.failure for o in outcomes if o.failure is not None}
@@ -143,7 +148,7 @@ def _made(mistakes: list[str]) -> Clue | None:
     """The clue that mistakes are, if they have one cause: others only resemble one of them."""
     if _ALL_MASKS.issuperset(mistakes) and len({*mistakes}) > 1:
         mistakes = ["all_masks_ignored"]
-    causes = {known_causes()["mistakes"][mistake] for mistake in mistakes}
+    causes = set(map(cause_of_mistake, mistakes))
     return Clue("makes", mistakes[0], *causes) if len(causes) == 1 else None
 
 

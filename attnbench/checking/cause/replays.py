@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.cause.likely_cause import fails_narrow, mistake_of, shown_by
+from attnbench.checking.cause.likely_cause import (
+    cause_of_mistake,
+    fails_narrow,
+    mistake_of,
+    shown_by,
+)
 from attnbench.checking.cause.own_answers import MIXED
 from attnbench.checking.cause.textbook_call import Call
 from attnbench.checking.cause.weight_deviations import deviation
@@ -22,7 +27,6 @@ from attnbench.checking.cause.witnesses import (
     redrawn,
     reproduces,
 )
-from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import COMPILING, Failure
 from attnbench.oracle.textbook import is_textbook
 from attnbench.specs import Invariant
@@ -56,7 +60,7 @@ def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Fail
     """
     if mistake in MIXED:
         return invariant.name == MIXED[mistake]
-    if invariant.name in shown_by(known_causes()["mistakes"][mistake_of(mistake)]):
+    if invariant.name in shown_by(cause_of_mistake(mistake)):
         return True
     if mistake in found_otherwise(subject):
         return not fails_narrow(failure)
@@ -67,13 +71,11 @@ def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Fail
 
 def _is_reproduced(mistake: str, subject: Subject, answer: Answer) -> bool:
     """Whether the output of a call is wrong, and that of a mistake with the same cause."""
-    causes = known_causes()["mistakes"]
-    cause = causes[mistake_of(mistake)]
+    cause = cause_of_mistake(mistake)
     with contextlib.suppress(Exception):  # a call may be of no textbook form
         call, output, margin = compared(subject, *answer)
         if not agree(output, call.compared(call.stages.output), margin):
-            named = ((causes[mistake_of(name)], other) for name, other in mistaken(call))
-            others = [other for its_cause, other in named if its_cause == cause]
+            others = (other for name, other in mistaken(call) if cause_of_mistake(name) == cause)
             return any(reproduces(other, output, margin, empty=True) for other in others)
     return False
 
@@ -113,7 +115,7 @@ def made_at(subject: Subject, invariant: Invariant, failure: Failure) -> tuple[s
         found = (_made(subject, invariant, other) for other in again if names)
         kinds = {mistake_of(name) for name in next((f for f in found if f is not None), ())}
         names = {name for name in names if mistake_of(name) in kinds}
-        causes = {known_causes()["mistakes"][mistake_of(name)] for name in names}
+        causes = set(map(cause_of_mistake, names))
         return tuple(sorted(names)) if len(causes) == 1 else ()
     return ()
 

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause import mask_mistakes, score_mistakes
-from attnbench.checking.cause.likely_cause import mistake_of
+from attnbench.checking.cause.likely_cause import cause_of_mistake, mistake_of
 from attnbench.checking.cause.own_answers import own_mistake
 from attnbench.checking.cause.textbook_call import Call, Named
-from attnbench.checking.known_causes import known_causes
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.subject.styles.sdpa_and_flash import other_layout
@@ -114,7 +113,7 @@ def _found(subject: Subject, counterexamples: Sequence[str]) -> tuple[str, ...]:
     for dtype in narrow if other is None and not names else ():
         names = names or likeliest(*tally(subject, dtype=dtype))
     if subject.kind == "mechanism" and not is_textbook(subject):
-        names = [n for n in names if known_causes()["mistakes"][mistake_of(n)] in _NO_DESIGN]
+        names = [n for n in names if cause_of_mistake(n) in _NO_DESIGN]
     return tuple(names) or found_otherwise(subject)
 
 
@@ -181,8 +180,7 @@ def cause_of_output(inputs: Inputs, output: Tensor) -> str | None:
     margin = _margin(call, torch.finfo(inputs.query.dtype).eps)
     for name, other in mistaken(call):
         if reproduces(other, output, margin) and not agree(other, call.stages.output, 4 * margin):
-            cause: str = known_causes()["mistakes"][mistake_of(name)]
-            return cause
+            return cause_of_mistake(name)
     return None
 
 

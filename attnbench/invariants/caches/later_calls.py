@@ -8,7 +8,7 @@ from collections import Counter
 from torch import Tensor
 
 from attnbench.invariants.caches.given_calls import GivenCalls
-from attnbench.invariants.toolkit.origins import Key, Replay, differ
+from attnbench.invariants.toolkit.origins import Correction, Key, differ
 
 
 def first_wrong(calls: GivenCalls, past: int, count: int) -> str:
@@ -58,7 +58,7 @@ class _LaterCall:
 
     @staticmethod
     def _results(calls: GivenCalls, start: int, count: int) -> dict[Key, Tensor]:
-        cache, noted = calls.of_one(start), Replay()
+        cache, noted = calls.of_one(start), Correction()
         with noted:
             calls.after(cache, start, count)
         return noted.results
@@ -79,7 +79,7 @@ class _LaterCall:
                 return "", ""
         return "", ""
 
-    def _repeated(self, place: str | None) -> tuple[Replay, bool, Tensor]:
+    def _repeated(self, place: str | None) -> tuple[Correction, bool, Tensor]:
         """The call with what is wrong put right, in one place or in all.
 
         Returns:
@@ -91,7 +91,7 @@ class _LaterCall:
                 return self._expected(key) if self._is_comparable(key) else None
             return self._expected(key) if _place(key.line) == place else result
 
-        replay, cache = Replay(right), self.calls.of_one(self.past)
+        replay, cache = Correction(right), self.calls.of_one(self.past)
         with replay:
             output, _ = self.calls.after(cache, self.past, self.count)
         return replay, self.calls.fits(output, self.past, self.count), output

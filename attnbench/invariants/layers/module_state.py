@@ -165,7 +165,7 @@ def parts_stand_in_for_no_other(layer: LayerCase) -> None:
     for one, other in itertools.product(sorted(idle), parts):
         is_alike = type(named[one]) is type(named[other]) and parts[one] == parts[other]
         is_beside = one.rpartition(".")[0] == other.rpartition(".")[0]
-        if is_alike and is_beside and calls[other] == 4:
+        if is_alike and is_beside and calls[other] == 4:  # two in each call
             raise InvariantViolation(
                 f"no output depends on {_own(one)}, and {_own(other)}, of the same kind and sizes, "
                 "is called twice in one call, but each should be used",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.layer_calls import LayerCase
-from attnbench.invariants.toolkit.origins import Key, Replay, differ
+from attnbench.invariants.toolkit.origins import Correction, Key, differ
 from attnbench.subject.layer import LayerSubject
 
 _SIZES = ((7, 11, 5), (5, 13, 6))
@@ -68,8 +68,8 @@ class _Mixing:
         self.calls = ((hidden, mask), (others, mask))
         if what == "padding" and mask is not None:
             self.calls = ((hidden[:, :kept], mask[:, :kept]), (hidden, mask))
-        self.noted = Replay()
-        self.expected, self.got = self._called(0, self.noted), self._called(1, Replay())
+        self.noted = Correction()
+        self.expected, self.got = self._called(0, self.noted), self._called(1, Correction())
 
     def part(self, tensor: Tensor, axes: tuple[int, ...] | None = None) -> Tensor:
         """What a tensor holds for what is kept, along the axes of that number."""
@@ -89,19 +89,19 @@ class _Mixing:
 
     def origin(self) -> str:
         """Where others reach what is kept; empty if that cannot be told."""
-        mended = Replay(self._right)
+        mended = Correction(self._right)
         if differ(self._called(1, mended), self.expected):
             return ""
         for key, since in mended.origins.items():
-            wrong = Replay(functools.partial(self._put_at, key, mended.results[key]))
+            wrong = Correction(functools.partial(self._put_at, key, mended.results[key]))
             right = self.noted.results.get(since or key)
-            mends = Replay(functools.partial(self._put_at, since or key, right))
+            mends = Correction(functools.partial(self._put_at, since or key, right))
             counts = right is None or differ(self._called(1, mends), self.got)
             if counts and differ(self._called(0, wrong), self.expected):
                 return mended.place(key)
         return ""
 
-    def _called(self, number: int, mode: Replay) -> Tensor:
+    def _called(self, number: int, mode: Correction) -> Tensor:
         """The outputs that are kept, in one of the two calls."""
         with torch.random.fork_rng(devices=[]), mode:
             output = self.layer.run(*self.calls[number])

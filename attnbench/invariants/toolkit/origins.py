@@ -33,7 +33,7 @@ class Key(NamedTuple):
     number: int
 
 
-class Replay(OperationMode):
+class Correction(OperationMode):
     """Notes the results of operations in the calls within, and puts wrong ones right.
 
     Args:
