@@ -47,6 +47,7 @@ def on_page_markdown(markdown: str, **context: Any) -> str:
     for mark, generate in {
         "<!-- commands -->": commands,
         "<!-- invariants -->": invariants,
+        "<!-- cases -->": cases,
         "<!-- findings -->": findings,
         "<!-- accusations -->": accusations,
         "<!-- questions -->": questions,
@@ -178,6 +179,24 @@ def invariants() -> str:
             head = f"## {path.stem.replace('_', ' ').capitalize()}\n\n{title}.\n"
             topics.append("\n".join([head, *lines]))
     return "\n\n".join(topics)
+
+
+def cases() -> str:
+    """What the words of a case mean, from the tables that name them."""
+    names = {
+        "MASKS": "mask",
+        "LAYER_MASKS": "mask, of a layer",
+        "LAYOUTS": "layout",
+        "REGIMES": "values",
+    }
+    rows = ["| | word | meaning |", "|---|---|---|"]
+    tree = ast.parse((ROOT / "attnbench" / "cases" / "case.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        name = node.targets[0].id if isinstance(node, ast.Assign) else ""  # type: ignore[attr-defined]
+        if name in names:
+            words = ast.literal_eval(node.value)  # type: ignore[attr-defined]
+            rows += [f"| {names[name]} | `{word}` | {text} |" for word, text in words.items()]
+    return "\n".join(rows)
 
 
 def caught() -> dict[str, str]:

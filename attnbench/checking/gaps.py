@@ -67,7 +67,7 @@ def _of_call(subject: Subject) -> _Entries:
     remedy = 'reference=, or same_as= and the subject that it should equal, such as "scaled_dot"'
     return [
         (alone, 3, _NO_REFERENCE, remedy),
-        (not masks, 2, "it takes no mask: none was tried", "the convention masks"),
+        (not masks, 2, "no mask was tried", "the convention masks, if it takes any"),
         (bool(finite), 1, unpoisoned, "the convention hidden_slots=any"),
         (not weights, 1, "its weights were not looked at, only the output", own),
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.cases.case import LAYER_MASKS, LAYOUTS, MASKS, REGIMES
 from attnbench.registry.catalog import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +76,12 @@ def test_the_manual_lists_every_invariant_and_law() -> None:
 def test_the_manual_says_of_every_invariant_what_it_catches() -> None:
     lines = runpy.run_path(str(ROOT / "docs/hooks.py"))["invariants"]().split("\n- [**`")[1:]
     assert [line.partition("`")[0] for line in lines if "Catches: " not in line] == []
+
+
+def test_the_manual_explains_every_word_of_a_case() -> None:
+    rows = runpy.run_path(str(ROOT / "docs" / "hooks.py"))["cases"]()
+    tables = (MASKS, LAYER_MASKS, LAYOUTS, REGIMES)
+    assert re.findall(r"\| `(\w+)` \|", rows) == [word for table in tables for word in table]
 
 
 def test_a_property_that_a_finding_names_like_an_invariant_is_one() -> None:
