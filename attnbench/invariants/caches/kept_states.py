@@ -6,6 +6,7 @@ Where the output is right with a tensor of one call in its place, that tensor is
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -57,6 +58,12 @@ def kept_states(player: Player, found: FoundError) -> str:
 class _States(GivenCalls):
     """What calls leave in a cache."""
 
+    @functools.cached_property
+    def least(self) -> float:
+        """The relative difference of a tensor that may explain the error: not one far smaller."""
+        output = self.stage.expected(self.tokens).abs().amax()
+        return _NEAR * self.gap / max(float(output), 1e-30)
+
     def slots_of_a_token(self) -> str:
         """A sentence on tensors to which each token adds more than one slot."""
         after = [dict(tensors_of(self.of_one(count))) for count in (1, 2)]
@@ -82,7 +89,7 @@ class _States(GivenCalls):
 
     def left_before(self, held: Any, one: Any, past: int, count: int, words: str) -> str:
         """The tensor that makes the last call wrong, which is right with the cache of one call."""
-        apart = _apart(held, one)
+        apart = _apart(held, one, self.least)
         for place, (mine, other) in apart.items():
             if mine.shape == other.shape:
                 cache = copy.deepcopy(held)
@@ -100,7 +107,7 @@ class _States(GivenCalls):
         """
         left, whole = self.after(held, past, count)[1], self.of_one(past + count)
         # a ring may hold the same slots in another order
-        apart = _apart(left, whole, in_order=not self.is_right(left, past + count, 1))
+        apart = _apart(left, whole, self.least, in_order=not self.is_right(left, past + count, 1))
         call = f"the call on {_tokens(count)}"
         if not apart:
             is_kept = any(tensor.numel() for _, tensor in tensors_of(left))
@@ -137,8 +144,10 @@ def _gap(one: Tensor, other: Tensor) -> float:
     return float(gap.amax()) / max(float(size.amax()), 1e-30) if gap.numel() else 0.0
 
 
-def _apart(held: Any, one: Any, *, in_order: bool = True) -> dict[str, tuple[Tensor, Tensor]]:
-    """The tensors of two caches that differ by more than rounding, by place."""
+def _apart(
+    held: Any, one: Any, least: float, *, in_order: bool = True
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The tensors of two caches that differ by more than rounding, and by that part, by place."""
     others = dict(tensors_of(one))
     pairs = {place: (t, others[place]) for place, t in tensors_of(held) if place in others}
     gaps = {place: _gap(*pair) for place, pair in pairs.items()}
@@ -146,7 +155,7 @@ def _apart(held: Any, one: Any, *, in_order: bool = True) -> dict[str, tuple[Ten
         gaps = {p: min(gaps[p], _gap(*(_sorted(t) for t in pairs[p]))) for p in pairs}
     largest = max((gap for gap in gaps.values() if gap < math.inf), default=0.0)
     kinds = {t.dtype for t, _ in pairs.values() if t.is_floating_point()}
-    least = max([64 * torch.finfo(dtype).eps for dtype in kinds] + [_NEAR * largest])
+    least = max([64 * torch.finfo(dtype).eps for dtype in kinds] + [_NEAR * largest, least])
     return {place: pairs[place] for place, gap in gaps.items() if gap > least}
 
 

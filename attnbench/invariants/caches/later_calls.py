@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import torch
 from torch import Tensor
 
 from attnbench.invariants.caches.given_calls import GivenCalls
 from attnbench.invariants.toolkit.origins import Correction, Key, differ
+from attnbench.invariants.toolkit.partings import agreed, parting
 
 
 def first_wrong(calls: GivenCalls, past: int, count: int) -> str:
@@ -23,17 +25,39 @@ def first_wrong(calls: GivenCalls, past: int, count: int) -> str:
     """
     tokens = calls.tokens[:1]  # flattened with the tokens, rows would be taken for these
     others, most = calls.stage.tokens[:1, 1:], calls.stage.subject.capacity
-    found = []
+    wrong = []
     for given, start in ((tokens, past), (others, past + 1), (others, past)):
         one = GivenCalls(calls.stage, calls.module, given[:, : start + count + 1], calls.gap)
         has_room = start + count < min(most, given.shape[1])
         if has_room and not one.is_right(one.of_one(start), start, count):
-            found.append(_LaterCall(one, start, count).first_wrong())
+            wrong.append((one, start))
         elif given is tokens:
             return ""
-    ends = {end for end, _ in found[:2]}
-    texts = sorted(text for _, text in found[:2])  # one that is between two places claims less
-    return f"\n  first {texts[0]}" if texts[1:] and len(ends) == 1 and texts[0] else ""
+    if len(wrong) == 1:
+        return ""
+    found = [_LaterCall(one, start, count).first_wrong() for one, start in wrong[:2]]
+    ends = {end for end, _ in found}
+    texts = sorted(text for _, text in found)  # one that is between two places claims less
+    if len(ends) == 1 and texts[0]:
+        return f"\n  first {texts[0]}"
+    return agreed([_parting(one, start, count) for one, start in wrong[:2]], "it", "one call")
+
+
+def _parting(calls: GivenCalls, past: int, count: int) -> list[str]:
+    """The lines in which a call behind one on other tokens parts from one call on both."""
+    if calls.tokens.dtype != torch.float64:
+        return []
+
+    cache, before = calls.of_one(past), calls.tokens[:, :past]
+
+    def behind(hidden: Tensor) -> Tensor:
+        return calls.stage.subject.call(calls.module, hidden, None, cache)[0]
+
+    def whole(hidden: Tensor) -> Tensor:
+        return calls.stage.one_call(calls.module, torch.cat([before, hidden], 1))
+
+    hidden = calls.tokens[:, past : past + count]
+    return parting(behind, whole, hidden, last=(past + count, count)).lines()
 
 
 class _LaterCall:

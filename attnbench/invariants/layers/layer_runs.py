@@ -13,6 +13,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.layers.two_paths import PathCalls, partings_of_paths
 from attnbench.invariants.toolkit.applicability import supports
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
@@ -113,19 +114,20 @@ def _two_paths(law: str, statement: str) -> Invariant:
             raise InvariantViolation(
                 f"paths[{law!r}] names {lacking[0]!r}, but the module has no such method"
             )
-        paths = {n: layer.module if n == "forward" else getattr(layer.module, n) for n in names}
+        paths = PathCalls(layer, law).paths
         one, two = names
 
         def judge(got: Tensor, start: int, way: str) -> None:
-            expected = whole[:, start:]
-            layer.expect(
+            violation = layer.differs(
                 got,
-                expected,
+                whole[:, start:],
                 real[:, start:],
-                f"{way}, output",
-                f"one call of {one}",
-                allowed=lambda: layer.rounding[:, start:],
+                lambda: layer.rounding[:, start:],
+                what=f"{way}, output",
+                other=f"one call of {one}",
             )
+            if violation is not None:
+                raise violation.reworded(f"{violation}{partings_of_paths(layer.subject, law)}")
 
         with torch.no_grad():
             whole = layer.subject.call(paths[one], layer.hidden, layer.mask)[0]
@@ -135,10 +137,7 @@ def _two_paths(law: str, statement: str) -> Invariant:
                 return
             cut = 1 + layer.choose(case.q_len - 1)
             for first, last in ((one, two), (two, one), (two, two)):
-                cache = layer.subject.new_cache(layer.module, len(layer.hidden))
-                hidden = layer.hidden[:, :cut], layer.hidden[:, cut:]
-                _, cache = layer.subject.call(paths[first], hidden[0], None, cache)
-                got, _ = layer.subject.call(paths[last], hidden[1], None, cache)
+                got = PathCalls(layer, law).behind(first, last, cut)
                 judge(got, cut, f"{cut} tokens by {first} and the rest by {last}")
 
     def applies(subject: Subject) -> str | None:

@@ -6,7 +6,8 @@ Each is tested once per layer, at a case where it is unambiguous.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +19,29 @@ from attnbench.subject.layer import LayerSubject
 
 LEFT = "left_padding_is_inert"
 """The law on padding at the left."""
+
+
+_Explanation = TypeVar("_Explanation", bound=Callable[..., str])
+
+
+def told_once(explanation: _Explanation) -> _Explanation:
+    """Keep what an explanation says of a layer; it is empty where a call raises.
+
+    It is kept by the layer's spec: a subject whose calls are recorded is asked nothing anew.
+    """
+    known: dict[tuple[Any, ...], str] = {}
+
+    @functools.wraps(explanation)
+    def told(subject: LayerSubject, *more: Any) -> str:
+        key = (subject.spec, subject.name, *more)
+        if key not in known:
+            try:
+                known[key] = explanation(subject, *more)
+            except Exception:  # which a check reports
+                known[key] = ""
+        return known[key]
+
+    return cast(_Explanation, told)
 
 
 def _plain(subject: LayerSubject, mask: str, length: int = 6) -> Iterator[LayerCase]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.layer_calls import LayerCase
+from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.origins import Correction, Key, differ
 from attnbench.subject.layer import LayerSubject
 
@@ -19,7 +20,7 @@ _SIZES = ((7, 11, 5), (5, 13, 6))
 """Items, tokens, and the first tokens that are kept: the first two hardly any other axis has."""
 
 
-@functools.lru_cache(maxsize=256)
+@told_once
 def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
     """A line that names the first operation by which others reach a token or an item.
 
@@ -32,12 +33,9 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
     Returns:
         Empty unless calls of two lengths show the same; with the only outputs that are reached.
     """
-    try:
-        calls = [_Mixing(subject, what, masked, *sizes) for sizes in _SIZES]
-        first, other = (each.origin() for each in calls)
-        return calls[0].reached() + (f"\n  first {first}" if first and first == other else "")
-    except Exception:  # which a check reports
-        return ""
+    calls = [_Mixing(subject, what, masked, *sizes) for sizes in _SIZES]
+    first, other = (each.origin() for each in calls)
+    return calls[0].reached() + (f"\n  first {first}" if first and first == other else "")
 
 
 class _Mixing:
