@@ -26,7 +26,8 @@ from attnbench.subject.subject import Subject
 
 def under_autocast(call: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """The output under autocast to bfloat16."""
-    with torch.autocast(tensors[0].device.type, torch.bfloat16):
+    # without a graph, as the references copy the module: torch copies none that keeps a graph
+    with torch.no_grad(), torch.autocast(tensors[0].device.type, torch.bfloat16):
         return call(*tensors)
 
 
@@ -50,6 +51,8 @@ def autocast_agrees(subject: Subject, case: Case) -> None:
             f"under autocast to {narrow}, output.dtype = {got.dtype}, but should be "
             f"{base.inputs.query.dtype} or {narrow}"
         )
+    with torch.no_grad():
+        _ = base.output
     oracle = Oracle(subject, base.module, base.inputs)
     if "float64" not in subject.dtypes and not torch.equal(
         oracle.output.isfinite(), base.output.cpu().isfinite()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.oracle.operations import RoundedMeans, nudged
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.tensors import largest
@@ -66,6 +67,17 @@ def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Te
     return tuple(map(int, np.unravel_index(worst, got.shape)))
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a module; rejects the case if torch makes none, of which another invariant tells.
+
+    It makes none of a module that keeps a tensor with a graph.
+    """
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        reject(f"the module cannot be copied ({type(error).__name__}), of which copies_agree tells")
+
+
 def rounding_of(
     subject: LayerSubject,
     module: nn.Module,
@@ -97,9 +109,9 @@ def rounding_of(
         return output
 
     with torch.no_grad():
-        still, _ = subject.call(copy.deepcopy(module), hidden, padding_mask)
+        still, _ = subject.call(copied(module), hidden, padding_mask)
         largest = torch.zeros(still.shape, dtype=torch.float64)
-        other = copy.deepcopy(module)
+        other = copied(module)
         for part in other.modules():
             part.register_forward_hook(hook)
         pairs = list(zip(other.parameters(), module.parameters(), strict=True))

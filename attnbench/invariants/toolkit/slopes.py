@@ -33,6 +33,9 @@ def gradients_of(total: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | 
     return dict(zip(named, found, strict=True))
 
 
+_FEW_PARAMETERS = 3
+"""Most parameters whose names are told one by one."""
+
 _MOST_LEAVES = 12
 """Most leaves of which the right ones are named beside the wrong."""
 
@@ -113,6 +116,16 @@ def compare_slopes(
         reject("it is not smooth here: no slope is that of smaller steps, or of both sides")
 
 
+def listed_leaves(names: list[str]) -> str:
+    """The names of inputs and parameters, those of many parameters by what they have in common."""
+    parameters = [n.removeprefix("parameter ") for n in names if n.startswith("parameter ")]
+    if len(parameters) <= _FEW_PARAMETERS:
+        return " and ".join(names)
+    first, *_, last = parameters
+    inputs = [name for name in names if not name.startswith("parameter ")]
+    return " and ".join([*inputs, f"{len(parameters)} parameters ({first} to {last})"])
+
+
 def _raise_at_wrong_ones(
     base: Baseline,
     gradients: dict[str, Tensor | None],
@@ -121,7 +134,7 @@ def _raise_at_wrong_ones(
 ) -> None:
     """Raise if slopes differ, with the names of the wrong leaves and the right ones."""
     right = ", ".join(name for name, pair in differing.items() if pair is None)
-    names = " and ".join(name for name, pair in differing.items() if pair is not None)
+    names = listed_leaves([name for name, pair in differing.items() if pair is not None])
     beside = f"\n  right by {right}" if right and len(differing) <= _MOST_LEAVES else ""
     for name, pair in differing.items():
         if pair is not None:

@@ -1,0 +1,47 @@
+"""A layer that keeps a graph, of which torch makes no copy; and how many parameters are listed."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import LayerSpec
+from attnbench.invariants.toolkit.slopes import listed_leaves
+
+
+class Keeping(nn.Linear):
+    """A projection that keeps its output, with its graph."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.last = super().forward(hidden)
+        return self.last
+
+
+def test_autocast_does_not_accuse_a_layer_that_keeps_its_graph() -> None:
+    spec = LayerSpec(name="keeping", make=lambda size: Keeping(size, size))
+    (found,) = attnbench.check(spec, profile="quick", invariants=["autocast_agrees"]).outcomes
+    assert found.status == "passed"
+
+
+class Made(nn.Linear):
+    """A projection with a tensor that has a graph from the start."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, size)
+        self.scale = 2 * self.bias
+
+
+def test_a_layer_that_cannot_be_copied_fails_the_invariant_on_copies_alone() -> None:
+    spec = LayerSpec(name="made", make=Made)
+    names = ["copies_agree", "half_types_agree"]
+    outcomes = attnbench.check(spec, profile="quick", invariants=names).outcomes
+    assert {o.invariant for o in outcomes if o.status == "failed"} == {"copies_agree"}
+
+
+def test_many_parameters_are_listed_by_their_first_and_last() -> None:
+    names = ["hidden", *(f"parameter layers.{n}.weight" for n in range(9))]
+    assert listed_leaves(names) == "hidden and 9 parameters (layers.0.weight to layers.8.weight)"
+    assert (
+        listed_leaves(names[:3])
+        == "hidden and parameter layers.0.weight and parameter layers.1.weight"
+    )
