@@ -23,6 +23,7 @@ from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.partings import agreed, parting
+from attnbench.invariants.toolkit.repairs import repair
 from attnbench.specs.common import DTYPES
 from attnbench.specs.invariant import KINDS
 from attnbench.subject.layer import LayerSubject
@@ -139,17 +140,24 @@ def _same_layer(layer: LayerCase, there: LayerCase) -> None:
 
 @told_once
 def _parting(subject: LayerSubject) -> str:
-    """A sentence on the line in which a layer parts from the other; empty if that is not clear."""
+    """What makes a layer right, or else the line in which it parts from the other."""
     found, other = [], _other(subject)
     assert isinstance(other, LayerSubject)
+
+    def beside(layer: LayerCase) -> LayerCase:
+        there = LayerCase(other, layer.case)
+        there.module = _loaded(other, layer.module, layer.case)
+        return there
+
     for length in (7, 11):
         sizes = (length, length, 16, 16, 16)
         case = subject.legal(Case((2,), *sizes, dtype="float64", seed=length))
-        one, two = LayerCase(subject, case), LayerCase(other, case)
-        two.module = _loaded(other, one.module, case)
+        one = LayerCase(subject, case)
+        two = beside(one)
         there = parting(two.run, one.run, one.hidden)
         found.append(parting(one.run, two.run, one.hidden).lines(there))
-    return agreed(found, "it", other.name)
+    repaired = repair(subject, lambda layer: beside(layer).run(layer.hidden))
+    return repaired + agreed(found, "it", other.name)
 
 
 def _told_of(subject: Subject, call: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -17,7 +17,9 @@ from attnbench.invariants.layers.two_paths import PathCalls, partings_of_paths
 from attnbench.invariants.toolkit.applicability import supports
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
+from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.layer_rounding import copied, floor_of
+from attnbench.invariants.toolkit.repairs import repair
 from attnbench.oracle.references import NormEpsilon
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
@@ -244,23 +246,41 @@ def _has_reference(subject: LayerSubject) -> str | None:
 )
 def layer_agrees_with_reference(layer: LayerCase) -> None:
     """In float64 the output is that of the layer's reference in Python floats."""
-    reference = layer.subject.spec.reference
-    assert reference is not None
     module, hidden = copied(layer.module).double(), layer.hidden.double()
     with torch.no_grad(), NormEpsilon(layer.hidden.dtype):
         got = layer.subject.call(module, hidden, layer.mask)[0]
     real = layer.real(hidden, layer.mask)
-    rows = [
-        reference(module, item.tolist(), own.flatten().tolist())
-        for item, own in zip(hidden, real, strict=True)
-    ]
-    expected = torch.tensor(rows, dtype=torch.float64)
+    expected = _referred(layer.subject, module, hidden, real)
     if expected.shape != got.shape:
         raise InvariantViolation(
             f"reference= gives rows of shape {tuple(expected.shape[1:])}, but should give "
             f"{tuple(got.shape[1:])}, one row a token"
         )
-    layer.expect(got, expected.to(got), real, "output", "the reference in Python floats")
+    other = "the reference in Python floats"
+    violation = layer.differs(got, expected.to(got), real, other=other)
+    if violation is not None:
+        raise violation.reworded(f"{violation}{_repair(layer.subject)}")
+
+
+def _referred(subject: LayerSubject, module: nn.Module, hidden: Tensor, real: Tensor) -> Tensor:
+    """What a layer's reference gives, in float64."""
+    reference = subject.spec.reference
+    assert reference is not None
+    rows = [
+        reference(module, item.tolist(), own.flatten().tolist())
+        for item, own in zip(hidden, real, strict=True)
+    ]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@told_once
+def _repair(subject: LayerSubject) -> str:
+    """What makes the output that of the reference."""
+
+    def expected(layer: LayerCase) -> Tensor:
+        return _referred(subject, layer.module, layer.hidden, layer.real(layer.hidden))
+
+    return repair(subject, expected)
 
 
 chunked_equals_recurrent = _two_paths(

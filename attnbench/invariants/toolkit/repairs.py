@@ -1,0 +1,172 @@
+"""Small changes of what a layer computes with that make its output the expected one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.invariants.toolkit.layer_calls import LayerCase
+from attnbench.invariants.toolkit.origins import Correction, Key, differ
+from attnbench.subject.layer import LayerSubject
+
+_MOST = 1000
+"""Most changes that are tried."""
+
+_RATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "twice as fast, as over half as many features": lambda rates: rates**2,
+    "half as fast, as over twice as many features": lambda rates: rates**0.5,
+    "four times as fast, as over a fourth of the features": lambda rates: rates**4,
+    "a fourth as fast, as over four times as many features": lambda rates: rates**0.25,
+    "from the second one on": lambda rates: rates * rates[1],
+    "in the opposite order": lambda rates: rates.flip(0),
+    "from their inverses": lambda rates: 1 / rates,
+}
+_POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "one higher": lambda places: places + 1,
+    "one lower": lambda places: places - 1,
+    "counted from the end": lambda places: places.flip(0),
+}
+
+
+def repair(subject: LayerSubject, expected: Callable[[LayerCase], Tensor]) -> str:
+    """A sentence on a change with which two calls are right; empty if none is known.
+
+    Args:
+        subject: a layer.
+        expected: what the output should be, in float64.
+    """
+    found = []
+    for length in (7, 9):
+        case = Case((1,), length, length, 16, 16, 16, dtype="float64", seed=length)
+        layer = LayerCase(subject, subject.legal(case))
+        tried = _Tried(layer, expected(layer))
+        tries = itertools.islice(tried.changes(), _MOST)
+        found.append([text for text, is_right in tries if is_right])
+    both = [text for text in found[0] if text in found[1]]
+    return f"\n  it is right {both[0]}" if both else ""
+
+
+class _Tried:
+    """A call with one thing changed each time.
+
+    Args:
+        layer: the layer and its tokens.
+        expected: its right output.
+    """
+
+    def __init__(self, layer: LayerCase, expected: Tensor) -> None:
+        self.layer, self.expected = layer, expected
+        self.noted = Correction()
+        with self.noted:
+            layer.run(layer.hidden)
+
+    def changes(self) -> Iterator[tuple[str, bool]]:
+        """Yield each change in words, and whether the output is right with it."""
+        for name, buffer in self.layer.module.named_buffers():
+            for change, value in _series(buffer):
+                with _in_place(buffer, value):
+                    yield f"if {_own(name)} {change}", self.is_right()
+        for key, result in self.noted.results.items():
+            for change, value in _series(result):
+                yield f"if the result of {key.line} {change}", self.is_right(key, value)
+            for change, factor in self._factors(result):
+                text = f"if the result of {key.line} is {change}"
+                yield text, self.is_right(key, result * factor)
+        for name, part in self.layer.module.named_modules():
+            weight, bias = getattr(part, "weight", None), getattr(part, "bias", None)
+            if isinstance(weight, Tensor) and weight.dim() == 2:
+                yield from self._orders(_own(name), weight, bias)
+
+    def is_right(self, place: Key | None = None, value: Tensor | None = None) -> bool:
+        """Whether the output is right, with another result of an operation."""
+        if place is None:
+            return not differ(self.layer.run(self.layer.hidden), self.expected)
+        with Correction(lambda key, result: value if key == place else result):
+            output = self.layer.run(self.layer.hidden)
+        return not differ(output, self.expected)
+
+    def _factors(self, result: Tensor) -> Iterator[tuple[str, float]]:
+        """Yield factors of scores, by the sizes that a scale may be the root of."""
+        length, size = self.layer.hidden.shape[1:]
+        if (
+            result.dim() < 2
+            or result.shape[-2:] != (length, length)
+            or result.dtype != torch.float64
+        ):
+            return
+        for root in (2.0**0.5, 2.0, size**0.5, size**0.25):
+            yield f"multiplied by {root:.3g}", root
+            yield f"divided by {root:.3g}", 1 / root
+
+    def _orders(self, name: str, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[str, bool]]:
+        """Yield other orders of the features that a projection gives, or takes."""
+        for axis, what in ((0, "gives"), (1, "takes")):
+            beside = bias if axis == 0 and isinstance(bias, Tensor) else None
+            for change, order in _reordered(weight.shape[axis]):
+                text = f"with the features that {name} {what} {change}"
+                with _in_place(weight, weight.index_select(axis, order)):
+                    if beside is None:
+                        yield text, self.is_right()
+                        continue
+                    with _in_place(beside, beside[order]):
+                        yield text, self.is_right()
+
+
+def _own(name: str) -> str:
+    return name.removeprefix("module.")
+
+
+@contextmanager
+def _in_place(tensor: Tensor, value: Tensor) -> Iterator[None]:
+    """Let a tensor hold something else within."""
+    before = tensor.detach().clone()
+    with torch.no_grad():
+        tensor.copy_(value)
+        try:
+            yield
+        finally:
+            tensor.copy_(before)
+
+
+def _series(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield other series where a tensor is one of rates or of positions."""
+    if tensor.dim() != 1 or len(tensor) < 2:
+        return
+    values = tensor.double()
+    if tensor.is_floating_point() and bool((values > 0).all()):
+        falls = values[1:] / values[:-1]
+        if float(falls[0]) < 1 and bool((falls - falls[0]).abs().amax() < 1e-5):
+            for change, other in _RATES.items():
+                yield f"falls {change}", other(tensor)
+    if bool((values.diff() == 1).all()):
+        for change, other in _POSITIONS.items():
+            yield f"is {change}", other(tensor)
+
+
+def _reordered(count: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield orders of features in words, each as the number of the feature in every place."""
+    numbers = torch.arange(count)
+    for parts in (2, 3):
+        blocks = numbers.reshape(parts, -1) if count % parts == 0 else numbers[:0]
+        for order in itertools.permutations(range(parts)) if len(blocks) else ():
+            if order != tuple(range(parts)):
+                listed = ", ".join(str(n + 1) for n in order)
+                yield f"in blocks of the order {listed}", blocks[list(order)].flatten()
+    for groups, kinds in itertools.product(range(2, count), range(2, count)):
+        if count % (groups * kinds):
+            continue
+        each, text = numbers.reshape(groups, kinds, -1), f"{groups} groups of {kinds} parts"
+        yield (
+            f"as {kinds} groups of {groups} parts instead of {text}",
+            each.transpose(0, 1).flatten(),
+        )
+        if kinds > 3:  # several queries for each key and value
+            blocks = torch.cat([part.flatten() for part in torch.split(each, [kinds - 2, 1, 1], 1)])
+            three = f"3 blocks, of {groups * (kinds - 2)}, {groups} and {groups} parts"
+            yield f"as {three}, instead of {text}", blocks
+            yield f"as {text} instead of {three}", blocks.argsort()

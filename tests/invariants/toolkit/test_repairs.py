@@ -1,0 +1,75 @@
+"""What is told of a layer that is right with a small change of what it computes with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import LayerSpec
+
+
+class Rotary(nn.Module):
+    """Two heads with rotary positions, of a fused projection."""
+
+    def __init__(self, size: int, mistake: str = "") -> None:
+        super().__init__()
+        self.qkv, self.mistake = nn.Linear(size, 3 * size), mistake
+        turned = size // 4 * (2 if mistake == "rates" else 1)
+        self.rates: Tensor
+        rates = 0.1 ** (torch.arange(size // 8 * 1.0) / turned)
+        self.register_buffer("rates", rates, persistent=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        mixed = self.qkv(hidden).unflatten(
+            -1, (2, 3, -1) if self.mistake == "heads" else (3, 2, -1)
+        )
+        parts = mixed.unbind(-2 if self.mistake == "heads" else -3)
+        query, key, value = (part.transpose(1, 2) for part in parts)
+        places = torch.arange(hidden.shape[1]) + (self.mistake == "places")
+        query = self.turn(query, places)
+        key = self.turn(key, torch.arange(hidden.shape[1]))
+        scale = query.shape[-1] ** -0.5 * (2 if self.mistake == "scale" else 1)
+        scores = query @ key.mT * scale
+        return (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
+
+    def turn(self, tensor: Tensor, places: Tensor) -> Tensor:
+        angles = places[:, None].to(tensor) * self.rates.to(tensor)
+        one, two, rest = tensor.tensor_split([len(self.rates), 2 * len(self.rates)], -1)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat([one * cos - two * sin, one * sin + two * cos, rest], -1)
+
+
+def spec(mistake: str, same_as: str | None = None) -> LayerSpec:
+    return LayerSpec(
+        name="rotary",
+        make=lambda size: Rotary(size, mistake),
+        sizes=lambda size: max(16, size // 16 * 16),
+        dtypes=("float64", "float32"),
+        same_as=same_as,
+    )
+
+
+RIGHT = spec("")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("", ""),
+        ("rates", "right if rates falls twice as fast, as over half as many features"),
+        (
+            "places",
+            "if the result of arange at test_repairs.py:30: places = torch.arange(hidden.shape",
+        ),
+        ("scale", "is divided by 2"),
+        ("heads", "features that qkv gives as 2 groups of 3 parts instead of 3 groups of 2 parts"),
+    ],
+)
+def test_what_makes_a_layer_right_is_told(mistake: str, told: str) -> None:
+    declared = spec(mistake, f"{__file__}:RIGHT")
+    names = ["agrees_with_same_as"]
+    (found,) = attnbench.check(declared, profile="quick", invariants=names).outcomes
+    assert found.status == ("failed" if mistake else "passed")
+    assert told in found.reason
