@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
@@ -17,7 +18,21 @@ def known_causes() -> Mapping[str, Any]:
     return causes
 
 
-def cause_in_words(cause: str) -> str:
-    """A cause in words; the cause that another plugin's invariant names is its own description."""
-    text: str = known_causes()["causes"].get(cause, cause)
-    return text
+def mistake_of(explained: str) -> str:
+    """The name of a mistake without the number of its variant."""
+    return re.sub(r"_\d+$", "", explained)
+
+
+def cause_in_words(cause: str, mistakes: Iterable[str] = ()) -> str:
+    """A cause in words; the cause that another plugin's invariant names is its own description.
+
+    Where the mistakes that have it are all of one form, it is in the words of that form.
+    """
+    causes = known_causes()
+    own = [name for name in mistakes if causes["mistakes"].get(mistake_of(name)) == cause]
+    numbers = [name.rpartition("_")[2] for name in own if name != mistake_of(name)]
+    forms = {causes["forms"].get(mistake_of(name)) for name in own}
+    text: str | None = forms.pop() if len(forms) == 1 else None
+    if text is None or ("{n}" in text and len(numbers) > 1):
+        text = causes["causes"].get(cause, cause)
+    return text.replace("{n}", "".join(numbers))

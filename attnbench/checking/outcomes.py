@@ -130,7 +130,8 @@ class Outcome:
         if failure is None or not failure.cause:
             return None
         by = _BY.search(failure.quantity) if "gradient" in failure.cause else None
-        return cause_in_words(failure.cause) + (f": that by {by[1]}" if by else "")
+        words = cause_in_words(failure.cause, failure.mistakes)
+        return words + (f": that by {by[1]}" if by else "")
 
     @property
     def ok(self) -> bool:

@@ -118,17 +118,19 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
 
 
 def representable(oracle: Oracle, case: Case, *, room: float = 1.0) -> None:
-    """Reject a case in which a true score is too large for the possible dtypes of scores.
+    """Reject a case in which a true score, or a mechanism's true output, is too large for float16.
 
     Args:
         oracle, case: the case.
-        room: how many times as large intermediate values of a score may be.
+        room: how many times as large intermediate values may be.
     """
-    if oracle.subject.scoring is None or case.dtype != "float16":
+    if case.dtype != "float16":
         return
-    largest = oracle.scores.masked_fill(~oracle.allowed, 0.0).abs().max()
-    if room * float(largest) > torch.finfo(torch.float16).max:
-        reject("a true score is larger than the dtype's largest number")
+    is_mechanism = oracle.subject.scoring is None
+    true = oracle.output if is_mechanism else oracle.scores.masked_fill(~oracle.allowed, 0.0)
+    if room * float(true.nan_to_num().abs().max()) > torch.finfo(torch.float16).max:
+        what = "output" if is_mechanism else "score"
+        reject(f"a true {what} is larger than the dtype's largest number")
 
 
 _MASKED = tuple(mask for mask in FREE_MASKS if mask != "none")

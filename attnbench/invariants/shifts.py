@@ -1,17 +1,26 @@
-"""The invariant on scores far from zero: softmax is the same for scores that all move together."""
+"""Invariants on scores far from zero: softmax is the same for scores that all move together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
+from torch import Tensor
+
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import listed
 from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.invariants.toolkit.applicability import adds_keys, any_of, hides_by_a_number
+from attnbench.invariants.toolkit.applicability import (
+    adds_keys,
+    any_of,
+    has_no_gradients,
+    hides_by_a_number,
+    not_exempt,
+)
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.invariants.toolkit.comparisons import agree_within, differentiate
 from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.oracle.textbook import is_textbook
+from attnbench.oracle.textbook import is_textbook, stages_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -85,3 +94,83 @@ def _cases_of(subject: Subject) -> Iterable[Case]:
         dtype = dtypes[number % len(dtypes)] if dtypes else subject.dtypes[0]
         if subject.takes_mask(case.mask):
             yield subject.legal(case.replace(dtype=dtype, seed=number))
+
+
+_HALF_CASES = (
+    Case((2, 3), 5, 5, 8, 8, 8),
+    Case((1,), 37, 37, 24, 24, 24, mask="causal", seed=1),
+)
+_HALF_SHIFTS = {"bfloat16": 2.0**12, "float16": 2.0**10}
+"""Products of two features; in each dtype the next number is farther than the scores differ."""
+
+_UNITS = 8.0
+"""Units by which each stage may round: weights, their gradients, and the output in these."""
+
+
+def _half_types(subject: Subject) -> list[str]:
+    return [name for name in _HALF_SHIFTS if name in subject.dtypes]
+
+
+def _knows_no_half(subject: Subject) -> str | None:
+    if subject.conventions.internal_dtype in _HALF_SHIFTS:
+        return "it computes in a half type (convention internal_dtype)"
+    return None if _half_types(subject) else "no half type is supported"
+
+
+@invariant(
+    kinds=("mechanism",),
+    cases=lambda subject: listed(*_cases_in_half(subject), enough=1),
+    applies=any_of(
+        has_no_gradients,
+        not_exempt("gradients_are_right"),
+        _knows_no_half,
+        adds_keys,
+        _hides_far_below,
+        _is_no_dot_product,
+    ),
+)
+def gradients_are_as_accurate_as_the_output(subject: Subject, case: Case) -> None:
+    """In half types, where all scores of a query lie far from zero, gradients lose no more to
+    rounding than the output does.
+    """
+    base = Baseline(subject, case)
+    feature = _HALF_SHIFTS[case.dtype] ** 0.5
+    query, key = base.inputs.query.clone(), base.inputs.key.clone()
+    query[..., -1], key[..., -1] = feature, feature
+    leaves = [t.detach().requires_grad_() for t in (query, key, base.inputs.value)]
+    output = base.run(base.inputs.replace(**dict(zip(_LEAVES, leaves, strict=True))))
+    wide = [t.detach().cpu().double().requires_grad_() for t in leaves]
+    stages = stages_of(base.inputs.replace(**dict(zip(_LEAVES, wide, strict=True))))
+    expected, sizes = stages.output, stages.weights.detach() @ wide[2].detach().abs()
+    off = (output.detach().cpu().double() - expected.detach()).abs()
+    if not bool((off <= _UNITS * base.eps * sizes).all()):
+        raise RefusalError("its output loses as much where scores lie far from zero")
+    weight = base.other(output)
+    found = differentiate(output, leaves, weight)
+    right = torch.autograd.grad(expected, wide, weight.cpu().double())
+    for name, got, should, size in zip(
+        _LEAVES, found, right, _sizes(stages.weights, wide, sizes, weight), strict=True
+    ):
+        what = f"in {case.dtype}, with all scores far above zero, the gradient by {name}"
+        got = torch.zeros_like(should) if got is None else got.cpu().double()
+        agree_within(got, should, _UNITS * base.eps * size, what, "the gradient in float64")
+
+
+_LEAVES = ("query", "key", "value")
+
+
+def _sizes(
+    weights: Tensor, leaves: list[Tensor], output: Tensor, incoming: Tensor
+) -> tuple[Tensor, ...]:
+    """The sums of absolute values that make up each gradient, of which each term is rounded."""
+    query, key, value = (leaf.detach().abs() for leaf in leaves)
+    weights, incoming = weights.detach(), incoming.cpu().double().abs()
+    slopes = incoming @ value.mT + (incoming * output).sum(-1, keepdim=True)
+    scores = weights * slopes * query.shape[-1] ** -0.5
+    return scores @ key, scores.mT @ query, weights.mT @ incoming
+
+
+def _cases_in_half(subject: Subject) -> Iterable[Case]:
+    for case in _HALF_CASES:
+        if subject.takes_mask(case.mask):
+            yield from (subject.legal(case.replace(dtype=name)) for name in _half_types(subject))

@@ -288,3 +288,27 @@ def test_what_takes_half_types_only_is_held_to_the_textbook(rescaled: bool) -> N
     assert spec.dtypes == ("bfloat16", "float16")
     (outcome,) = check(spec, invariants=["agrees_with_float64"], profile="quick").outcomes
     assert outcome.status == ("passed" if rescaled else "failed"), outcome.reason
+
+
+class Linear(Attention):
+    """Weights are the scores themselves, computed wide: an output may be out of float16's range."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+        wide = torch.promote_types(query.dtype, torch.float32)
+        return (query.to(wide) @ key.to(wide).mT @ value.to(wide)).to(query.dtype)
+
+
+def test_an_output_that_is_larger_than_float16_holds_is_no_overflow() -> None:
+    def rows(module: Any, query: Any, key: Any, value: Any, allowed: Any) -> Any:
+        weights = [[sum(a * b for a, b in zip(q, k, strict=True)) for k in key] for q in query]
+        return [
+            [
+                sum(w * v for w, v in zip(row, column, strict=True))
+                for column in zip(*value, strict=True)
+            ]
+            for row in weights
+        ]
+
+    spec = mutant(Linear, reference=rows, accepts=(), laws=(), conventions={"masks": ()})
+    for name in ("finite_at_extremes", "agrees_with_scalar_reference"):
+        assert run(spec, INVARIANTS[name]).status == "passed"

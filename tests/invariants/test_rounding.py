@@ -61,6 +61,14 @@ def test_rounding_to_nearest_in_every_stage_has_no_bias(make: type[Attention]) -
     assert outcome.status == "passed", outcome.reason
 
 
+@pytest.mark.parametrize(
+    ("make", "status"), [(AllInHalf, "skipped"), (ProbabilitiesInHalf, "passed")]
+)
+def test_gradients_may_lose_what_the_output_loses(make: type[Attention], status: str) -> None:
+    outcome = run(mutant(make), INVARIANTS["gradients_are_as_accurate_as_the_output"])
+    assert outcome.status == status, outcome.reason
+
+
 def test_scores_that_are_no_dot_products_are_not_shifted() -> None:
     outcome = run(HEADS.spec, INVARIANTS["common_shift_of_scores_changes_nothing"])
     assert outcome.status == "skipped"

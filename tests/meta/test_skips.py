@@ -22,6 +22,7 @@ FOR_OTHERS = {
     "softcap_bounds_scores",
     "sinks_take_weight_alone",
     "alibi_slopes_lower_scores_by_distance",
+    "gradients_are_as_accurate_as_the_output",  # none is known to score by dot products
     "log_sums_are_those_of_the_scores",  # nor returns log-sums
     "log_sums_take_gradients",
     "splits_merge",

@@ -9,12 +9,11 @@ that many mistakes violate counts only if few others failed with it.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnbench.cases.case import Case
-from attnbench.checking.known_causes import known_causes
+from attnbench.checking.known_causes import known_causes, mistake_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 
 _NAMING_SHARE = 0.3
@@ -76,14 +75,8 @@ def _table() -> tuple[tuple[str, str | None], ...]:
 _PARTS = ("specific", "general", "late")
 
 
-@functools.cache
-def _general() -> frozenset[str]:
-    return frozenset(name for name, _ in known_causes()["general"])
-
-
-def mistake_of(explained: str) -> str:
-    """The name of a mistake without the number of its variant."""
-    return re.sub(r"_\d+$", "", explained)
+def _general() -> dict[str, str | None]:
+    return dict(known_causes()["general"])
 
 
 def cause_of_mistake(explained: str) -> str:
@@ -179,7 +172,7 @@ def _clue_in_table(
             or (default and candidate.named not in (None, default))
         ):
             continue
-        narrow = fails_narrow(candidate) and name in (*_NUMERIC, *_general())
+        narrow = fails_narrow(candidate) and name in {*_NUMERIC, *_general()}
         cause = _NARROW if narrow else default or candidate.named
         if cause == _NARROW and wide_count > _MOST_FAILURES:
             continue
@@ -248,12 +241,22 @@ def with_cause(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
         places = [i for i, outcome in enumerate(outcomes) if outcome.subject == subject]
         clue = clue_of([outcomes[i] for i in places])
         lead = None if clue is None else _best_failure(clue, [outcomes[i] for i in places])
+        found = [o.failure.mistakes for o in outcomes if o.subject == subject and o.failure]
         for i in places:
             outcome = outcomes[i]
             if outcome.failure is not None:
-                cause = clue.cause if clue is not None and outcome is lead else None
-                outcomes[i] = replace(outcome, failure=replace(outcome.failure, cause=cause))
+                failure = replace(outcome.failure, cause=None)
+                if clue is not None and outcome is lead:
+                    every = sum(found, ()) if clue.kind == "makes" else failure.mistakes
+                    failure = replace(failure, cause=clue.cause, mistakes=_of(clue, every))
+                outcomes[i] = replace(outcome, failure=failure)
     return tuple(outcomes)
+
+
+def _of(clue: Clue, mistakes: Iterable[str]) -> tuple[str, ...]:
+    """Mistakes, each once, those with the cause of a clue first."""
+    once = dict.fromkeys(mistakes)
+    return tuple(sorted(once, key=lambda name: cause_of_mistake(name) != clue.cause))
 
 
 def lead_of(outcomes: Sequence[Outcome]) -> Outcome:

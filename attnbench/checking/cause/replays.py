@@ -13,7 +13,6 @@ from attnbench.cases.case import Case
 from attnbench.checking.cause.likely_cause import (
     cause_of_mistake,
     fails_narrow,
-    mistake_of,
     shown_by,
 )
 from attnbench.checking.cause.own_answers import MIXED
@@ -27,6 +26,7 @@ from attnbench.checking.cause.witnesses import (
     redrawn,
     reproduces,
 )
+from attnbench.checking.known_causes import mistake_of
 from attnbench.checking.outcomes import COMPILING, Failure
 from attnbench.oracle.textbook import is_textbook
 from attnbench.specs import Invariant

@@ -48,6 +48,10 @@ def _axes(call: Call) -> Named:
         yield f"softmax_over_dimension_{axis}", call.pool(weights)
         if axis == scores.dim() - 2:
             yield "softmax_over_the_queries", call.pool(weights)
+    if scores.shape[-2] == scores.shape[-1] > 1:
+        sums = (scores.logsumexp(-1, keepdim=True) - scores.amax(-1, keepdim=True)).exp().mT
+        raw = (scores - scores.amax(-1, keepdim=True)).exp().nan_to_num(0.0)
+        yield "sums_of_other_queries", call.pool(raw / sums.nan_to_num(1.0))
 
 
 def _softmax(call: Call) -> Named:

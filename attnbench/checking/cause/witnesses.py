@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause import mask_mistakes, score_mistakes
-from attnbench.checking.cause.likely_cause import cause_of_mistake, mistake_of
+from attnbench.checking.cause.likely_cause import cause_of_mistake
 from attnbench.checking.cause.own_answers import own_mistake
 from attnbench.checking.cause.textbook_call import Call, Named
+from attnbench.checking.known_causes import mistake_of
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.subject.styles.sdpa_and_flash import other_layout
@@ -92,7 +93,9 @@ def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple
         object.__setattr__(again, "legal", lambda case, n=draw: subject.legal(redrawn(case, n)))
         kinds = {mistake_of(name) for name in _found(again, counterexamples)}
         if kinds or tally(again, counterexamples)[0]:
-            return tuple(name for name in names if mistake_of(name) in kinds)
+            ranks = {name: rank for name, rank in names.items() if mistake_of(name) in kinds}
+            best = next(iter(ranks.values()), None)  # the others only resemble it in some calls
+            return tuple(name for name, rank in ranks.items() if rank == best)
     return ()
 
 
@@ -105,16 +108,16 @@ def redrawn(case: Case, draw: int = 1) -> Case:
     return case.replace(lead=lead, seed=case.seed + 100 * draw, **more)
 
 
-def _found(subject: Subject, counterexamples: Sequence[str]) -> tuple[str, ...]:
-    """The mistakes that explain the wrong outputs on one draw of the cases."""
+def _found(subject: Subject, counterexamples: Sequence[str]) -> dict[str, _Rank]:
+    """The mistakes that explain the wrong outputs on one draw of the cases, the likeliest first."""
     other = other_layout(subject.spec)
-    names = likeliest(*tally(subject, counterexamples)) if other is None else []
+    names = likeliest(*tally(subject, counterexamples)) if other is None else {}
     narrow = {case.dtype for case in map(Case.from_id, filter(None, counterexamples))} & {*_HALVES}
     for dtype in narrow if other is None and not names else ():
         names = names or likeliest(*tally(subject, dtype=dtype))
     if subject.kind == "mechanism" and not is_textbook(subject):
-        names = [n for n in names if cause_of_mistake(n) in _NO_DESIGN]
-    return tuple(names) or found_otherwise(subject)
+        names = {n: rank for n, rank in names.items() if cause_of_mistake(n) in _NO_DESIGN}
+    return names or dict.fromkeys(found_otherwise(subject), (0.0, 0))
 
 
 def found_otherwise(subject: Subject) -> tuple[str, ...]:
@@ -125,14 +128,20 @@ def found_otherwise(subject: Subject) -> tuple[str, ...]:
     return () if name is None else (name,)
 
 
-def likeliest(wrong_count: int, counts: Mapping[str, tuple[int, int]]) -> list[str]:
+_Rank = tuple[float, int]
+"""Right outputs that a mistake spoils for each wrong one that it makes, and minus how many those
+are; less is likelier.
+"""
+
+
+def likeliest(wrong_count: int, counts: Mapping[str, tuple[int, int]]) -> dict[str, _Rank]:
     """The mistakes in a tally that explain enough of the wrong outputs, the likeliest first."""
     ranking = [
-        (spoils / hits, -hits, name)
+        ((spoils / hits, -hits), name)
         for name, (hits, spoils) in counts.items()
         if hits >= _SHARE * wrong_count and spoils <= hits
     ]
-    return [name for _, _, name in sorted(ranking)]
+    return {name: rank for rank, name in sorted(ranking)}
 
 
 def tally(

@@ -30,6 +30,29 @@ def test_what_explains_the_output_comes_before_any_invariant() -> None:
     assert clue_of(found) == Clue("makes", "mask_inverted", "mask_inverted")
 
 
+@pytest.mark.parametrize(
+    ("mistakes", "words"),
+    [
+        (("mask_laid_tiled_over_heads",), "as by repeat in place of repeat_interleave"),
+        (("mask_laid_of_first_head", "mask_laid_transposed"), "masks are laid over the wrong"),
+        (("keys_lost_beyond_127",), "keys beyond the first 127 are never read"),
+        (("keys_lost_beyond_127", "keys_lost_beyond_128"), "some keys are never read"),
+        (("scale_missing", "values_reversed"), "the scale of 1/√E is missing"),
+    ],
+)
+def test_a_cause_is_in_the_words_of_the_only_form_that_the_calls_show(
+    mistakes: tuple[str, ...], words: str
+) -> None:
+    (told,) = with_cause(failed("agrees_with_scalar_reference", mistakes=mistakes))
+    assert told.diagnosis is not None
+    assert words in told.diagnosis
+
+
+def test_every_form_is_that_of_a_mistake() -> None:
+    data = known_causes()
+    assert data["forms"].keys() <= data["mistakes"].keys()
+
+
 def test_what_fails_in_float32_is_not_computed_in_float32_alone() -> None:
     double, single = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("float64", "float32"))
     found = failed(

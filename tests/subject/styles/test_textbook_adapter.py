@@ -329,7 +329,7 @@ def test_arguments_may_come_in_any_order_and_a_mask_may_have_an_axis_for_heads(m
     if make.is_right:
         assert "its mask has an axis for heads: (B, 1, L, S)" in report.about[0]
     else:
-        assert "masks are laid over the wrong items" in str(report)
+        assert "an item gets the mask, or the valid length, of another" in str(report)
 
 
 def test_a_class_of_one_length_an_item_is_given_no_others() -> None:

@@ -92,6 +92,33 @@ class SumIsKeptInHalfTypes(_Narrow):
         return raw / total.clamp_min(torch.finfo(raw.dtype).tiny)
 
 
+class _Recomputed(torch.autograd.Function):
+    """Softmax whose backward pass makes the weights anew of scores in a half type."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+        log_sum = hidden.logsumexp(-1, keepdim=True).nan_to_num(neginf=0.0)
+        ctx.save_for_backward(hidden.to(dtype), log_sum)
+        return (hidden - log_sum).exp()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        hidden, log_sum = ctx.saved_tensors
+        terms = (hidden - log_sum).exp() * grads[0]
+        return terms - (hidden - log_sum).exp() * terms.sum(-1, keepdim=True), None
+
+
+@_attention("own", killers=("gradients_are_as_accurate_as_the_output",))
+class BackwardRoundsScores(_Narrow):
+    """The backward pass makes the weights of half types anew, and rounds the scores before."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        if not self.narrow():
+            return super().normalise(hidden, allowed)
+        return _Recomputed.apply(hidden.masked_fill(~allowed, -math.inf), self.dtype)
+
+
 @_attention("Dao-AILab/flash-attention#2082", killers=_SHIFT)
 class MaximumOfHiddenBlocksIsZero(Attention):
     """Blocks are read from the last; one that is hidden whole leaves a maximum of 0."""
