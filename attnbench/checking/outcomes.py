@@ -59,6 +59,7 @@ class Failure:
         replayed: whether the case comes from the database of earlier failures.
         device_lost: whether every call on its device fails since, as after an illegal access.
         program: the calls that were made of a cache, in words.
+        extent: where alone it shows, in words, such as half types or more than 128 keys.
         by_design: what the spec declares if the subject is meant to be so.
         script: a script in plain torch that reproduces the failure.
     """
@@ -79,6 +80,7 @@ class Failure:
     replayed: bool = False
     device_lost: bool = False
     program: str = ""
+    extent: str = ""
     by_design: str = ""
     script: str | None = None
 

@@ -74,7 +74,8 @@ def finding_text(failures: Sequence[Outcome], statements: Mapping[str, str] | No
 
 def _heading(lead: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
     if lead.diagnosis:
-        return [f"{lead.subject}: {lead.diagnosis} (likely cause)"]
+        where = lead.failure.extent if lead.failure else ""
+        return [f"{lead.subject}: {lead.diagnosis}{where and f', {where}'} (likely cause)"]
     if lead.failure is None or lead.failure.raised is None:
         return []
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
@@ -117,6 +118,7 @@ def _by_design(lead: Outcome, others: Iterable[Outcome]) -> list[str]:
 def _lines_of(failure: Failure) -> list[str]:
     """The calls, the case and the error of a failure; between two numbers, the reason has it."""
     lines = [f"  in the calls: {failure.program}"] if failure.program else []
+    lines += [f"  only {failure.extent}"] if failure.extent and not failure.cause else []
     if failure.case:
         title = "smallest counterexample" if failure.smallest else "counterexample"
         replayed = ", of an earlier run, from the example database" if failure.replayed else ""

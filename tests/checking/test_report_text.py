@@ -114,6 +114,14 @@ def test_the_contract_leads_where_it_raises() -> None:
     assert f"FAILED mine: {KEEPS_CONTRACT}\n" in finding_text(bad)
 
 
+def test_where_alone_a_failure_shows_stands_beside_its_cause_or_else_alone() -> None:
+    found = replace(FOUND, extent="in half types alone")
+    assert "\n  only in half types alone\n" in finding_text([replace(BAD, failure=found)])
+    told = finding_text([replace(BAD, failure=replace(found, cause="scale"))])
+    assert told.splitlines()[0].endswith("wrong, in half types alone (likely cause)")
+    assert "only in half" not in told
+
+
 def test_a_mistake_that_was_found_is_no_design() -> None:
     found = replace(FOUND, by_design="the convention extra_keys says so")
     assert "by design? the convention extra_keys" in failure_text(replace(BAD, failure=found))

@@ -108,6 +108,23 @@ def _first_rows(call: Call) -> Named:
             yield f"mask_laid_of_first_rows_{block}", output
 
 
+def _groups(call: Call) -> Named:
+    """Masks of which grouped heads of the query get the heads of others."""
+    inputs, mask = call.inputs, call.inputs.attn_mask
+    if not inputs.enable_gqa or mask is None or mask.dim() < 3:
+        return
+    count, key_heads = inputs.query.shape[-3], inputs.key.shape[-3]
+    heads = torch.arange(count).reshape(key_heads, -1)
+    size = heads.shape[1]
+    turned = heads.mT.flatten()  # the heads of a group lie apart, and not side by side
+    others = (turned, turned.argsort(), heads.flatten() // size, heads.flatten() // size * size)
+    for order in others if 1 < size < count else others[2:]:
+        parts = (call.stages.allowed, call.stages.bias)
+        allowed, bias = (part.index_select(-3, order) for part in parts)
+        output = call.stages.replace(allowed=allowed, bias=bias).output
+        yield "mask_laid_over_other_heads_of_groups", output
+
+
 def _blocks(call: Call) -> Named:
     """Blocks of queries and keys that are skipped where the mask hides their first slot."""
     allowed, lengths = call.stages.allowed, call.lengths
@@ -192,6 +209,7 @@ TOPICS: tuple[Topic, ...] = (
     _all_masks,
     _places,
     _first_rows,
+    _groups,
     _blocks,
     _causality,
     _lengths,

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from attnbench.cases.case import Case
+from attnbench.checking.cause.extent import extent_of
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.cause.replays import explains, made_at
 from attnbench.checking.cause.witnesses import explanations
@@ -76,6 +77,9 @@ def with_evidence(
         if failure is not None and failure.case and tries > 0 and leads:
             tries -= 1
             with seeded():
+                extent = extent_of(subject, by_name[outcome.invariant], failure)
+                failure = replace(failure, extent=extent)
+                outcome = replace(outcome, failure=failure)
                 script = reproduce(subject, by_name[outcome.invariant], Case.from_id(failure.case))
             if script is not None:
                 written = True

@@ -140,9 +140,24 @@ def other_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor
     return scaled_dot_product_attention(query, key, value, seen).transpose(1, 2)
 
 
+def masks_of_other_heads(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Heads of a group lie side by side in the query, and apart in the mask."""
+    groups = query.shape[1] // key.shape[1]
+    if attn_mask is not None and attn_mask.dim() > 3 and attn_mask.shape[1] > 1:
+        attn_mask = attn_mask.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+    return scaled_dot_product_attention(query, key, value, attn_mask, enable_gqa=enable_gqa)
+
+
 @pytest.mark.parametrize(
     ("spec", "invariant", "cause"),
     [
+        (sdpa(masks_of_other_heads), "grouped_heads_equal_expanded_heads", "mask_misplaced"),
         (sdpa(whole_blocks), "masked_slots_are_inert", "mask_ignored"),
         (sdpa(inverted), "future_does_not_leak", "mask_inverted"),
         (sdpa(by_chunks), "bias_is_added_to_scores", "mask_misplaced"),

@@ -1,0 +1,63 @@
+"""Where alone a failure shows, as calls beside its case tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnbench.adapters import sdpa
+from attnbench.cases.case import Case
+from attnbench.checking.cause.extent import extent_of
+from attnbench.checking.outcomes import Failure
+from attnbench.checking.plan import select_invariants
+from attnbench.subject.lookup import resolve
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def is_wrong_where(holds: Callable[[Tensor, Tensor], bool]) -> Callable[..., Tensor]:
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = scaled_dot_product_attention(query, key, value)
+        return output * 2 if holds(query, key) else output
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("holds", "case", "extent"),
+    [
+        (lambda q, k: True, Case((), 1, 9), ""),
+        (lambda q, k: True, Case(dtype="float16"), ""),
+        (lambda q, k: q.dtype in _HALVES, Case(dtype="float16"), "in half types alone"),
+        (lambda q, k: q.dtype == torch.bfloat16, Case(dtype="bfloat16"), "in bfloat16 alone"),
+        (lambda q, k: k.shape[-2] > 32, Case((), 1, 33), "where there are more than 32 keys"),
+        (lambda q, k: k.shape[-2] > 32, Case((), 1, 36), ""),
+        (
+            lambda q, k: k.shape[-2] > 32 and k.shape[-2] % 32 > 0,
+            Case((), 1, 33),
+            "where there are more than 32 keys and no multiple of 32",
+        ),
+        (
+            lambda q, k: k.shape[-2] % 16 == 0,
+            Case((), 1, 16),
+            "where the number of keys is a multiple of 16",
+        ),
+        (
+            lambda q, k: q.shape[-2] > 12 and q.dtype in _HALVES,
+            Case((), 13, 1, dtype="float16"),
+            "where there are more than 12 queries, in half types alone",
+        ),
+    ],
+)
+def test_the_extent_is_what_calls_beside_the_case_show(
+    holds: Callable[[Tensor, Tensor], bool], case: Case, extent: str
+) -> None:
+    (subject,) = resolve(sdpa(is_wrong_where(holds), name="mine"))
+    (invariant,) = select_invariants(["agrees_with_scalar_reference"])
+    failure = Failure(case=case.id, smallest=True)
+    assert extent_of(subject, invariant, failure) == extent
+    assert extent_of(subject, invariant, Failure(case=case.id)) == ""
