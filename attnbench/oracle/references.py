@@ -198,7 +198,8 @@ class Reference:
                 outputs.append(query[row])
             else:
                 place = row + len(key) - len(query)
-                score = functools.partial(_score, reference, self.module, query[row], key, place)
+                given = reference, self.module, query[row], key, place
+                score = functools.partial(scalar_score, *given)
                 outputs.append(_pool_row(score, value, allowed[row], bias[row]))
         return torch.tensor(outputs, dtype=torch.float64)
 
@@ -229,7 +230,7 @@ def _takes_positions(reference: Callable[..., float]) -> bool:
     return {"i", "j"} <= {*[*inspect.signature(reference).parameters][3:]}
 
 
-def _score(
+def scalar_score(
     reference: Callable[..., float],
     module: nn.Module,
     query: list[float],

@@ -293,7 +293,7 @@ def test_what_takes_half_types_only_is_held_to_the_textbook(rescaled: bool) -> N
 class Linear(Attention):
     """Weights are the scores themselves, computed wide: an output may be out of float16's range."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *more: Any, **given: Any) -> Any:
         wide = torch.promote_types(query.dtype, torch.float32)
         return (query.to(wide) @ key.to(wide).mT @ value.to(wide)).to(query.dtype)
 

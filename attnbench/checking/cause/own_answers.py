@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.checking.cause.beside_reference import beside_reference
 from attnbench.checking.cause.score_answers import (
     CASE,
     MARGIN,
@@ -51,7 +53,8 @@ def own_mistake(subject: Subject) -> str | None:
     object.__setattr__(apart, "output", lambda *call: subject.output(*call).clone())
     masks = (_misread_mask, _late_mask, _miscounted_lengths, _read_key, _lost_part)
     mechanism = (wrong_axis, _mixed_rows, *masks, short_sums, unplaced_keys, wrong_maximum)
-    for look in mechanism if subject.kind == "mechanism" else (foreign_scores,):
+    looks: Iterable[Callable[[Subject], str | None]] = (foreign_scores, beside_reference)
+    for look in (*mechanism, beside_reference) if subject.kind == "mechanism" else looks:
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(apart)) is not None:
                 return found

@@ -77,13 +77,12 @@ def with_evidence(
         if failure is not None and failure.case and tries > 0 and leads:
             tries -= 1
             with seeded():
-                extent = extent_of(subject, by_name[outcome.invariant], failure)
-                failure = replace(failure, extent=extent)
-                outcome = replace(outcome, failure=failure)
                 script = reproduce(subject, by_name[outcome.invariant], Case.from_id(failure.case))
+                extent = extent_of(subject, by_name[outcome.invariant], failure)
+            outcome = replace(outcome, failure=replace(failure, extent=extent))
             if script is not None:
                 written = True
-                outcome = replace(outcome, failure=replace(failure, script=script))
+                outcome = replace(outcome, failure=replace(failure, extent=extent, script=script))
         yield outcome
 
 

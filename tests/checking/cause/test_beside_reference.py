@@ -1,0 +1,81 @@
+"""What scores, or weights, have in common that are not those of a reference in Python floats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnbench import MechanismSpec, ScoringSpec
+from attnbench.checking.cause.beside_reference import beside_reference
+from attnbench.subject.lookup import resolve
+
+
+def dot(module: Any, query: list[float], key: list[float]) -> float:
+    return math.fsum(a * b for a, b in zip(query, key, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda scores, query, key: scores, None),
+        (lambda scores, query, key: -scores, "reference_negated"),
+        (lambda scores, query, key: scores / 2, "reference_scaled"),
+        (lambda scores, query, key: scores + key.mT[..., :1, :], "reference_but_for_keys"),
+        (lambda scores, query, key: scores + query[..., :1], "reference_but_for_queries"),
+        (lambda scores, query, key: scores.square(), None),
+    ],
+)
+def test_scores_that_differ_in_one_way_are_told(
+    change: Callable[[Tensor, Tensor, Tensor], Tensor], found: str | None
+) -> None:
+    class Changed(nn.Module):
+        def forward(self, query: Tensor, key: Tensor) -> Tensor:
+            return change(query @ key.mT, query, key)
+
+    spec = ScoringSpec(name="mine", make=lambda *sizes: Changed(), equal_sizes=True, reference=dot)
+    (subject,) = resolve(spec)
+    assert beside_reference(subject) == found
+
+
+def retained(module: Any, query: Any, key: Any, value: Any, allowed: Any) -> list[list[float]]:
+    """Retention: a dot product times a power of the distance, for the keys up to the query's."""
+    rows = []
+    for i, q in enumerate(query, len(key) - len(query)):
+        weights = [0.9 ** (i - j) * dot(None, q, k) for j, k in enumerate(key[: i + 1])]
+        columns = zip(*value, strict=True)
+        rows.append([math.fsum(map(float.__mul__, weights, column)) for column in columns])
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("decay", "ahead", "found"),
+    [
+        (0.9, 0, None),
+        (0.8, 0, "reference_but_for_distance"),
+        (0.9, 1, "reference_gives_other_keys"),
+    ],
+)
+def test_weights_without_softmax_are_told(decay: float, ahead: int, found: str | None) -> None:
+    class Retention(nn.Module):
+        def forward(
+            self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+        ) -> Tensor:
+            q_len, kv_len = query.shape[-2], key.shape[-2]
+            steps = torch.arange(kv_len - q_len, kv_len)[:, None] - torch.arange(kv_len)
+            powers = torch.full((), decay, dtype=query.dtype) ** steps
+            return query @ key.mT * powers.masked_fill(steps < -ahead, 0.0) @ value
+
+    spec = MechanismSpec(
+        name="mine",
+        make=lambda *sizes: Retention(),
+        equal_sizes=True,
+        reference=retained,
+        laws=("pools_values",),
+    )
+    (subject,) = resolve(spec)
+    assert beside_reference(subject) == found
