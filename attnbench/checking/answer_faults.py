@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from attnbench.attention.torch_internals import OperationMode
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError, RefusalError
 from attnbench.processes.tracebacks import is_own_code
 from attnbench.subject.devices import generator_of, other_random_states
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, largest
+from attnbench.subject.tracing import line_of
 
 _DROPPING = ("dropout", "bernoulli", "attention")
 """Parts of the names of functions that draw numbers to drop something."""
@@ -50,7 +52,7 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
         first = subject.output(module, inputs)
         change = _change(inputs, originals)
         if change is not None:
-            message = f"{subject.name} changes its input: {change}"
+            message = f"{subject.name} changes its input: {change}{_written_at(subject, case)}"
             return Fault("changes", message, "inputs_changed")
         generator = generator_of(case.device)
         state, others = generator.get_state(), other_random_states()
@@ -69,6 +71,34 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
     if not other and not torch.equal(first, repeat):
         draw.look_at(lambda: subject.output(module, inputs))
     return _random(subject, first, repeat, draw)
+
+
+class _Writes(OperationMode):
+    """Finds the first operation that changes one of some tensors.
+
+    Attributes:
+        line: ``name at file.py:line: source`` of it; ``""`` if unknown.
+    """
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
+        self.pairs, self.line = [(tensor, tensor.clone()) for tensor in tensors], ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor, before in self.pairs:
+            if not torch.equal(tensor.nan_to_num(), before.nan_to_num()):
+                self.line, self.pairs = line_of(func), []
+        return result
+
+
+def _written_at(subject: Subject, case: Case) -> str:
+    """Words on the operation that changes an input; empty if it is unknown."""
+    module, inputs = subject.build(case)
+    writes = _Writes([tensor for _, tensor in inputs.tensors()])
+    with torch.no_grad(), writes:
+        subject.output(module, inputs)
+    return f"\n  first in {writes.line}" if writes.line else ""
 
 
 class _DrawnError(Exception):

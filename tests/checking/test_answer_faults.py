@@ -43,6 +43,17 @@ class Logarithm(torch.nn.Module):
         return query @ key.mT - torch.log1p(behind.to(query))
 
 
+def test_the_operation_that_changes_an_input_is_named() -> None:
+    def scaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query *= query.shape[-1] ** -0.5
+        return (query @ key.mT).softmax(-1) @ value
+
+    spec = attnbench.adapters.sdpa(scaled)
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    assert "first in mul at test_answer_faults.py:" in str(report)
+    assert "query *= query.shape[-1] ** -0.5" in str(report)
+
+
 def test_scores_that_are_nan_are_told_as_scores() -> None:
     spec = attnbench.ScoringSpec(name="logs", make=lambda q, k: Logarithm(), equal_sizes=True)
     report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])

@@ -16,7 +16,7 @@ from attnbench.invariants.toolkit.comparisons import holds, reject
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
-from attnbench.invariants.toolkit.mixing import first_mixing
+from attnbench.invariants.toolkit.mixing import raise_mixing
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.layer_limits import change_by_length
 from attnbench.subject.subject import Subject
@@ -53,8 +53,7 @@ def items_are_independent(layer: LayerCase) -> None:
         violation = layer.differs(
             got, want, layer.real(got), allowed, what=what, other=other, cause=cause
         )
-        if violation is not None:
-            raise violation.reworded(f"{violation}{first_mixing(layer.subject, 'items')}")
+        raise_mixing(layer, violation, "items")
 
 
 def _is_causal(subject: LayerSubject) -> str | None:
@@ -78,22 +77,22 @@ def later_tokens_are_invisible(layer: LayerCase) -> None:
     what = f"with other tokens from {own} on{given}, output"
     other = "the output before they were changed"
     violation = layer.differs(got, expected, real, what=what, other=other, cause="layer_future")
-    if violation is not None:
-        first = first_mixing(layer.subject, "later", layer.mask is not None)
-        raise violation.reworded(f"{violation}{first}")
+    raise_mixing(layer, violation, "later", layer.mask is not None)
     spec, changes = layer.subject.spec, change_by_length(layer.subject)
     if layer.subject.conventions.positions == "relative" and spec.cache is None and not spec.grid:
         changes = "moved"
     if layer.mask is None and changes == "moved":
-        layer.expect(
+        sees = sees_the_future(layer.subject, "none")
+        violation = layer.differs(
             layer.run(layer.hidden[:, :own]),
             expected[:, :own],
             real[:, :own],
-            f"without the tokens from {own} on, output",
-            "the output with them",
-            allowed=lambda: layer.rounding[:, :own],
-            cause=("layer_total_counts", "layer_future")[sees_the_future(layer.subject, "none")],
+            lambda: layer.rounding[:, :own],
+            what=f"without the tokens from {own} on, output",
+            other="the output with them",
+            cause="layer_future" if sees else "layer_total_counts",
         )
+        raise_mixing(layer, violation, "later" if sees else "number")
 
 
 @layer_invariant(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.layer_calls import LayerCase
 from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.origins import Correction, Key, differ
@@ -26,8 +27,8 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
 
     Args:
         subject: a layer.
-        what: others that should not count: ``items``, ``later`` tokens, ``padded`` ones, or
-            ``padding`` that is there or not.
+        what: others that should not count: ``items``, ``later`` tokens, the ``number`` of these,
+            ``padded`` ones, or ``padding`` that is there or not.
         masked: whether calls on later tokens have a mask.
 
     Returns:
@@ -36,6 +37,14 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
     calls = [_Mixing(subject, what, masked, *sizes) for sizes in _SIZES]
     first, other = (each.origin() for each in calls)
     return calls[0].reached() + (f"\n  first {first}" if first and first == other else "")
+
+
+def raise_mixing(
+    layer: LayerCase, violation: InvariantViolation | None, what: str, masked: bool = False
+) -> None:
+    """Raise a violation, if there is one, with the operation in which others reach an output."""
+    if violation is not None:
+        raise violation.reworded(f"{violation}{first_mixing(layer.subject, what, masked)}")
 
 
 class _Mixing:
@@ -64,8 +73,9 @@ class _Mixing:
         others = self.layer.other(hidden)
         self.part(others).copy_(self.part(hidden))
         self.calls = ((hidden, mask), (others, mask))
-        if what == "padding" and mask is not None:
-            self.calls = ((hidden[:, :kept], mask[:, :kept]), (hidden, mask))
+        if what in ("padding", "number"):
+            own = None if mask is None else mask[:, :kept]
+            self.calls = ((hidden[:, :kept], own), (hidden, mask))
         self.noted = Correction()
         self.expected, self.got = self._called(0, self.noted), self._called(1, Correction())
 
