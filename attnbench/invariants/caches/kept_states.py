@@ -21,6 +21,9 @@ from attnbench.invariants.caches.program import in_words
 from attnbench.invariants.caches.stage import FoundError
 
 _DEEPEST = 6
+_SHORT = 8
+"""Most tokens of a first call that is compared with shorter ones."""
+
 NAMED = 3
 """Most tensors of a kind that are named."""
 
@@ -50,6 +53,8 @@ def kept_states(player: Player, found: FoundError) -> str:
     if not calls.is_right(one, past, count):
         if not past or not calls.is_right(calls.of_one(0), 0, past + count):
             return calls.slots_of_a_token() + calls.behind_nothing(past + count)
+        if short := calls.behind_short_calls(past):
+            return short
         first = first_wrong(calls, past, count)
         return calls.left_by_the_last(track.cache, past, count, bool(first)) + first
     return calls.left_before(track.cache, one, past, count, in_words(tuple(before)))
@@ -86,6 +91,24 @@ class _States(GivenCalls):
         call = f"a first call on {_tokens(wrong[0])}, with a new cache,"
         fewer = ", and none on fewer does" * (wrong[0] > 1)
         return f"\n  already {call} gives other outputs than one without a cache{fewer}"
+
+    def behind_short_calls(self, past: int) -> str:
+        """A sentence where the next call is wrong only behind a first call on few tokens."""
+        tokens, most = self.stage.tokens[:1], self.stage.subject.capacity
+        calls = GivenCalls(self.stage, self.module, tokens, self.gap)
+        counts = range(1, min(_SHORT, tokens.shape[1] - 1, most - 1) + 1)
+        wrong = [n for n in counts if not calls.is_right(calls.of_one(n), n, 1)]
+        if (
+            past not in wrong
+            or wrong != [*range(1, len(wrong) + 1)]
+            or len(wrong) > len(counts) / 2
+        ):
+            return ""
+        return (
+            f"\n  behind a first call on {_tokens(len(wrong))}{' or fewer' * (len(wrong) > 1)} the "
+            "next one is wrong, behind a longer one it is right: what so short a call leaves in "
+            "the cache is wrong, or how it is used"
+        )
 
     def left_before(self, held: Any, one: Any, past: int, count: int, words: str) -> str:
         """The tensor that makes the last call wrong, which is right with the cache of one call."""

@@ -57,7 +57,7 @@ class _Sight:
     elsewhere: str = ""
 
     def __str__(self) -> str:
-        found = [f"token{'s' * (len(self.slots) > 1)} {_listed(self.slots)}"] if self.slots else []
+        found = [f"token{'s' * (len(self.slots) > 1)} {listed(self.slots)}"] if self.slots else []
         return " and ".join([*found, *filter(None, [self.elsewhere])]) or "no token"
 
 
@@ -153,7 +153,7 @@ def _behind_more(stage: Stage, judged: str, found: FoundError) -> FoundError | N
 
 def _padding(sight: _Sight, pad: int) -> str:
     padded = [slot for slot in sight.slots if slot < pad]
-    return f" (padding: {_listed(padded)})" if padded else ""
+    return f" (padding: {listed(padded)})" if padded else ""
 
 
 def _most_rows(program: Program) -> int:
@@ -256,7 +256,7 @@ def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     return f"and with equal tokens everywhere it is right: {what}"
 
 
-def _listed(slots: list[int]) -> str:
+def listed(slots: list[int]) -> str:
     """Numbers in words, with runs as first to last."""
     runs: list[list[int]] = []
     for slot in sorted({*slots}):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.caches.seen_tokens import listed
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
 from attnbench.subject.layer import LayerSubject
 
@@ -58,7 +59,8 @@ def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
                         if bool(((again - outputs[number])[:, token].abs() > limits).any()):
                             sees.append(slot)
                     cause = "layer_tree_weights" if sees == slots else "layer_tree"
-                    raise found.reworded(str(found), cause=cause) from None
+                    told = f"depends on tokens {listed(sees)}; its path is tokens {listed(slots)}"
+                    raise found.reworded(f"{found}\n  it {told}", cause=cause) from None
             kept += range(start, start + _PATH)
         if len(outputs) > len(trees):
             slots = [*kept, *range(shape[1] - 2, shape[1])]

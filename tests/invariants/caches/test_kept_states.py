@@ -210,3 +210,37 @@ def test_a_cache_is_not_called_used_otherwise_where_the_module_keeps_a_table() -
     (found,) = report.outcomes
     assert found.status == "failed"
     assert "uses it otherwise" not in found.reason
+
+
+class ShortConvolution(nn.Module):
+    """A convolution over three tokens; a first call on fewer keeps its zeros behind them."""
+
+    def __init__(self, size: int, *, is_right: bool) -> None:
+        super().__init__()
+        self.weights, self.is_right = nn.Linear(size, 3), is_right
+
+    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        zeros = hidden.new_zeros(len(hidden), 2, hidden.shape[2])
+        behind = torch.cat([cache["last"] if cache else zeros, hidden], 1)
+        if cache is not None and not cache and hidden.shape[1] == 1 and not self.is_right:
+            cache["last"] = torch.cat([hidden, zeros[:, 1:]], 1)
+        elif cache is not None:
+            cache["last"] = behind[:, -2:]
+        parts = behind.unfold(1, 3, 1)
+        return parts @ self.weights.weight.sum(1)
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_what_a_short_first_call_leaves_is_told(is_right: bool) -> None:
+    spec = LayerSpec(
+        name="convolution",
+        make=functools.partial(ShortConvolution, is_right=is_right),
+        causal=True,
+        accepts=("cache",),
+        dtypes=("float64",),
+        cache=CacheSpec(new=lambda module, batch_size: {}),
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
+    assert report.ok == is_right
+    told = "behind a first call on 1 token the next one is wrong, behind a longer one it is right"
+    assert is_right or told in report.outcomes[0].reason
