@@ -181,7 +181,7 @@ def _other_modes_agree(base: Baseline, got: Tensor) -> None:
         return
     leaves = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
     got = base.run(leaves).detach()
-    base.expect(got, "with inputs that require gradients, output", "the same call without")
+    base.expect(got, "with inputs that require gradients, output", "the same call where none does")
 
 
 @invariant(kinds=KINDS, cases=ordinary, variants={"scale": ("own", "given")})

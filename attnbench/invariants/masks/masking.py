@@ -125,7 +125,7 @@ def masked_slots_are_inert(subject: Subject, case: Case) -> None:
         torch.where(blind, got, base.output),
         f"with {junk_in_words(subject, base.inputs)} of slot {int(slot)}, "
         "which is hidden from this query, output",
-        "the same call without",
+        "the same call with what the slot holds",
     )
 
 

@@ -159,7 +159,7 @@ def future_does_not_leak(subject: Subject, case: Case) -> None:
         got[..., : row + 1, :],
         f"with {junk_in_words(subject, base.inputs)} of the slots after {last}, "
         f"the last that query {row} may see, output",
-        "the same call without",
+        "the same call with what these slots hold",
         taken=lambda output: output[..., : row + 1, :],
     )
 
