@@ -131,8 +131,9 @@ class Outcome:
         failure = self.failure
         if failure is None or not failure.cause:
             return None
-        by = _BY.search(failure.quantity) if "gradient" in failure.cause else None
         words = cause_in_words(failure.cause, failure.mistakes)
+        is_general = "gradient" in failure.cause and words == cause_in_words(failure.cause)
+        by = _BY.search(failure.quantity) if is_general else None
         return words + (f": that by {by[1]}" if by else "")
 
     @property

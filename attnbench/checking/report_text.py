@@ -55,7 +55,9 @@ def gap_lines(gaps: Sequence[Gap]) -> list[str]:
         for gap, remedy in zip(gaps, remedies, strict=True)
     ]
     surplus = len(lines) - _MOST_GAPS
-    return lines[:_MOST_GAPS] + [f"and {surplus} more, which --json lists as coverage"] * (surplus > 0)
+    return lines[:_MOST_GAPS] + [f"and {surplus} more, which --json lists as coverage"] * (
+        surplus > 0
+    )
 
 
 def counts_text(report: CheckReport) -> str:

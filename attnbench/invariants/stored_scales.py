@@ -98,11 +98,11 @@ def scales_restore_keys_and_values(subject: Subject, case: Case) -> None:
     dtype = case.dtype if kind in ("own", "zero") else kind
     what = "scale of 0" if kind == "zero" else "scale"
     change = f"keys and values stored in {dtype} with a {what} by {by}, output"
-    output, whole = base.run(given), base.on(restored)
+    output, expected = base.run(given), base.on(restored)
     try:
-        whole.expect(output, change, "the call on their products with the scales")
+        expected.expect(output, change, "the call on their products with the scales")
     except InvariantViolation as violation:
-        told = _likeness(whole, given, output)
+        told = _likeness(expected, given, output)
         raise violation.reworded(f"{violation}{told}") from None
 
 

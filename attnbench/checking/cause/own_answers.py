@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause.beside_reference import beside_reference
+from attnbench.checking.cause.gradient_mistakes import gradient_mistake
 from attnbench.checking.cause.score_answers import (
     CASE,
     MARGIN,
@@ -54,7 +55,9 @@ def own_mistake(subject: Subject) -> str | None:
     masks = (_misread_mask, _late_mask, _miscounted_lengths, _read_key, _lost_part)
     mechanism = (wrong_axis, _mixed_rows, *masks, short_sums, unplaced_keys, wrong_maximum)
     looks: Iterable[Callable[[Subject], str | None]] = (foreign_scores, beside_reference)
-    for look in (*mechanism, beside_reference) if subject.kind == "mechanism" else looks:
+    for look in (
+        (*mechanism, gradient_mistake, beside_reference) if subject.kind == "mechanism" else looks
+    ):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(apart)) is not None:
                 return found

@@ -1,0 +1,94 @@
+"""What a backward pass does otherwise, where the output is right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnbench.adapters import sdpa
+from attnbench.checking.cause.gradient_mistakes import gradient_mistake
+from attnbench.subject.lookup import resolve
+
+
+def attention(mode: str) -> Callable[..., Tensor]:
+    """Scaled dot products, with a backward pass written by hand and one thing wrong in it."""
+
+    class Written(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, *more: Any
+        ) -> Tensor:
+            softcap, mask = more
+            scores, slope = query @ key.mT * scale, torch.ones(())
+            if softcap is not None:
+                slope = 1 - (scores / softcap).tanh().square()
+                scores = softcap * (scores / softcap).tanh()
+            weights = scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num(0.0)
+            ctx.save_for_backward(query, key, value, weights, slope)
+            ctx.scale = scale
+            return weights @ value
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            query, key, value, weights, slope = ctx.saved_tensors
+            slopes = grads[0] @ value.mT
+            mean = (weights * slopes).sum(-1, keepdim=True)
+            terms = weights * (slopes if mode == "without_sum" else slopes - mean)
+            terms = terms if mode == "without_softcap" else terms * slope
+            scale = query.shape[-1] ** -0.5 if mode == "of_default_scale" else ctx.scale
+            by_key = terms.mT @ query * (1.0 if mode == "without_scale" else scale)
+            by_value = weights.mT @ grads[0] * (0.9 if mode == "other" else 1.0)
+            return terms @ key * scale, by_key, by_value, None, None, None
+
+    def function(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        groups = query.shape[1] // key.shape[1]
+        if mode == "of_groups_first" and groups > 1:
+            rest = [t.detach().repeat_interleave(groups - 1, 1) for t in (key, value)]
+            shape = (*key.shape[:2], groups, *key.shape[2:])
+            key, value = (
+                torch.cat(
+                    [t[:, :, None], r.reshape(*t.shape[:2], groups - 1, *t.shape[2:])], 2
+                ).reshape(shape[0], -1, *t.shape[2:])
+                for t, r in zip((key, value), rest, strict=True)
+            )
+        elif groups > 1:
+            key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
+        shape = torch.Size((*query.shape[:-1], key.shape[-2]))
+        mask = torch.ones(shape, dtype=torch.bool) if attn_mask is None else attn_mask.expand(shape)
+        used = query.shape[-1] ** -0.5 if scale is None else scale
+        output: Tensor = Written.apply(query, key, value, used, softcap, mask)
+        return output
+
+    return function
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "right",
+        "other",
+        "without_sum",
+        "without_scale",
+        "without_softcap",
+        "of_default_scale",
+        "of_groups_first",
+    ],
+)
+def test_what_the_backward_pass_lacks_is_told_by_its_gradients(mode: str) -> None:
+    (subject,) = resolve(sdpa(attention(mode), name="mine", conventions={"masks": ("boolean",)}))
+    expected = None if mode in ("right", "other") else f"gradient_{mode}"
+    assert gradient_mistake(subject) == expected
