@@ -40,6 +40,7 @@ from typing import Any
 
 import torch
 
+from attnbench.benchmark.agreement.verification import Unverified
 from attnbench.benchmark.asv_quantities import TRACKED, VERSION, Tracked, prepare
 from attnbench.benchmark.asv_results import ExpectedBenchmarks
 from attnbench.benchmark.bench_case import BenchCase
@@ -216,9 +217,16 @@ def _benchmark(
     """Make a method ``track_*``."""
 
     def benchmark(self: Any, case: str, device: str) -> Any:
+        place = name, case, device
+        if earlier := expected.refused(*place):
+            raise Unverified(earlier)
         load = Load()
-        result = tracked.measure(self.prepared)
-        expected.write_load(name, case, device, load.read())
+        try:
+            result = tracked.measure(self.prepared)
+        except (Unverified, ValueError) as error:  # wrong in a timed call, or before
+            expected.refuse(*place, str(error))
+            raise
+        expected.write(*place, load.read())
         return result
 
     def setup(case: str, device: str) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 
 from attnbench import asv
 from attnbench.benchmark import asv_results
+from attnbench.benchmark.agreement.verification import Unverified
+from attnbench.benchmark.asv_quantities import TRACKED
 from attnbench.errors import UsageError
 from tests.asv_scratch import Scratch
 
@@ -157,6 +160,32 @@ def expecting(folder: Path, versions: dict[str, str]) -> ModuleType:
     module.__file__ = str(folder / "benchmarks" / "attention.py")
     asv.fill(module.__dict__, ["additive"])
     return module
+
+
+def test_no_process_gives_a_number_after_one_that_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asv takes the numbers of the processes after a failed one: of ten, the last may be enough."""
+    given = [math.nan, 2.0]
+
+    def measure(prepared: object) -> float:
+        if math.isnan(found := given.pop(0)):
+            raise Unverified("wrong where timed")
+        return found
+
+    tracked = replace(TRACKED["track_time"], measure=measure)
+    monkeypatch.setitem(TRACKED, "track_time", tracked)
+    suite = expecting(tmp_path, {}).additive()
+    suite.prepared = None
+    first, other = list(asv.CASES)[:2]
+    with pytest.raises(Unverified, match="wrong where timed"):
+        suite.track_time(first, "cpu")
+    with pytest.raises(Unverified, match="wrong where timed"):
+        suite.track_time(first, "cpu")
+    assert suite.track_time(other, "cpu") == 2.0
+    given.append(3.0)
+    monkeypatch.setattr(asv_results, "_run", lambda: "another run")
+    assert suite.track_time(first, "cpu") == 3.0
 
 
 def test_a_subject_that_this_commit_lacks_is_skipped_and_other_names_are_unknown(

@@ -36,22 +36,53 @@ class ExpectedBenchmarks:
             if name.startswith(self._prefix) and isinstance(row, dict)
         }
 
-    def write_load(self, name: str, case: str, device: str, load: Mapping[str, float]) -> None:
-        """Record the load of the machine; only within a run of asv."""
-        folder = _results(self._file)
-        if folder is None or not folder.parent.is_dir():
-            return
+    def write(self, name: str, case: str, device: str, told: Mapping[str, Any]) -> None:
+        """Record what a process tells, such as the load of the machine; only in a run of asv."""
+        file = self._loads()
         line = {
             "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "commit": os.environ.get("ASV_COMMIT", ""),
-            "benchmark": self._prefix + name,
-            "case": case,
-            "device": device,
+            **self._place(name, case, device),
             "pythonhashseed": os.environ.get("PYTHONHASHSEED", ""),
-            **load,
+            **told,
         }
-        with contextlib.suppress(OSError), (folder.parent / LOADS).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        if file is not None:
+            with contextlib.suppress(OSError), file.open("a") as lines:
+                lines.write(json.dumps(line) + "\n")
+
+    def refuse(self, name: str, case: str, device: str, reason: str) -> None:
+        """Record why a process gave no number, so that no later one of this run gives one."""
+        self.write(name, case, device, {"run": _run(), "refused": reason})
+
+    def refused(self, name: str, case: str, device: str) -> str | None:
+        """Why an earlier process of this run gave no number, if one did.
+
+        asv would take the numbers of all processes after it.
+        """
+        file = self._loads()
+        if file is None or not file.is_file():
+            return None
+        place = {**self._place(name, case, device), "run": _run()}
+        with file.open() as lines:
+            told = [json.loads(line) for line in lines if '"refused": ' in line]
+        return next((one["refused"] for one in told if place.items() <= one.items()), None)
+
+    def _loads(self) -> Path | None:
+        folder = _results(self._file)
+        return folder.parent / LOADS if folder is not None and folder.parent.is_dir() else None
+
+    def _place(self, name: str, case: str, device: str) -> dict[str, str]:
+        commit = os.environ.get("ASV_COMMIT", "")
+        found = {"commit": commit, "benchmark": self._prefix + name}
+        return {**found, "case": case, "device": device}
+
+
+def _run() -> str:
+    """This run of asv: the process that starts all others, and when that began, on Linux."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError):
+        told = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()
+        return f"{parent} {told[19]}"
+    return str(parent)
 
 
 def _results(file: str | None) -> Path | None:
