@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 import random
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,29 @@ for _table, _kept in (("needs", True), ("excludes", False)):
         for _axis, _names in _others.items():
             _left = [name for name in AXES[_axis] if (name in _names) == _kept]
             _ALLOWED.setdefault(_level, []).append((_axis, _left))
-_OPEN = (None,)
 _SIZES = ("B", "H", "heads of keys", "L", "S", "lengths", "mask", "E", "Ev")
+_NUMBER = {name: number for number, name in enumerate(itertools.chain(*AXES.values()))}
+"""A bit for each level; no two axes have a level of one name."""
+
+
+def _bits(names: Iterable[str]) -> int:
+    return sum(1 << _NUMBER[name] for name in names)
+
+
+_BITS = {axis: _bits(AXES[axis]) for axis in AXES}
+_ANY = _bits(_NUMBER)
+_BESIDE = {
+    name: functools.reduce(
+        operator.and_,
+        [_ANY & ~_BITS[other] | _bits(names) for other, names in _ALLOWED.get(name, ())],
+        _ANY & ~_BITS[axis] | _bits([name]),
+    )
+    for axis in AXES
+    for name in AXES[axis]
+}
+"""For each level, the bits of those that may come with it."""
+_BITS_OF_SIZES = sum(map(_BITS.__getitem__, _SIZES))
+_FIRST = operator.itemgetter(0)  # the least of numbers in order
 
 
 @dataclass(frozen=True)
@@ -72,15 +94,10 @@ class Most:
 
     def fits(self, row: Row) -> bool:
         """Whether calls of a row, or of a part of one, may be made and are small enough."""
-        least: dict[str, list[str]] = {axis: [level] for axis, level in row.items()}
-        for level in row.values():
-            for axis, levels in _ALLOWED.get(level, ()):
-                least[axis] = [one for one in least.get(axis, levels) if one in levels]
-                if not least[axis]:
-                    return False
-        if not {"L", "S"} <= set(row):
-            least.pop("mask", None)  # what is longer, L or S, is open
-        sizes = _least(*(least.get(axis, _OPEN)[0] for axis in _SIZES))
+        left = functools.reduce(operator.and_, map(_BESIDE.__getitem__, row.values()), _ANY)
+        if not all(map(left.__and__, _BITS.values())):
+            return False
+        sizes = _least(left & _BITS_OF_SIZES, {"L", "S"} <= row.keys())
         return sizes is not None and self.allow(sizes)
 
 
@@ -158,6 +175,8 @@ def typical_rows(axes: Mapping[str, list[str]], chance: random.Random) -> Iterat
 
 def drawn_sizes(row: Row, chance: random.Random) -> CallSizes:
     """Sizes of a whole row that nobody could know; small ones where the row allows them."""
+    equal = _NUMBER["L = S"]
+    apart = any(not _BESIDE[row[axis]] >> equal & 1 for axis in row.keys() - {"L"})
     for most, share in ((FEW, 1.0), (FEW, 0.5), (FEW, 0.2), (FEW, 0.0), (MANY, 0.15), (MANY, 0.05)):
 
         def choose(options: Sequence[int], share: float = share) -> int:
@@ -177,25 +196,31 @@ def drawn_sizes(row: Row, chance: random.Random) -> CallSizes:
             return min(max(number, least), last)
 
         sizes = _sizes(row, choose, between)
-        if sizes is not None and most.allow(sizes):
+        if sizes is None or (apart and sizes.q_len == sizes.kv_len):
+            continue
+        if most.allow(sizes):
             return sizes
-    sizes = _sizes(row, min, min)
+    sizes = _sizes(row, _FIRST, _FIRST)
     assert sizes is not None, row
     return sizes
 
 
 @functools.cache
-def _least(*levels: str | None) -> CallSizes | None:
-    """The least sizes of a row, or of a part of one, by its levels of the axes of sizes."""
-    row = {axis: level for axis, level in zip(_SIZES, levels, strict=True) if level is not None}
-    return _sizes(row, min, min)
+def _least(left: int, lengths: bool) -> CallSizes | None:
+    """The least sizes, where these levels are left; a mask counts only where L and S are known."""
+    row = {
+        axis: next(name for name in AXES[axis] if left >> _NUMBER[name] & 1)
+        for axis in _SIZES
+        if _BITS[axis] & ~left and (lengths or axis != "mask")
+    }
+    return _sizes(row, _FIRST, _FIRST)
 
 
 def _sizes(
     row: Row, choose: Callable[[Sequence[int]], int], between: Callable[[Sequence[int]], int]
 ) -> CallSizes | None:
     """Sizes of a row; ``None`` if there are none. What a part of a row leaves open is least."""
-    level = {axis: levels[row.get(axis, next(iter(levels)))] for axis, levels in AXES.items()}
+    level = {axis: AXES[axis][row.get(axis, next(iter(AXES[axis])))] for axis in _SIZES}
     order = level["mask"].get("order") if {"L", "S"} <= set(row) else None
     lengths = _lengths(level["L"], level["S"], level["lengths"], order, between)
     if lengths is None:
@@ -231,9 +256,9 @@ def _lengths(
     """
 
     def drawn(least: int, last: int) -> int:
-        near = {2**power + step for power in range(14) for step in beside}
         every = range(least, last + 1)
-        options = sorted(near.intersection(every)) if beside else every
+        near = (2**power + step for power in range(14) for step in beside)
+        options = sorted({*filter(every.__contains__, near)}) if beside else every
         return between(options) if options else 0
 
     (kv_least, kv_most) = keys

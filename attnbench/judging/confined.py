@@ -267,7 +267,7 @@ class Confined:
     def _freeze(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGSTOP)
-        pid, status = stopped(self.pid, Patience(self.pid, self._clock), _STOP_S)
+        pid, status = stopped(self.pid, self._clock, _STOP_S)
         if pid and not os.WIFSTOPPED(status):
             self.pid = 0
             raise RefusedError("ended", ending(status))

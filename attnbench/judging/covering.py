@@ -11,7 +11,7 @@ import functools
 import itertools
 import operator
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 Row = dict[str, str]
@@ -41,31 +41,45 @@ class Together:
     def __init__(self, axes: Mapping[str, Collection[str]]) -> None:
         self.levels = [(axis, level) for axis in axes for level in axes[axis]]
         self.number = {level: number for number, level in enumerate(self.levels)}
-        # by the numbers of two levels, the bits of all that came with both
-        self.thirds = [[0] * len(self.levels) for _ in self.levels]
+        # of each level the bits of all that came with it and another, in a block for each other
+        self._came = [0] * len(self.levels)
+        self._pairs = [0] * len(self.levels)
 
     def copy(self) -> Together:
         """What came so far."""
         found = copy.copy(self)
-        found.thirds = [bits.copy() for bits in self.thirds]
+        found._came, found._pairs = self._came.copy(), self._pairs.copy()
         return found
 
     def add(self, row: Row) -> None:
         """Count a row."""
         numbers = [self.number[level] for level in row.items()]
-        bits = sum(1 << number for number in numbers)
-        for one, other in itertools.product(numbers, numbers):
-            self.thirds[one][other] |= bits
+        bits, blocks = self.bits(numbers)
+        for number in numbers:
+            self._came[number] |= blocks
+            self._pairs[number] |= bits
+
+    def bits(self, numbers: Iterable[int]) -> tuple[int, int]:
+        """A bit for each of some levels; and those bits, in the block of each of them."""
+        bits = starts = 0
+        for number in numbers:
+            bits |= 1 << number
+            starts |= 1 << number * len(self.levels)
+        return bits, bits * starts
 
     def came(self, pair: Pair) -> bool:
         """Whether both levels of a pair came in one row."""
         one, other = (self.number[level] for level in pair)
-        return self.thirds[one][other] != 0
+        return self._pairs[one] >> other & 1 != 0
 
-    def gain(self, number: int, others: Sequence[int], bits: int) -> int:
-        """How many triples and pairs of a level with some others, and their bits, did not come."""
-        came = map(self.thirds[number].__getitem__, others)
-        return sum((bits & ~one).bit_count() if one else _PAIR + len(others) for one in came)
+    def thirds(self, one: int, other: int) -> int:
+        """The bits of all that came with two levels."""
+        return self._came[one] >> other * len(self.levels) & (1 << len(self.levels)) - 1
+
+    def gain(self, number: int, bits: int, blocks: int) -> int:
+        """How many triples and pairs of a level with some others, by their bits, did not come."""
+        pairs = (bits & ~self._pairs[number]).bit_count()
+        return _PAIR * pairs + (blocks & ~self._came[number]).bit_count()
 
 
 def cover(
@@ -139,10 +153,10 @@ class _Search:
         if not left or not all(fitting & self.bits[axis] for axis in left):
             return None if left else row
         options = [number for number in self.numbers[left[0]] if fitting >> number & 1]
-        bits = sum(1 << number for number in numbers)
+        bits = self.together.bits(numbers)
         for number in sorted(
-            self.chance.sample(options, len(options)),
-            key=lambda number: self.together.gain(number, numbers, bits),
+            options,
+            key=lambda number: (self.together.gain(number, *bits), self.chance.random()),
             reverse=True,
         ):
             found = self._completed([*numbers, number], steps)
@@ -182,7 +196,7 @@ class Coverage:
                 axis: [level for level in levels if (axis, level) not in lost]
                 for axis, levels in self.axes.items()
             }
-            yield from list(cover(axes, fits, self.chance, self.right))
+            yield from cover(axes, fits, self.chance, self.right)
             if not self.refused:
                 return
             fits = [partial(self._alone, allowed) for allowed in self.fits] + list(self.fits)
@@ -219,7 +233,7 @@ class Coverage:
         for one, other in itertools.combinations(fitting, 2):
             if fitting[one] >> other & 1:
                 thirds = fitting[one] & fitting[other] >> other << other
-                missing = thirds & ~self.right.thirds[one][other]
+                missing = thirds & ~self.right.thirds(one, other)
                 every, left = every + thirds.bit_count(), left + missing.bit_count()
                 holes += [(one, other, missing.bit_length() - 1)] if missing else []
         drawn = self.chance.sample(holes, len(holes))

@@ -157,12 +157,17 @@ class Patience:
         return self._clock.seconds() - self._begun + self._idle
 
 
-def stopped(pid: int, patience: Patience, most_s: float) -> tuple[int, int]:
+def stopped(pid: int, clock: ComputingClock, most_s: float) -> tuple[int, int]:
     """Wait until a child has stopped or ended: its process id, 0 if it did not, and its status."""
-    found = status = tries = 0
-    while not found and (not tries or tries % 100 or patience.spent() < most_s):
+    found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
+    tries, patience = 1, None
+    while not found:
         if tries > _AT_ONCE:  # let it run, where it waits for this core
             time.sleep(1e-5 if tries < 100 else 1e-3)
+        if tries % 100 == 0:
+            patience = patience or Patience(pid, clock)
+            if patience.spent() > most_s:
+                break
         found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
         tries += 1
     return found, status

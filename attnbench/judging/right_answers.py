@@ -147,7 +147,7 @@ class _Part:
         shape = len(items), len(rows), oracle.output.shape[-1]
         self.right, self.floor = oracle.output.reshape(shape), oracle.floor().reshape(shape)
         count = min(len(rows), 1 + _TESTED // len(items))
-        self.tested = chance.sample(range(len(rows)), count)
+        self.tested = _drawn(len(rows), count, chance)
         allowed, scores = (t[..., self.tested, :] for t in (oracle.allowed, oracle.scores))
         top = scores.masked_fill(~allowed, -math.inf).amax(-1).reshape(shape[0], count)
         self.known = oracle.eps * top.abs() < _KNOWN
@@ -185,6 +185,14 @@ def _one_unit(oracle: Oracle, rows: list[int]) -> Tensor:
     return (moves + oracle.tiny**2).squeeze(-1)
 
 
+def _drawn(length: int, count: int, chance: random.Random) -> list[int]:
+    """Some of the first numbers, all different; ``sample`` takes longer than the products do."""
+    if count == length:
+        return list(range(length))
+    drawn: list[int] = np.random.default_rng(chance.getrandbits(128)).permutation(length).tolist()
+    return drawn[:count]
+
+
 def _chosen(inputs: Inputs, chance: random.Random) -> Iterator[tuple[Inputs, list[int], list[int]]]:
     """What is compared at a time, its items and their rows: all, or what there is time for."""
     count, q_len = inputs.query.shape[:-2].numel(), inputs.query.shape[-2]
@@ -194,6 +202,6 @@ def _chosen(inputs: Inputs, chance: random.Random) -> Iterator[tuple[Inputs, lis
         return
     for item in chance.sample(range(count), min(count, _ITEMS)):
         some = min(q_len, max(_ROWS, _PAIRS // _ITEMS // kv_len))
-        rows = sorted({0, q_len - 1, *chance.sample(range(q_len), some)})
+        rows = sorted({0, q_len - 1, *_drawn(q_len, some, chance)})
         part = cut(TEXTBOOK, inputs, item, rows).replace(scale=inputs.scale)
         yield part, [item], rows

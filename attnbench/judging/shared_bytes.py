@@ -29,8 +29,8 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def span_of(tensor: Tensor) -> int:
     """The number of elements of storage from the first to the last one of a tensor."""
-    if not tensor.numel():
-        return 0
+    if tensor.is_contiguous() or not tensor.numel():
+        return tensor.numel()
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return 1 + sum((size - 1) * stride for size, stride in pairs)
 
@@ -48,6 +48,8 @@ def elements_of(tensor: Tensor) -> Tensor:
     If they overlap in another way than by strides of 0, it is a view of all that the tensor spans.
     """
     found = tensor.detach().view(_INTEGERS[tensor.element_size()])
+    if found.is_contiguous():
+        return found
     reach = 0
     strides = sorted(zip(found.stride(), found.shape, range(found.dim()), strict=True))
     for stride, size, place in strides:
