@@ -17,10 +17,11 @@ from attnbench.benchmark.workloads import Selection
 from attnbench.cases.case import Case
 from attnbench.checking.plan import find_profile, select_invariants
 from attnbench.errors import UsageError
+from attnbench.judging.assistant import Assistant
 from attnbench.judging.confined import Confined
 from attnbench.judging.decision import Judgement
 from attnbench.judging.entry import Limits, Nursery
-from attnbench.judging.trial import Trial
+from attnbench.judging.trial import Task, Trial
 from attnbench.judging.turns import TEXTBOOK
 from attnbench.registry.address import parse_address
 
@@ -102,6 +103,7 @@ class Court:
         if not self.cases:
             raise UsageError(f"the set {set_name} has no forward case of q·k attention to time.")
         self.nursery = nursery or Nursery()
+        self.assistant = Assistant(self.nursery)
         self._honest: Confined | None = None
 
     def __enter__(self) -> Court:
@@ -110,6 +112,7 @@ class Court:
     def __exit__(self, *_: object) -> None:
         if self._honest is not None:
             self._honest.close()
+        self.assistant.close()
         self.nursery.close()
 
     def honest(self) -> Confined:
@@ -137,15 +140,22 @@ class Court:
         started = time.monotonic()
         find_profile(profile)
         place, named, given = _place(target)
-        chosen = select_invariants(invariants)
-        trial = Trial(self, target, place, secrets.randbits(62) if seed is None else seed)
+        task = Task(
+            target,
+            place,
+            style or named,
+            {**given, **(conventions or {})},
+            profile,
+            tuple(one.name for one in select_invariants(invariants)),
+            secrets.randbits(62) if seed is None else seed,
+            self.limits,
+        )
+        trial = Trial(self.nursery, task)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         torch.empty(SETTLED_BYTES, dtype=torch.uint8)  # or each large temporary is mapped anew
         try:
-            verdict, refused = trial.run(
-                style or named, {**given, **(conventions or {})}, profile, chosen
-            )
+            verdict, refused = trial.run(self)
         finally:
             torch.set_num_threads(threads)
             trial.close()

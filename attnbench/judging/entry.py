@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 from attnbench.judging.decision import RefusedError
 
 if TYPE_CHECKING:  # what is here starts a process before torch is imported
+    from multiprocessing.connection import Connection
+
     from torch import Tensor
 
     from attnbench.judging.shared_bytes import SharedBytes
@@ -62,16 +65,21 @@ class Answer:
 
 
 class Nursery:
-    """The process from which those of candidates are forked, so that torch is imported once."""
+    """The process from which those of candidates are forked, so that torch is imported once.
 
-    def __init__(self) -> None:
+    Args:
+        requests: the channel from which it reads requests, if it runs already.
+    """
+
+    def __init__(self, requests: socket.socket | None = None) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._requests: socket.socket | None = None
+        self._given = self._requests = requests
+        self._assistant: Connection | None = None
 
     def begin(self) -> socket.socket:
         """Start the process, unless it runs; the channel from which it reads requests."""
         runs = self._process is not None and self._process.poll() is None
-        if self._requests is not None and runs:
+        if self._requests is not None and (runs or self._given is not None):
             return self._requests
         self.close()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -131,6 +139,34 @@ class Nursery:
             os.waitpid(reports["pid"], 0)
             raise RefusedError("not_loaded", f"its cell could not be made: {reports['error']}")
         return reports["pid"], reports["held"], reports["missing"]
+
+    def begin_assistant(self) -> None:
+        """Start a process that helps the judge; see :meth:`assistant`."""
+        self._assistant = self.fork("attnbench.judging.assistant")
+
+    def fork(self, module: str, files: Sequence[int] = ()) -> Connection:
+        """Start another process of the judge's own, which has a nursery of its own.
+
+        Args:
+            module: its function ``main`` runs there, and gets the channel and requests of the
+                nursery.
+            files: in the place of its first ones.
+        """
+        from multiprocessing import Pipe
+
+        ours, theirs = Pipe()
+        with theirs:
+            socket.send_fds(self.begin(), [b"{}"], [theirs.fileno(), *files])
+        ours.send((sys.path, sys.pycache_prefix, sys.dont_write_bytecode, module))
+        return ours
+
+    def assistant(self) -> Connection:
+        """The channel to a process that :meth:`begin_assistant` started; no other gets it."""
+        if self._assistant is None:
+            self.begin_assistant()
+        assert self._assistant is not None
+        found, self._assistant = self._assistant, None
+        return found
 
     def close(self) -> None:
         """End the process."""

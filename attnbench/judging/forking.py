@@ -1,7 +1,9 @@
 """A script that imports torch once, and forks for each candidate a process in a cell.
 
 No code of a candidate runs here, and nothing of the judge is here. A request is one message with
-three files: the candidate's channel, the shared memory, and the pipe of reports.
+three files: the candidate's channel, the shared memory, and the pipe of reports. An empty one asks
+for another process of the judge. That gets one like this for its own candidates, and only then
+learns from its first file what it is to do.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ import gc
 import importlib
 import json
 import os
+import signal
 import socket
 import sys
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -21,27 +25,48 @@ candidate, cell = map(importlib.import_module, ("candidate", "cell"))
 sys.path.pop()
 
 
-def main() -> None:
-    """Answer requests until the channel, whose number is the argument, closes."""
-    requests = socket.socket(fileno=int(sys.argv[1]))
-    gc.freeze()  # so that collecting in a candidate's process does not look at all of torch
+def serve(requests: socket.socket) -> None:
+    """Answer requests until the channel closes."""
     while True:
-        message, files, _, _ = socket.recv_fds(requests, 1 << 16, 3)
+        message, files, _, _ = socket.recv_fds(requests, 1 << 16, 4)
         if not message:
             return
         # its parent is the judge, as that of the process in the cell, so it must end before
         helper = cell.fork_beside()
+        given = json.loads(message)
         if helper == 0:
             requests.close()
-            given = json.loads(message)
+            if not given:
+                _begin(*files)
             os.environ.update(given["environment"])
             channel, memory, report = files
             cell.enter(given, report, partial(candidate.main, channel, memory))
             os._exit(0)
         for file in files:
             os.close(file)
-        requests.send(str(helper).encode())
+        if given:
+            requests.send(str(helper).encode())
+
+
+def _begin(channel: int, *files: int) -> NoReturn:
+    """Become a process of the judge, whose channel tells what to run, perhaps with other files."""
+    cell.die_with_parent(signal.SIGTERM)
+    requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        for file in (channel, *files):
+            os.close(file)
+        requests.close()
+        serve(theirs)
+        os._exit(0)
+    theirs.close()
+    for place, file in enumerate(files):
+        os.dup2(file, place)
+    told = importlib.import_module("multiprocessing.connection").Connection(channel)
+    sys.path[:], sys.pycache_prefix, sys.dont_write_bytecode, module = told.recv()
+    importlib.import_module(module).main(told, requests)
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    gc.freeze()  # so that collecting in a candidate's process does not look at all of torch
+    serve(socket.socket(fileno=int(sys.argv[1])))

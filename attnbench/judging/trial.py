@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.checking.api import outcomes_of
 from attnbench.checking.outcomes import Outcome
+from attnbench.checking.plan import select_invariants
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.errors import StyleError
 from attnbench.judging.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for, typical_rows
@@ -18,6 +20,7 @@ from attnbench.judging.confined import Confined
 from attnbench.judging.covering import Coverage
 from attnbench.judging.decision import Judgement, RefusedError, Row
 from attnbench.judging.drawn_streams import Deck, keywords_of_case, stream_of
+from attnbench.judging.entry import Limits, Nursery
 from attnbench.judging.fresh_calls import Caller, Tally
 from attnbench.judging.proxy import Proxy, style_of, subject_of
 from attnbench.judging.secret import Secret
@@ -35,31 +38,66 @@ _MOST_S = 30.0
 _KEPT, _BETWEEN, _REPEATED, _WHOLE = 24, 0.18, 0.15, 0.25
 """Shapes that come again; how often one does, with the same values, and is compared as a whole."""
 _REFUSED = 6
+_BESIDE = 12
+"""Shapes of the calls that the assistant makes between invariants."""
 MOST_FAILURES = 5
 """After so many no further invariant runs; 'attnbench check' runs all."""
 
 
-class Trial:
-    """The judging of one candidate."""
+@dataclass(frozen=True)
+class Task:
+    """Who is judged, and by what.
 
-    def __init__(self, court: Court, target: str, place: tuple[str, str], seed: int) -> None:
-        self.court, self.target, self.place, self.seed = court, target, place, seed
+    Args:
+        target, place: its address, and its file or module with its attribute.
+        style, conventions: as of :func:`attnbench.judging.court.judge`.
+        profile, invariants: names of the profile and of the invariants.
+        seed: draws everything.
+        limits: what the candidate may use.
+    """
+
+    target: str
+    place: tuple[str, str]
+    style: str | None
+    conventions: Mapping[str, Any]
+    profile: str
+    invariants: tuple[str, ...]
+    seed: int
+    limits: Limits
+
+
+class Trial:
+    """The judging of one candidate, or the part of it that the assistant does.
+
+    Args:
+        nursery: starts the processes of the candidate.
+        task: who it is, and what to do.
+    """
+
+    def __init__(self, nursery: Nursery, task: Task) -> None:
+        self.nursery, self.task = nursery, task
         self.outcomes: list[Outcome] = []
         self.rows: list[Row] = []
         self.untried: list[str] = []
         self.streams: list[Stream] = []
         self.cell: Confined | None = None
         self.caller: Caller | None = None
-        self.secret = Secret(seed)
+        self.secret = Secret(task.seed)
         self.chance, self.hidden = map(self.secret.chance, ("what is seen", "what is verified"))
+
+    @property
+    def tally(self) -> Tally:
+        """The calls that were made."""
+        return Tally() if self.caller is None else self.caller.tally
 
     def cell_of(self) -> Confined:
         """A new process of the candidate."""
-        file = self.place[0].endswith(".py")
-        paths = (str(Path(self.place[0]).parent if file else Path.cwd()),)
-        callees = [self.place, FUSED_PLACE]
+        place = self.task.place
+        file = place[0].endswith(".py")
+        paths = (str(Path(place[0]).parent if file else Path.cwd()),)
+        callees = [place, FUSED_PLACE]
         again = self.secret.chance("old outputs")
-        cell = Confined(self.court.nursery, callees, self.court.limits, paths, again)
+        cell = Confined(self.nursery, callees, self.task.limits, paths, again)
         try:
             cell.load()
         except BaseException:
@@ -74,42 +112,57 @@ class Trial:
         if self.caller is not None:
             self.caller.close()
 
-    def run(
-        self,
-        style: str | None,
-        conventions: Mapping[str, Any],
-        profile: str,
-        invariants: Sequence[Any],
-    ) -> tuple[str, RefusedError | None]:
-        """Calls, invariants, times; the verdict, and what it was refused for."""
+    def run(self, court: Court) -> tuple[str, RefusedError | None]:
+        """Calls, with the invariants beside them, and times; the verdict, and why it is refused."""
         try:
-            self.cell = self.cell_of()
-            described = self.cell.callees[0]
-            style = style_of(described, style)
-            proxy, subject = self._subject(style, described, conventions)
-            self.caller = Caller(self.cell, self.cell_of, proxy.names, self.hidden)
+            court.assistant.ask(replace(self.task, seed=self.secret.number("invariants")))
+            proxy, subject = self._begin()
+            assert self.caller is not None
             wrong = self._wrong_answer(proxy, subject)
-            self._check(subject, profile, invariants, calls=wrong is None)
-            if self.cell.refused is not None:
-                raise self.cell.refused
+            found = court.assistant.answer()
+            self.outcomes += found.outcomes
+            self.caller.tally += found.tally
+            if found.refused is not None and (wrong is None or found.refused.name != wrong.name):
+                raise found.refused
             if wrong is not None:
                 raise wrong
             if any(o.status not in ("passed", "skipped") for o in self.outcomes):
                 return "failed", None
             self.caller.timing = True
-            for case in self.court.cases:
-                self.rows.append(self._timed(case, proxy))
+            for case in court.cases:
+                self.rows.append(self._timed(court, case, proxy))
             self.caller.timing = False
             self._calls_again(_CALLS_AFTER)
             self.caller.settle()
         except RefusedError as refused:
             return "refused", refused
-        enough = any(o.status == "passed" for o in self.outcomes) and self.caller.tally.right
+        finally:
+            court.assistant.give_up()
+        enough = any(o.status == "passed" for o in self.outcomes) and self.tally.right
         return ("accepted" if enough else "inconclusive"), None
 
-    def _subject(
-        self, style: str, described: Mapping[str, Any], conventions: Mapping[str, Any]
-    ) -> tuple[Proxy, Subject]:
+    def check(self) -> None:
+        """The assistant's part: the invariants, and between them calls of a few shapes.
+
+        Raises:
+            RefusedError: an answer broke a rule, or is wrong.
+        """
+        proxy, subject = self._begin()
+        wrong = self._wrong_answer(proxy, subject, _BESIDE)
+        self._check(subject, calls=wrong is None)
+        assert self.caller is not None
+        if wrong := self.caller.cell.refused or wrong:
+            raise wrong
+
+    def _begin(self) -> tuple[Proxy, Subject]:
+        """Load the candidate."""
+        self.cell = self.cell_of()
+        described = self.cell.callees[0]
+        proxy, subject = self._subject(style_of(described, self.task.style), described)
+        self.caller = Caller(self.cell, self.cell_of, proxy.names, self.hidden)
+        return proxy, subject
+
+    def _subject(self, style: str, described: Mapping[str, Any]) -> tuple[Proxy, Subject]:
         """What the invariants see; a callee that they cannot call ends its own trial only."""
         assert self.cell is not None
         if described.get("class"):
@@ -117,21 +170,23 @@ class Trial:
             raise RefusedError("not_loaded", f"{name} is a class; name a function or a module")
         try:
             proxy = Proxy(self.cell, style, described)
-            return proxy, subject_of(proxy, self.target, conventions)
+            return proxy, subject_of(proxy, self.task.target, self.task.conventions)
         except (StyleError, TypeError) as error:
             raise RefusedError("not_loaded", str(error)) from error
 
-    def _wrong_answer(self, proxy: Proxy, subject: Subject) -> RefusedError | None:
-        """A wrong answer among the first calls, which the invariants may explain."""
+    def _wrong_answer(
+        self, proxy: Proxy, subject: Subject, most: int | None = None
+    ) -> RefusedError | None:
+        """A wrong answer among the first calls, or ``most`` of them; invariants may explain it."""
         try:
-            self._first_calls(proxy, subject)
+            self._first_calls(proxy, subject, most)
         except RefusedError as refused:
             if refused.name != "wrong":
                 raise
             return refused
         return None
 
-    def _first_calls(self, proxy: Proxy, subject: Subject) -> None:
+    def _first_calls(self, proxy: Proxy, subject: Subject, most: int | None) -> None:
         """A call for each pair of levels, some that models make, and others of these shapes.
 
         Many errors before anything was right end it.
@@ -144,7 +199,8 @@ class Trial:
         coverage = Coverage(axes, (FEW.fits, MANY.fits), self.chance)
         again_s, deck = 0.0, Deck(self.chance)
         causal, refused = subject.conventions.causal, 0
-        for row in itertools.chain(coverage.rows(), typical_rows(axes, self.chance)):
+        rows = itertools.chain(coverage.rows(), typical_rows(axes, self.chance))
+        for row in itertools.islice(rows, most):
             stream = stream_of(row, proxy.style, causal, deck, self.secret)
             stream.draw()
             right = self.caller.call(stream, whole=True).raised is None
@@ -170,12 +226,12 @@ class Trial:
                 stream.draw()
             self.caller.call(stream, whole=self.hidden.random() < _WHOLE)
 
-    def _check(self, subject: Any, profile: str, invariants: Sequence[Any], *, calls: bool) -> None:
+    def _check(self, subject: Subject, *, calls: bool) -> None:
         """Run invariants, each followed by a call of the judge's own if there are to be calls."""
         found = outcomes_of(
             subject,
-            [one for one in invariants if "mechanism" in one.kinds],
-            profile=profile,
+            [one for one in select_invariants(self.task.invariants) if "mechanism" in one.kinds],
+            profile=self.task.profile,
             seed=self.secret.number("invariants") % 2**31,
             evidence=False,
             guard=SuiteGuard(()),  # none of the candidate's code runs here
@@ -190,7 +246,7 @@ class Trial:
                 self._calls_again(1)
                 self.caller.settle()
 
-    def _timed(self, bench: BenchCase, proxy: Proxy) -> Row:
+    def _timed(self, court: Court, bench: BenchCase, proxy: Proxy) -> Row:
         case = bench.case.replace(seed=self.chance.getrandbits(31))
         keywords = keywords_of_case(case, proxy.names, proxy.style)
         if bench.kv_heads is not None and keywords is not None:
@@ -201,17 +257,17 @@ class Trial:
         assert self.caller is not None
         return timed(
             self.caller,
-            self.court.honest(),
+            court.honest(),
             Stream(case, keywords, proxy.style, self.secret, bench.kv_heads),
-            budget_s=self.court.budget_s,
+            budget_s=court.budget_s,
             chance=self.chance,
         )
 
     def judgement(self, verdict: str, refused: RefusedError | None, seconds: float) -> Judgement:
         """All that was found."""
-        tally = Tally() if self.caller is None else self.caller.tally
+        tally = self.tally
         return Judgement(
-            self.target,
+            self.task.target,
             verdict,
             refused,
             tuple(self.outcomes),
@@ -223,6 +279,6 @@ class Trial:
             tally.largest,
             () if self.cell is None else tuple(self.cell.held),
             {} if self.cell is None else self.cell.missing,
-            self.seed,
+            self.task.seed,
             seconds,
         )

@@ -5,9 +5,10 @@ import random
 import torch
 
 from attnbench.cases.case import Case
+from attnbench.judging.entry import Limits, Nursery
 from attnbench.judging.secret import Secret
 from attnbench.judging.streams import Stream
-from attnbench.judging.trial import Trial
+from attnbench.judging.trial import Task, Trial
 
 
 def values(stream: Stream) -> list[torch.Tensor]:
@@ -44,5 +45,6 @@ def test_the_state_of_one_generator_tells_no_other() -> None:
 
 
 def test_what_is_verified_is_drawn_apart_from_what_is_seen() -> None:
-    trial = Trial(None, "x", ("x.py", "x"), 7)
+    task = Task("x", ("x.py", "x"), None, {}, "quick", (), 7, Limits())
+    trial = Trial(Nursery(), task)
     assert trial.chance.getstate() != trial.hidden.getstate()
