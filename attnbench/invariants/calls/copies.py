@@ -61,7 +61,20 @@ def copies_agree(subject: Subject, case: Case) -> None:
                 )
         with torch.no_grad():  # the mode in which something may be kept from call to call
             got = subject.output(module.eval(), base.inputs)
-        base.expect(got, f"after {way} output", "the module itself")
+        try:
+            base.expect(got, f"after {way} output", "the module itself")
+        except InvariantViolation:
+            _expect_no_change_by_eval(base)
+            raise
+
+
+def _expect_no_change_by_eval(base: Baseline) -> None:
+    """Raise where ``eval()`` changes a module that is in evaluation mode already, copied or not."""
+    try:
+        base.module.eval()
+        base.repeat("after eval() was called once more, output", "the call before it")
+    except InvariantViolation as violation:
+        raise violation.reworded(str(violation), cause="eval_again") from None
 
 
 def _torch_refuses(error: BaseException) -> bool:

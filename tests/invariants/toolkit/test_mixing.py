@@ -39,8 +39,8 @@ class Layer(nn.Module):
     [
         ("later", "later_tokens_are_invisible", "in sum at test_mixing.py:31: weights = scores"),
         ("beside", "later_tokens_are_invisible", "in sum at test_mixing.py:31: weights = scores"),
-        ("items", "items_are_independent", "at test_mixing.py:33: value"),
-        ("padded", "padded_tokens_are_inert", "at test_mixing.py:33: value"),
+        ("items", "items_are_independent", "in mean at test_mixing.py:33: value"),
+        ("padded", "padded_tokens_are_inert", "in mean at test_mixing.py:33: value"),
     ],
 )
 def test_the_operation_that_mixes_is_named(mistake: str, invariant: str, line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from torch import Tensor, nn
 
 import attnbench
@@ -36,6 +37,28 @@ def test_a_layer_that_cannot_be_copied_fails_the_invariant_on_copies_alone() -> 
     names = ["copies_agree", "half_types_agree"]
     outcomes = attnbench.check(spec, profile="quick", invariants=names).outcomes
     assert {o.invariant for o in outcomes if o.status == "failed"} == {"copies_agree"}
+
+
+class Merging(nn.Linear):
+    """A projection that adds an update to its weight at each ``eval()``, or only at the first."""
+
+    def __init__(self, size: int, *, once: bool) -> None:
+        super().__init__(size, size)
+        self.once, self.merged = once, False
+
+    def train(self, mode: bool = True) -> Merging:
+        if mode is False and not (self.once and self.merged):
+            self.weight.data += 0.5
+            self.merged = True
+        return super().train(mode)
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_weight_that_is_merged_at_each_eval_is_told_so(once: bool) -> None:
+    spec = LayerSpec(name="merging", make=lambda size: Merging(size, once=once))
+    report = attnbench.check(spec, profile="quick", invariants=["copies_agree"])
+    assert report.ok == once
+    assert once or "eval() changes a module that is in evaluation mode already" in str(report)
 
 
 def test_many_parameters_are_listed_by_their_first_and_last() -> None:
