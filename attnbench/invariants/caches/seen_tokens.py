@@ -18,6 +18,7 @@ from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import Program, steps
 from attnbench.invariants.caches.stage import FoundError, Stage, Track
+from attnbench.invariants.toolkit.layer_calls import listed
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.subject.layer import SOURCE, LayerSubject
 
@@ -254,17 +255,3 @@ def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
         return "and even with equal tokens everywhere it is wrong"
     what = "the weights, positions or order of tokens are wrong"
     return f"and with equal tokens everywhere it is right: {what}"
-
-
-def listed(slots: list[int]) -> str:
-    """Numbers in words, with runs as first to last."""
-    runs: list[list[int]] = []
-    for slot in sorted({*slots}):
-        if runs and slot == runs[-1][-1] + 1:
-            runs[-1].append(slot)
-        else:
-            runs.append([slot])
-    parts: list[str] = []
-    for run in runs:
-        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
-from attnbench.invariants.caches.seen_tokens import listed
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, listed
 from attnbench.subject.layer import LayerSubject
 
 _PATH, _MORE = 3, 3

@@ -35,6 +35,20 @@ def layer_cases(subject: Subject, **narrowed: Any) -> CaseStrategy:
     return cases(subject, **{**chosen, **narrowed})
 
 
+def listed(slots: list[int]) -> str:
+    """Numbers in words, with runs as first to last."""
+    runs: list[list[int]] = []
+    for slot in sorted({*slots}):
+        if runs and slot == runs[-1][-1] + 1:
+            runs[-1].append(slot)
+        else:
+            runs.append([slot])
+    parts: list[str] = []
+    for run in runs:
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
 takes_padding = accepts("padding_mask")
 
 

@@ -76,7 +76,7 @@ class _Flow(OperationMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        numbers = frozenset(number for one in given for number in self._numbers(one))
+        numbers = frozenset(number for one in given for number in self.numbers(one))
         result, line = func(*args, **(kwargs or {})), line_of(func)
         if _MAKES.match(line):  # of the sizes alone
             numbers = frozenset()
@@ -91,7 +91,7 @@ class _Flow(OperationMode):
                     self._changed[_memory(one)] = self._made[id(one)]
         return result
 
-    def _numbers(self, one: Tensor) -> Iterator[int]:
+    def numbers(self, one: Tensor) -> Iterator[int]:
         """The result that a tensor is, and the last one that was written to its memory."""
         if id(one) in self._made:
             yield self._made[id(one)]
@@ -115,7 +115,7 @@ class _Flow(OperationMode):
 
     def of(self, output: Tensor) -> set[int]:
         """The numbers of the results that lead to an output."""
-        found, left = set[int](), [*self._numbers(output)]
+        found, left = set[int](), [*self.numbers(output)]
         while left:
             if (number := left.pop()) not in found:
                 found.add(number)
@@ -157,9 +157,11 @@ def parting(
         excused: lines that are known to be right, though only the first call has their results.
         last: the numbers of tokens of the other call, and of those at its end that both have.
     """
-    one, leading = _flow(call, hidden)
-    two, _ = _flow(other, hidden)
+    one, leading, output = _flow(call, hidden)
+    two, _, _ = _flow(other, hidden)
     known = _known(one, [*two, *(_ends(two, *last) if last else ())])
+    if not _is_among(output, [result.values for result in two]):  # all of it may occur there
+        known = [k and not _alike(r.values, output) for k, r in zip(known, one, strict=True)]
     tells = [len(torch.unique(result.values)) >= _FEW for result in one]
     leads = [k and tell for k, tell in zip(known, tells, strict=True)]
     for number in reversed(range(len(one))):
@@ -170,7 +172,9 @@ def parting(
     places = [
         (one[number].line, [one[n].values for n in one[number].sources if one[n].is_live])
         for number in sorted(leading)
-        if not right[number] and all(right[source] for source in one[number].sources)
+        if one[number].line
+        and not right[number]
+        and all(right[source] for source in one[number].sources)
     ]
     return Parting(places, frozenset(apart))
 
@@ -238,11 +242,14 @@ def _occurs(values: Tensor, pool: Tensor) -> bool:
     return bool((near <= _NEAR * values.abs().amax()).all())
 
 
-def _flow(call: Callable[[Tensor], Tensor], hidden: Tensor) -> tuple[list[_Result], set[int]]:
+def _flow(
+    call: Callable[[Tensor], Tensor], hidden: Tensor
+) -> tuple[list[_Result], set[int], Tensor]:
+    """The results of a call, which of them lead to its output, and its numbers, sorted."""
     given = hidden.clone()
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Flow(given) as flow:
         output = call(given)
-    return flow.results, flow.of(output)
+    return flow.results, flow.of(output), output.double().flatten().sort().values
 
 
 def _lines(results: list[_Result]) -> dict[tuple[str, int], list[_Result]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.invariants.toolkit.layer_calls import LayerCase
+from attnbench.invariants.toolkit.layer_calls import LayerCase, listed
 from attnbench.invariants.toolkit.origins import Correction, Key, differ
 from attnbench.subject.layer import LayerSubject
 
@@ -34,21 +34,22 @@ _POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def repair(subject: LayerSubject, expected: Callable[[LayerCase], Tensor]) -> str:
-    """A sentence on a change with which two calls are right; empty if none is known.
+    """Which outputs are wrong, if not all, and a change with which two calls are right, if known.
 
     Args:
         subject: a layer.
         expected: what the output should be, in float64.
     """
-    found = []
+    found, places = [], ""
     for length in (7, 9):
         case = Case((1,), length, length, 16, 16, 16, dtype="float64", seed=length)
         layer = LayerCase(subject, subject.legal(case))
         tried = _Tried(layer, expected(layer))
+        places = tried.places()
         tries = itertools.islice(tried.changes(), _MOST)
         found.append([text for text, is_right in tries if is_right])
     both = [text for text in found[0] if text in found[1]]
-    return f"\n  it is right {both[0]}" if both else ""
+    return places + (f"\n  it is right {both[0]}" if both else "")
 
 
 class _Tried:
@@ -63,7 +64,15 @@ class _Tried:
         self.layer, self.expected = layer, expected
         self.noted = Correction()
         with self.noted:
-            layer.run(layer.hidden)
+            self.output = layer.run(layer.hidden)
+
+    def places(self) -> str:
+        """A sentence on the tokens whose outputs are wrong; empty if all are."""
+        count = self.output.shape[1]
+        wrong = [n for n in range(count) if differ(self.output[:, n], self.expected[:, n])]
+        few = 0 < len(wrong) < count
+        outputs = f"output{'s' * (len(wrong) > 1)} {listed(wrong)} {'are' if wrong[1:] else 'is'}"
+        return f"\n  of {count} tokens, only {outputs} wrong" if few else ""
 
     def changes(self) -> Iterator[tuple[str, bool]]:
         """Yield each change in words, and whether the output is right with it."""

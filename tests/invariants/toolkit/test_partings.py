@@ -74,12 +74,32 @@ class AllExperts(Experts):
         return (every * taken.unsqueeze(-2)).sum(-1)
 
 
+class InChunks(nn.Module):
+    """A projection of four tokens at a time, which may leave out those behind the last four."""
+
+    def __init__(self, size: int, mistake: bool = False) -> None:
+        super().__init__()
+        self.out, self.mistake = nn.Linear(size, size), mistake
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        output = torch.zeros_like(hidden)
+        count = hidden.shape[1] // 4 * 4 if self.mistake else hidden.shape[1]
+        for start in range(0, count, 4):
+            output[:, start : start + 4] = self.out(hidden[:, start : start + 4])
+        return hidden + output
+
+
+class AtOnce(InChunks):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.out(hidden)
+
+
 def spec(make: Any, **fields: Any) -> LayerSpec:
     fields = {"dtypes": ("float64", "float32"), "sizes": lambda size: size // 2 * 2 or 2, **fields}
     return LayerSpec(name="layer", make=make, **fields)
 
 
-HEAD_BY_HEAD, ALL_EXPERTS = spec(HeadByHead), spec(AllExperts)
+HEAD_BY_HEAD, ALL_EXPERTS, AT_ONCE = map(spec, (HeadByHead, AllExperts, AtOnce))
 
 
 @pytest.mark.parametrize(
@@ -87,6 +107,7 @@ HEAD_BY_HEAD, ALL_EXPERTS = spec(HeadByHead), spec(AllExperts)
     [
         (Grouped, "HEAD_BY_HEAD", "split at test_partings.py:25: parts = [p.unflatten"),
         (Experts, "ALL_EXPERTS", "index_put at test_partings.py:63: output[token] = part"),
+        (InChunks, "AT_ONCE", "add at test_partings.py:89: return hidden + output"),
     ],
 )
 def test_a_line_is_named_behind_which_nothing_is_that_of_same_as(
@@ -99,6 +120,8 @@ def test_a_line_is_named_behind_which_nothing_is_that_of_same_as(
         (found,) = attnbench.check(declared, profile="quick", invariants=names).outcomes
         assert found.status == ("failed" if mistake else "passed")
         assert not mistake or f"it parts from layer in {line}" in found.reason
+        few = "of 9 tokens, only output 8 is wrong" in found.reason
+        assert few == (mistake and make is InChunks)
 
 
 class Decaying(nn.Module):
@@ -147,5 +170,5 @@ def test_the_lines_are_named_in_which_two_paths_part(mistake: bool) -> None:
     assert found.status == ("failed" if mistake else "passed")
     if mistake:
         assert "behind a cache forward is wrong, whichever left it" in found.reason
-        line = 'test_partings.py:117: output = output + query @ cache["state"] * faded[:, None]'
+        line = 'test_partings.py:140: output = output + query @ cache["state"] * faded[:, None]'
         assert f"forward parts from steps in bmm at {line}" in found.reason
