@@ -105,10 +105,11 @@ def stages_of(inputs: Inputs) -> Stages:
     ``scale`` s, of either sign, gives the scores s·q·k. ``softcap`` c replaces a score x by
     c·tanh(x / c), before any mask or bias. ``alibi_slopes`` m subtract m·|i + S - L - j| from the
     score of query i and key j. ``window_size`` (b, a) allows the keys i + S - L - b to
-    i + S - L + a. ``sinks`` are the scores of one extra key per head, which has no value. Grouped
-    heads are repeated in place.
+    i + S - L + a. ``sinks`` are the scores of one extra key per head, which has no value.
+    ``k_scale`` and ``v_scale`` multiply key and value. Grouped heads are repeated in place.
     """
-    query, key, value = (t.cpu().double() for t in (inputs.query, inputs.key, inputs.value))
+    inputs = restored(inputs)
+    query, key, value = inputs.query, inputs.key, inputs.value
     if inputs.enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (t.repeat_interleave(groups, dim=-3) for t in (key, value))
@@ -119,6 +120,16 @@ def stages_of(inputs: Inputs) -> Stages:
         scores = inputs.softcap * (scores / inputs.softcap).tanh()
     sinks = None if inputs.sinks is None else inputs.sinks.cpu().double()[..., None, None]
     return Stages(scores, value, allowed, bias, sinks)
+
+
+def restored(inputs: Inputs) -> Inputs:
+    """The same inputs in float64 on the CPU, with stored keys and values times their scales."""
+    query, key, value = (t.cpu().double() for t in (inputs.query, inputs.key, inputs.value))
+    if inputs.k_scale is not None:
+        key = key * inputs.k_scale.cpu().double()
+    if inputs.v_scale is not None:
+        value = value * inputs.v_scale.cpu().double()
+    return inputs.replace(query=query, key=key, value=value, k_scale=None, v_scale=None)
 
 
 def textbook_output(inputs: Inputs) -> Tensor:

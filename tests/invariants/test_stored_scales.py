@@ -9,8 +9,6 @@ from attnbench_zoo.mutants.storage import STORED, Stored
 from torch import Tensor
 
 import attnbench
-from attnbench.invariants.stored_scales import scales_restore_keys_and_values
-from tests.invariant_runs import run
 
 
 class ZeroIsNoScale(Stored):
@@ -33,23 +31,6 @@ def test_a_scale_of_zero_restores_zeros() -> None:
     (outcome,) = found.outcomes
     assert outcome.status == "failed"
     assert "with a scale of 0 by" in outcome.reason
-
-
-class DividesValues(Stored):
-    """The scale of the values divides."""
-
-    def restore(self, stored: Tensor, scale: Tensor | None) -> Tensor:
-        """Keys as they were, and values divided, which come after them."""
-        self.is_value = not getattr(self, "is_value", True)
-        if scale is None or not self.is_value:
-            return super().restore(stored, scale)
-        return super().restore(stored, 1 / scale)
-
-
-def test_which_scale_is_used_otherwise_is_told() -> None:
-    wrong = dataclasses.replace(STORED.spec, name="divides_values", make=DividesValues)
-    outcome = run(wrong, scales_restore_keys_and_values)
-    assert "it is as if v_scale divided" in outcome.reason
 
 
 class OfTheFirstItem(Stored):

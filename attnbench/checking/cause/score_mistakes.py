@@ -1,9 +1,9 @@
-"""Mistakes in the computation on visible keys: scores, softmax, pooling, and heads."""
+"""Mistakes in the computation on visible keys: scores, softmax and pooling."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,12 +109,13 @@ def _merges(call: Call) -> Named:
             ("parts_merged_by_count", counts / counts.sum(0)),
             ("parts_merged_by_maxima", tops.softmax(0)),
         ]
-        for factors in ((u, v) for u in _UNITS for v in _UNITS) if len(parts) == 2 else ():
+        pairs = itertools.islice(itertools.product(_UNITS, repeat=2), 1, None)  # the first is right
+        for factors in pairs if len(parts) == 2 else ():
             scaled = sums * torch.tensor(factors).view(2, *[1] * scores.dim())
             ways.append(("parts_merged_in_another_base", scaled.softmax(0)))
         for name, shares in ways:
-            pairs = zip(shares.nan_to_num(0.0), softmaxes, strict=True)
-            yield name, call.pool(torch.cat([share * part for share, part in pairs], -1))
+            shared = zip(shares.nan_to_num(0.0), softmaxes, strict=True)
+            yield name, call.pool(torch.cat([share * part for share, part in shared], -1))
 
 
 def _rescaling(call: Call) -> Named:
@@ -213,32 +214,6 @@ def _scale(call: Call) -> Named:
         yield name + suffix, textbook_output(call.inputs.replace(scale=other))
 
 
-def _options(call: Call) -> Named:
-    """Options that are forgotten, or read otherwise."""
-    inputs, stages = call.inputs, call.stages
-    if not call.scaled:
-        return
-    others: list[tuple[str, dict[str, Any]]] = [
-        (f"{name}_ignored", {name: None})
-        for name in ("softcap", "sinks", "alibi_slopes", "window_size")
-        if getattr(inputs, name) is not None
-    ]
-    if inputs.alibi_slopes is not None:
-        others.append(("alibi_slopes_added", {"alibi_slopes": -inputs.alibi_slopes}))
-    for step in (-1, 1) if inputs.window_size else ():
-        for side in (0, 1):
-            edges = list(inputs.window_size or ())
-            edges[side] += step
-            if min(edges) >= 0:
-                others.append(("window_size_one_off", {"window_size": tuple(edges)}))
-    for name, given in others:
-        yield name, textbook_output(inputs.replace(**given))
-    if inputs.softcap is not None:
-        scores = stages.scores.masked_fill(~stages.allowed, -inputs.softcap)
-        every = torch.ones_like(stages.allowed)
-        yield "softcap_after_the_mask", stages.replace(scores=scores, allowed=every).output
-
-
 def _values(call: Call) -> Named:
     value, weights = call.stages.value, call.stages.weights
     if call.scaled and call.inputs.key.shape == value.shape:  # for groups, the values are expanded
@@ -269,20 +244,7 @@ def _features(call: Call) -> Named:
             yield f"features_lost_{block}", textbook_output(call.inputs.replace(query=kept))
 
 
-def _groups(call: Call) -> Named:
-    inputs = call.inputs
-    if not inputs.enable_gqa or not call.scaled:
-        return
-    count, key_heads = inputs.query.shape[-3], inputs.key.shape[-3]
-    orders = {"tiled": torch.arange(count) % key_heads, "of_the_first": torch.zeros(count).long()}
-    for name, order in orders.items():
-        key, value = (t.index_select(-3, order) for t in (inputs.key, inputs.value))
-        expanded = inputs.replace(key=key, value=value, enable_gqa=False)
-        yield f"groups_{name}", textbook_output(expanded)
-
-
 TOPICS: tuple[Topic, ...] = (
-    _options,
     _keys,
     _axes,
     _softmax,
@@ -294,5 +256,4 @@ TOPICS: tuple[Topic, ...] = (
     _scale,
     _values,
     _features,
-    _groups,
 )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.cause import mask_mistakes, score_mistakes
+from attnbench.checking.cause import mask_mistakes, option_mistakes, score_mistakes
 from attnbench.checking.cause.likely_cause import cause_of_mistake
 from attnbench.checking.cause.own_answers import own_mistake
 from attnbench.checking.cause.textbook_call import Call, Named
@@ -173,7 +173,7 @@ def mistaken(call: Call) -> Named:
     """
     visible = call.stages.allowed.any(-2).unsqueeze(-1)
     for variant in (call,) if bool(visible.all()) else (call, call.silence(visible)):
-        for topic in (*mask_mistakes.TOPICS, *score_mistakes.TOPICS):
+        for topic in (*option_mistakes.TOPICS, *mask_mistakes.TOPICS, *score_mistakes.TOPICS):
             for name, output in topic(variant):
                 yield name, call.compared(output)
 
