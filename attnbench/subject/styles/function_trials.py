@@ -37,6 +37,12 @@ def sampled(
     return None
 
 
+def _output(make: Maker, **given: Any) -> Any:
+    """The output of such a call without what comes with it; ``None`` if it gives none."""
+    found = sampled(make, **given)
+    return None if found is None else output_and_more(found)[0]
+
+
 def _in_dtype(value: Any, dtype: torch.dtype) -> Any:
     is_floating = isinstance(value, Tensor) and value.is_floating_point()
     return value.to(dtype) if is_floating else value
@@ -93,8 +99,7 @@ def is_causal_square(make: Maker) -> bool:
     key = torch.linspace(-1.0, 1.0, 40).reshape(1, 2, 5, 4)
     other = torch.cat([key[..., :2, :], -2 * key[..., 2:, :]], -2)
     calls = ((key[..., :3, :], key), (key, key), (key, other))
-    found = [sampled(make, query=query, key=keys) for query, keys in calls]
-    few, one, two = (None if f is None else output_and_more(f)[0] for f in found)
+    few, one, two = (_output(make, query=query, key=keys) for query, keys in calls)
     if one is None or two is None or not one.shape == two.shape == key.shape:
         return False
     if few is not None and few.shape == (1, 2, 3, 4):
@@ -112,8 +117,8 @@ def takes_boolean_only(make: Maker) -> bool:
     """
     key = torch.linspace(0.0, 1.0, 40).reshape(1, 2, 5, 4)
     mask, query, shown = torch.eye(1, 5).expand(3, 5), key[..., :3, :], key[..., [0, 0, 0], :]
-    boolean = sampled(make, query=query, key=key, attn_mask=mask.bool())
-    floating = sampled(make, query=query, key=key, attn_mask=mask)
+    boolean = _output(make, query=query, key=key, attn_mask=mask.bool())
+    floating = _output(make, query=query, key=key, attn_mask=mask)
     if sampled(make, query=query.clone(), key=key, grad=True, attn_mask=mask) is None:
         return boolean is not None
     if boolean is None or floating is None or not boolean.shape == floating.shape == shown.shape:
@@ -126,7 +131,7 @@ def lets_nan_through(make: Maker) -> bool:
     key = torch.linspace(0.0, 1.0, 40).reshape(1, 2, 5, 4)
     key[..., 1:, :] = torch.nan
     shown = torch.eye(1, 5, dtype=torch.bool).expand(3, 5)
-    found = sampled(make, query=torch.ones(1, 2, 3, 4), key=key, attn_mask=shown)
+    found = _output(make, query=torch.ones(1, 2, 3, 4), key=key, attn_mask=shown)
     return isinstance(found, Tensor) and bool(found.isnan().any())
 
 

@@ -198,6 +198,23 @@ def with_log_sum(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return (scores.softmax(-1) @ v.transpose(1, 2)).transpose(1, 2), scores.logsumexp(-1).mT
 
 
+def masked_with_log_sum(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    if attn_mask is not None:
+        given = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if given else scores + attn_mask
+    return scores.softmax(-1) @ value, scores.logsumexp(-1)
+
+
+def test_masks_are_tried_on_the_output_of_a_function_that_returns_more() -> None:
+    spec = adapters.sdpa(masked_with_log_sum)
+    assert spec.returns == ("output", "lse")
+    (subject,) = resolve(spec)
+    assert {*subject.conventions.masks} >= {"boolean", "floating"}
+
+
 def with_entropy(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     weights = blhd(q, k).softmax(-1)
     return (weights @ v.transpose(1, 2)).transpose(1, 2), -(weights.log() * weights).sum(-1)
