@@ -42,7 +42,8 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
         Empty unless calls of two lengths show the same; with the only outputs that are reached.
     """
     calls = [_Mixing(subject, what, masked, *sizes) for sizes in _SIZES]
-    first, other = (each.origin() for each in calls)
+    longer = _more_tokens(calls[0], calls[1])
+    first, other = (each.origin(longer) for each in calls)
     return calls[0].reached() + (f"\n  first {first}" if first and first == other else "")
 
 
@@ -52,6 +53,20 @@ def raise_mixing(
     """Raise a violation, if there is one, with the operation in which others reach an output."""
     if violation is not None:
         raise violation.reworded(f"{violation}{first_mixing(layer.subject, what, masked)}")
+
+
+def _more_tokens(one: _Mixing, other: _Mixing) -> frozenset[int]:
+    """How much longer axes of tokens are than the sequence, as with tokens of a memory in front."""
+    if one.axis == 0:
+        return frozenset()
+    pairs = [
+        (a, b)
+        for key, result in one.noted.results.items()
+        if key in other.noted.results
+        for a, b in zip(result.shape, other.noted.results[key].shape, strict=False)
+    ]
+    more = {a - one.size for a, b in pairs if b - a == other.size - one.size}
+    return frozenset(n for n in more if n > 0 and one.is_before(n))
 
 
 class _Mixing:
@@ -83,15 +98,31 @@ class _Mixing:
         if what in ("padding", "number"):
             own = None if mask is None else mask[:, :kept]
             self.calls = ((hidden[:, :kept], own), (hidden, mask))
+        self.longer = frozenset[int]()
         self.noted = Correction()
-        self.expected, self.got = self._called(0, self.noted), self._called(1, Correction())
+        self.others = Correction()
+        self.expected, self.got = self._called(0, self.noted), self._called(1, self.others)
 
     def part(self, tensor: Tensor, axes: tuple[int, ...] | None = None) -> Tensor:
         """What a tensor holds for what is kept, along the axes of that number."""
         for axis in (self.axis,) if axes is None else axes:
-            if tensor.shape[axis] == self.size:
-                tensor = tensor.narrow(axis, self.start, self.kept)
+            if self.is_of_tokens(tensor.shape[axis]):
+                count = self.kept + tensor.shape[axis] - self.size
+                tensor = tensor.narrow(axis, self.start, count)
         return tensor
+
+    def is_of_tokens(self, count: int) -> bool:
+        """Whether an axis of that size is of items, or of tokens and what is before them."""
+        return count == self.size or count - self.size in self.longer
+
+    def is_before(self, more: int) -> bool:
+        """Whether the first result with so many more tokens has them before those that are kept."""
+        for key, result in self.noted.results.items():
+            if self.size + more in result.shape and key in self.others.results:
+                axis, other = result.shape.index(self.size + more), self.others.results[key]
+                one, two = (t.narrow(axis, 0, self.kept + more) for t in (result, other))
+                return not differ(one, two)
+        return False
 
     def reached(self) -> str:
         """The outputs that are reached, if they are some of those of the kept tokens."""
@@ -102,8 +133,9 @@ class _Mixing:
         whole = f"of outputs 0 to {self.kept - 1} in front of other tokens"
         return f"\n  {whole}, only {few} changes" if few else ""
 
-    def origin(self) -> str:
+    def origin(self, longer: frozenset[int]) -> str:
         """Where others reach what is kept; empty if that cannot be told."""
+        self.longer = longer
         mended = Correction(self._right)
         if differ(self._called(1, mended), self.expected):
             return ""
@@ -141,8 +173,8 @@ class _Mixing:
 
     def _put(self, source: Tensor, target: Tensor) -> Tensor | None:
         """A tensor with what another holds for what is kept."""
-        axes = tuple(n for n, count in enumerate(target.shape) if count == self.size)
-        axes += tuple(n for n, count in enumerate(source.shape) if count == self.size)
+        axes = tuple(n for n, count in enumerate(target.shape) if self.is_of_tokens(count))
+        axes += tuple(n for n, count in enumerate(source.shape) if self.is_of_tokens(count))
         if self.folded and not axes and target.shape[:1] == source.shape[:1] == (self.folded,):
             sizes = (self.size, self.folded // self.size)
             read = [

@@ -146,3 +146,36 @@ def test_the_operation_that_counts_padding_is_named() -> None:
     names = ["padded_item_equals_item_alone"]
     (found,) = attnbench.check(spec, profile="quick", invariants=names).outcomes
     assert "test_mixing.py:139: mean = total / hidden.new_full" in found.reason
+
+
+class Remembering(nn.Module):
+    """Attention to memories in front of the tokens; its mask may take these to be behind them."""
+
+    def __init__(self, size: int, *, is_right: bool) -> None:
+        super().__init__()
+        self.qkv, self.is_right = nn.Linear(size, 3 * size), is_right
+        self.memories = nn.Parameter(torch.randn(2, size))
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        both = torch.cat([self.memories.expand(len(hidden), -1, -1), hidden], 1)
+        query, key, value = self.qkv(both).chunk(3, -1)
+        scores = query[:, 2:] @ key.mT
+        if padding_mask is not None:
+            real = padding_mask.new_ones(len(hidden), 2)
+            parts = [real, padding_mask] if self.is_right else [padding_mask, real]
+            scores = scores.masked_fill(~torch.cat(parts, 1)[:, None], -1e9)
+        return scores.softmax(-1) @ value
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_scores_of_padding_behind_memories_are_not_what_is_named(is_right: bool) -> None:
+    spec = LayerSpec(
+        name="remembering",
+        make=lambda size: Remembering(size, is_right=is_right),
+        accepts=("padding_mask",),
+        dtypes=("float64", "float32"),
+    )
+    names = ["padded_tokens_are_inert"]
+    (found,) = attnbench.check(spec, profile="quick", invariants=names).outcomes
+    assert found.status == ("passed" if is_right else "failed")
+    assert is_right or "first in softmax at test_mixing.py" in found.reason
