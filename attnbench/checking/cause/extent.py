@@ -69,11 +69,16 @@ def _by_size(case: Case, fails: _Fails) -> str:
         if any(at(number) is not False for number in below):
             continue
         found = {at(number) for number in above}
-        if found == {False} and at(2 * size):
-            return f"where the number of {what} is a multiple of {size}"
+        if found == {False}:
+            parts = {at(size + size // part) for part in (2, 3, 4)}  # as of a smaller number
+            is_multiple = parts == {False} and at(2 * size) and at(3 * size)
+            multiple = f"where the number of {what} is a multiple of {size}"
+            return multiple if is_multiple else f"with {size} {what}, and not {size - 1}"
         if found == {True}:
             block = size - 1
-            is_whole = block > _LEAST // 2 and at(2 * block) is False and at(2 * block + 1)
-            beside = f" and no multiple of {block}" if is_whole else ""
-            return f"where there are more than {block} {what}{beside}"
+            ends = [at(2 * block), at(2 * block + 1), at(block + block // 2)]
+            if block > _LEAST // 2 and ends == [False, True, True]:
+                return f"where there are more than {block} {what} and no multiple of {block}"
+            if all(ends):
+                return f"where there are more than {block} {what}"
     return ""

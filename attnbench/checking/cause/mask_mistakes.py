@@ -35,6 +35,8 @@ def _masks(call: Call) -> Named:
         yield "bias_scaled", call.mask_by(attn_mask=mask * scale)
         for left in (mask >= 0, mask == 0, mask != 0):
             yield "bias_read_as_boolean", call.mask_by(attn_mask=left)
+        for narrow in (torch.bfloat16, torch.float16):
+            yield "bias_rounded", call.mask_by(attn_mask=mask.to(narrow).to(mask.dtype))
         yield "bias_clipped", call.mask_by(attn_mask=mask.clamp_min(-5.0))
         if hidden.any():
             yield "bias_hides_nothing", call.mask_by(attn_mask=mask.masked_fill(hidden, 0.0))

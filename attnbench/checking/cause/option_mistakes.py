@@ -29,7 +29,7 @@ def _windows(call: Call) -> Named:
     corner = torch.arange(kv_len) - torch.arange(q_len)[:, None]
     ahead = corner - (kv_len - q_len)
 
-    def seen(least: int, most: int, ahead: Tensor = ahead) -> Tensor:
+    def seen(least: int, most: int) -> Tensor:
         inside = ahead >= -least if least >= 0 else torch.ones_like(ahead, dtype=torch.bool)
         return call.allow(open_keys & inside & ((ahead <= most) | (most < 0)))
 
@@ -46,7 +46,10 @@ def _windows(call: Call) -> Named:
     yield "window_size_exchanged", seen(after, before)
     yield "window_size_lost_behind", seen(-1, after)
     yield "window_size_lost_ahead", seen(before, -1)
-    yield "window_size_from_the_top_left", seen(before, after, corner)
+    for one, other in ((corner, corner), (corner, ahead), (ahead, corner)):  # both edges, or one
+        inside = (one >= -before) | (before < 0)
+        inside &= (other <= after) | (after < 0)
+        yield "window_size_from_the_top_left", call.allow(open_keys & inside)
 
 
 def _raw(call: Call) -> tuple[Tensor, float]:

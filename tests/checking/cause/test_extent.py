@@ -42,6 +42,11 @@ def is_wrong_where(holds: Callable[[Tensor, Tensor], bool]) -> Callable[..., Ten
             "where there are more than 32 keys and no multiple of 32",
         ),
         (
+            lambda q, k: k.shape[-2] > 6 and k.shape[-2] % 6 == 0,
+            Case((), 1, 12),
+            "with 12 keys, and not 11",
+        ),
+        (
             lambda q, k: k.shape[-2] % 16 == 0,
             Case((), 1, 16),
             "where the number of keys is a multiple of 16",
