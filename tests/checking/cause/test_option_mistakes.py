@@ -173,6 +173,17 @@ def test_a_window_that_lies_elsewhere_is_named(
     assert named(given, attend(*plain, seen=seen)) == {mistake}
 
 
+@pytest.mark.parametrize(("behind", "ahead_too"), [(3, 0), (0, 3)])
+def test_a_window_of_which_one_edge_is_counted_from_the_top_left_is_named(
+    behind: int, ahead_too: int
+) -> None:
+    given = drawn(2, 3).replace(window_size=(2, 1))
+    far = ahead(given.query, given.key)
+    seen = (far + behind >= -2) & (far + ahead_too <= 1)
+    output = attend(given.query, given.key, given.value, seen=seen)
+    assert named(given, output) == {"window_size_from_the_top_left"}
+
+
 def test_a_limit_of_minus_one_that_is_counted_is_named() -> None:
     given = drawn(2, 3).replace(window_size=(3, -1))
     far = ahead(given.query, given.key)
