@@ -16,6 +16,10 @@ HEAVY = 4
 """The weight from which a gap is shown in bold: a usual bug passes."""
 
 _NO_REFERENCE = "no reference: a wrong but self-consistent formula would pass"
+_NO_BOOLEAN = (
+    "no boolean mask was tried",
+    "the convention masks=boolean+floating, if it takes any",
+)
 _DECODES = "padded_rows_decode_as_alone"
 _TURNED = "the grid was not transposed: rows may be taken for columns"
 
@@ -68,6 +72,7 @@ def _of_call(subject: Subject) -> _Entries:
     return [
         (alone, 3, _NO_REFERENCE, remedy),
         (not masks, 2, "no mask was tried", "the convention masks, if it takes any"),
+        ("floating" in masks and "boolean" not in masks, 1, *_NO_BOOLEAN),
         (bool(finite), 1, unpoisoned, "the convention hidden_slots=any"),
         (not weights, 1, "its weights were not looked at, only the output", own),
     ]

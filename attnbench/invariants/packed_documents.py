@@ -24,6 +24,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import agree_within, fails, holds
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.documents import HUGE, OPTIONS, Documents
+from attnbench.invariants.toolkit.pages import Pages
 from attnbench.subject.subject import Subject
 
 _PAGES = (
@@ -191,80 +192,34 @@ def _over_all_pages(subject: Subject, case: Case) -> None:
     with torch.no_grad():
         expected = torch.stack([documents.separate(part) for part in parts])
         for size, mixed, pages in _PAGES:
-            got = _over_pages(documents, parts, lengths, size, mixed=mixed)
+            rows = Pages(documents, parts, size, mixed=mixed)
+            got = rows.output()
             what = f"over pages {pages}, of rows of {lengths} tokens{documents.beside}: output"
             try:
                 agree_within(got, expected, documents.allowed(expected), what, "each row by itself")
             except InvariantViolation as violation:
                 if not mixed and bool((got.abs() >= HUGE[case.dtype] / 2).any()):
                     raise violation.reworded(str(violation), cause="unwritten_read") from None
-                if fails(_each_alone, documents, parts, lengths, expected):
+                if told := rows.slots_read(got, expected):
+                    text = f"{violation}\n  {told}"
+                    raise violation.reworded(text, cause="slots_counted") from None
+                if fails(_each_alone, documents, parts, expected):
                     raise
                 text = f"{violation}; in a call of its own each row is right"
                 raise violation.reworded(text) from None
         if subject.conventions.hidden_slots == "any":
-            got = _over_pages(documents, parts, lengths, 4, mixed=True, unwritten=math.nan)
+            got = Pages(documents, parts, 4, mixed=True, unwritten=math.nan).output()
             if not bool(got.isfinite().all()):
                 raise InvariantViolation(
                     f"over pages {_UNWRITTEN}, output is not finite, but should be that of each "
                     "row by itself: declare the convention hidden_slots=finite if this is meant",
                     cause="poison",
                 )
-        _each_alone(documents, parts, lengths, expected)
+        _each_alone(documents, parts, expected)
 
 
-def _each_alone(
-    documents: Documents,
-    parts: Sequence[Sequence[Tensor]],
-    lengths: Sequence[int],
-    expected: Tensor,
-) -> None:
+def _each_alone(documents: Documents, parts: Sequence[Sequence[Tensor]], expected: Tensor) -> None:
     for row, part in enumerate(parts):
-        got = _over_pages(documents, [part], lengths[row : row + 1], 4, mixed=True)
+        got = Pages(documents, [part], 4, mixed=True).output()
         what = f"over pages, of row {row} alone: output"
         agree_within(got[0], expected[row], documents.allowed(expected), what, "without pages")
-
-
-def _over_pages(
-    documents: Documents,
-    parts: Sequence[Sequence[Tensor]],
-    lengths: Sequence[int],
-    size: int,
-    *,
-    mixed: bool,
-    unwritten: float = 1.0,
-) -> Tensor:
-    """The output over pages of some size; what is not written is large, times a factor."""
-    counts = [-(-length // size) for length in lengths]
-    total = sum(counts) + (3 if mixed else 0)
-    order = torch.arange(total)
-    if mixed:
-        order = torch.randperm(total, generator=documents.generator)
-    table = torch.zeros(len(parts), max(counts) + mixed, dtype=torch.int32)
-    caches = [
-        documents.drawn(total * size, part.shape[-1], documents.kv_heads).sign()
-        * (HUGE[documents.case.dtype] * unwritten)
-        for part in parts[0][1:]
-    ]
-    caches = [cache.reshape(total, size, *cache.shape[1:]) for cache in caches]
-    first = 0
-    for row, (part, count) in enumerate(zip(parts, counts, strict=True)):
-        pages = order[first : first + count]
-        table[row, :count] = pages
-        for cache, tokens in zip(caches, part[1:], strict=True):
-            for place, start in enumerate(range(0, len(tokens), size)):
-                chunk = tokens[start : start + size]
-                cache[pages[place], : len(chunk)] = chunk
-        first += count
-    held = torch.tensor(lengths, dtype=torch.int32)
-    query = torch.stack([part[0] for part in parts])
-    device = documents.case.device
-    output: Tensor = documents.call(
-        query,
-        *caches,
-        held.to(device),
-        table.to(device),
-        causal=documents.causal,
-        **documents.options,
-    )
-    return output

@@ -186,7 +186,7 @@ def literal_of(text: str) -> Any:
 
 
 def parse_convention(text: str) -> tuple[str, Any]:
-    """Read ``KEY=VALUE``: a Python literal or a word; ``masks`` takes words joined by ``+``.
+    """Read ``KEY=VALUE``: a literal or a word; ``masks`` takes several, joined by ``+`` or ``,``.
 
     Raises:
         SpecError: there is no ``=``, or the key or its value is unknown.
@@ -196,7 +196,8 @@ def parse_convention(text: str) -> tuple[str, Any]:
         raise SpecError(f"--convention {text}: write KEY=VALUE, such as empty_rows=nan.")
     value = literal_of(literal)
     if key == "masks" and isinstance(value, str):
-        value = tuple(word for word in literal.split("+") if word not in ("", "none"))
+        words = literal.replace(",", "+").split("+")
+        value = tuple(word for word in words if word not in ("", "none"))
     return key, _check_value("--convention", key, value, _KEYS)
 
 

@@ -158,3 +158,11 @@ def test_the_reprs_of_a_subject_and_a_check_are_short() -> None:
     (subject,) = resolve(ScoringSpec(name="mine", make=lambda q, k: Dot(), equal_sizes=True))
     assert repr(subject) == "<scoring mine>"
     assert repr(Check(select_invariants(["layouts_agree"])[0])) == "<check layouts_agree>"
+
+
+@pytest.mark.parametrize(
+    ("masks", "told"), [(("floating",), True), (("boolean", "floating"), False)]
+)
+def test_boolean_masks_that_were_not_tried_are_a_gap(masks: tuple[str, ...], told: bool) -> None:
+    spec = MechanismSpec(name="own", make=lambda *_: Pooled(), conventions={"masks": masks})
+    assert ("no boolean mask was tried" in gaps(spec)) is told

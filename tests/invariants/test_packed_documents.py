@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -112,6 +113,34 @@ def test_slots_beyond_the_end_of_a_row_that_are_read_are_the_cause() -> None:
     (outcome,) = report.outcomes
     assert outcome.failure is not None
     assert outcome.failure.cause == "unwritten_read"
+
+
+def one_page_too_few(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cache_seqlens: Tensor,
+    block_table: Tensor,
+    causal: bool = False,
+) -> Tensor:
+    """A last page that is full is not read, unless it is the only one."""
+    size = k_cache.shape[1]
+    held = (cache_seqlens - 1) // size * size
+    full = (cache_seqlens % size == 0) & (held > 0)
+    held = torch.where(full, held, cache_seqlens)
+    return gathered_pages(
+        q, k_cache, v_cache, cache_seqlens=held, block_table=block_table, causal=causal
+    )
+
+
+def test_how_many_slots_of_its_pages_a_row_reads_is_told() -> None:
+    report = attnbench.check(paged(one_page_too_few), profile="quick", invariants=PAGES)
+    (outcome,) = report.outcomes
+    assert outcome.failure is not None
+    assert outcome.failure.cause == "slots_counted"
+    found = re.search(r"of (\d+) tokens, reads (\d+) slots of its pages", outcome.reason)
+    assert found is not None
+    assert int(found[2]) < int(found[1])
 
 
 @pytest.mark.parametrize("slots", ["finite", "any"])
