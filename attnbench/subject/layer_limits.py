@@ -44,7 +44,9 @@ def limits_in_words(subject: LayerSubject) -> str:
     )
     scaled = subject.conventions.positions != "relative" and change_by_length(subject) == "scale"
     idle = unused_parameters(subject)
-    unused = f"{either(idle or [''])}: no output depends on it; is it made and then not used?"
+    unused = (
+        f"{either(idle or [''])} has no gradient from any output: is it used, and not detached?"
+    )
     lines = [t for holds, t in ((most_of, most), (scaled, followed), (idle, unused)) if holds]
     return "\n".join(f"Not looked at, {subject.name}: {text}" for text in lines)
 

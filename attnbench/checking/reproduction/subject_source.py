@@ -28,6 +28,10 @@ class Source:
     text: str
 
 
+_UNNAMED = "code"
+"""A module in a script, where the name of its file is no name of Python's, as ``01_dot``."""
+
+
 def source_of(spec: Spec, field: str) -> Source:
     """The source text of a function in a spec.
 
@@ -47,17 +51,18 @@ def source_of(spec: Spec, field: str) -> Source:
         raise Unwritable(f"{field} of {spec.name} comes from no module")
     if module.__name__ == "__main__":
         return _full_source(function)
-    path, import_name = _imports(module), _importable_name(module)
+    imports, module_name = _imported(module)
     name = getattr(function, "__qualname__", "")
     if name.isidentifier() and getattr(module, name, None) is function:
-        return Source((*path, f"from {import_name} import {name}"), name)
-    imports = (*path, f"import {import_name}")
+        if module_name == _UNNAMED:
+            return Source(imports, f"{module_name}.{name}")
+        return Source((*_imports(module), f"from {module_name} import {name}"), name)
     for text, other in _specs(module):
         member: Any = other
         for part in field.split("."):
             member = getattr(member, part, None)
         if other is spec or getattr(member, "__wrapped__", member) is function:
-            return Source(imports, f"{text.replace('@', import_name)}.{field}")
+            return Source(imports, f"{text.replace('@', module_name)}.{field}")
     return _full_source(function)
 
 
@@ -67,9 +72,18 @@ def _adapted(spec: AdaptedSpec) -> Source | None:
     module = sys.modules.get(getattr(spec.callee, "__module__", ""))
     if module is None or getattr(module, name, None) is not spec.callee:
         return None
-    lines = (f"import {_importable_name(module)}", f"from attnbench.adapters import {spec.style}")
-    text = f"{spec.style}({_importable_name(module)}.{name}).make"
-    return Source((*_imports(module), *lines), text)
+    imports, module_name = _imported(module)
+    text = f"{spec.style}({module_name}.{name}).make"
+    return Source((*imports, f"from attnbench.adapters import {spec.style}"), text)
+
+
+def _imported(module: ModuleType) -> tuple[tuple[str, ...], str]:
+    """The lines that import a module, and its name in the script."""
+    name = _importable_name(module)
+    if all(part.isidentifier() for part in name.split(".")):
+        return (*_imports(module), f"import {name}"), name
+    line = f"{_UNNAMED} = importlib.import_module({name!r})"
+    return (*_imports(module), "import importlib", line), _UNNAMED
 
 
 def _imports(module: ModuleType) -> tuple[str, ...]:
