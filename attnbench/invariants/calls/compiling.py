@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import re
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ from attnbench.invariants.toolkit.derivations import benign, leaves_of
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
+
+_GUARD, _SIZED = "GuardOnDataDependentSymNode", re.compile(r"Size-like symbols: (?!none)")
 
 _HEADS = Case((2, 3), 4, 6, 8, 6, 5, mask="boolean")
 _CASES = (
@@ -101,8 +104,10 @@ def in_one_sentence(what: str, *, may_raise: bool = False) -> Iterator[None]:
         raise
     except Exception as error:
         text = f"{what} raised {headline(error)}"
-        # a loud refusal harms nobody, and a size that follows values has no fake tensor
-        dynamic = type(error).__name__ == "DynamicOutputShapeException"
+        # a loud refusal harms nobody; a size that follows values has no fake tensor, and no branch
+        # on it can be exported
+        name, sized = type(error).__name__, _SIZED.search(str(error))
+        dynamic = name == "DynamicOutputShapeException" or (name == _GUARD and sized)
         if may_raise or dynamic or any(words in str(error) for words in _UNSUPPORTED):
             raise RefusalError(text) from None
         raise InvariantViolation(
