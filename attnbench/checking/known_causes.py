@@ -23,6 +23,11 @@ def mistake_of(explained: str) -> str:
     return re.sub(r"_\d+$", "", explained)
 
 
+def cause_of_mistake(explained: str) -> str:
+    """The name of the cause that a mistake has, with or without the number of its variant."""
+    return str(known_causes()["mistakes"][mistake_of(explained)])
+
+
 def cause_in_words(cause: str, mistakes: Iterable[str] = ()) -> str:
     """A cause in words; the cause that another plugin's invariant names is its own description.
 

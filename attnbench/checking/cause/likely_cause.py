@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnbench.cases.case import Case
-from attnbench.checking.known_causes import known_causes, mistake_of
+from attnbench.checking.known_causes import cause_of_mistake, known_causes, mistake_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 
 _NAMING_SHARE = 0.3
@@ -77,11 +77,6 @@ _PARTS = ("specific", "general", "late")
 
 def _general() -> dict[str, str | None]:
     return dict(known_causes()["general"])
-
-
-def cause_of_mistake(explained: str) -> str:
-    """The name of the cause that a mistake has, with or without the number of its variant."""
-    return str(known_causes()["mistakes"][mistake_of(explained)])
 
 
 def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:

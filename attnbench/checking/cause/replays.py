@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause.likely_cause import (
-    cause_of_mistake,
     fails_narrow,
     shown_by,
 )
@@ -26,7 +25,7 @@ from attnbench.checking.cause.witnesses import (
     redrawn,
     reproduces,
 )
-from attnbench.checking.known_causes import mistake_of
+from attnbench.checking.known_causes import cause_of_mistake, mistake_of
 from attnbench.checking.outcomes import COMPILING, Failure
 from attnbench.oracle.textbook import is_textbook
 from attnbench.specs import Invariant

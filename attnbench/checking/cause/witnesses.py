@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause import mask_mistakes, option_mistakes, score_mistakes
-from attnbench.checking.cause.likely_cause import cause_of_mistake
 from attnbench.checking.cause.own_answers import own_mistake
 from attnbench.checking.cause.textbook_call import Call, Named
-from attnbench.checking.known_causes import mistake_of
+from attnbench.checking.known_causes import cause_of_mistake, mistake_of
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.subject.styles.sdpa_and_flash import other_layout
