@@ -188,6 +188,19 @@ def test_no_process_gives_a_number_after_one_that_refused(
     assert suite.track_time(first, "cpu") == 3.0
 
 
+def test_the_servers_of_several_rounds_belong_to_one_run_of_asv() -> None:
+    told = (
+        "import os; from attnbench.benchmark.asv_results import _run\n"
+        "child = os.fork()\n"
+        "if child == 0: print(_run(), end='', flush=True); os._exit(0)\n"
+        "os.waitpid(child, 0)"
+    )
+    command = [sys.executable, "-c", told, "run_server"]
+    runs = {subprocess.check_output(command, text=True) for _ in range(2)}
+    assert len(runs) == 1
+    assert runs.pop().startswith(f"{os.getpid()} ")
+
+
 def test_a_subject_that_this_commit_lacks_is_skipped_and_other_names_are_unknown(
     tmp_path: Path,
 ) -> None:

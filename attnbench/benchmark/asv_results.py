@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 LOADS = "asv-load.jsonl"
 
 
@@ -62,9 +64,12 @@ class ExpectedBenchmarks:
         if file is None or not file.is_file():
             return None
         place = {**self._place(name, case, device), "run": _run()}
-        with file.open() as lines:
-            told = [json.loads(line) for line in lines if '"refused": ' in line]
-        return next((one["refused"] for one in told if place.items() <= one.items()), None)
+        for line in file.read_text("utf-8").splitlines():
+            with contextlib.suppress(ValueError):  # a line whose process was ended
+                one = json.loads(line) if '"refused": ' in line else {}
+                if place.items() <= one.items():
+                    return str(one["refused"])
+        return None
 
     def _loads(self) -> Path | None:
         folder = _results(self._file)
@@ -77,12 +82,11 @@ class ExpectedBenchmarks:
 
 
 def _run() -> str:
-    """This run of asv: the process that starts all others, and when that began, on Linux."""
-    parent = os.getppid()
-    with contextlib.suppress(OSError):
-        told = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()
-        return f"{parent} {told[19]}"
-    return str(parent)
+    """This run of asv: the process that starts all others, and when it began."""
+    parent = psutil.Process().parent()
+    while parent is not None and "run_server" in parent.cmdline():  # asv has one for each round
+        parent = parent.parent()
+    return "" if parent is None else f"{parent.pid} {parent.create_time()}"
 
 
 def _results(file: str | None) -> Path | None:

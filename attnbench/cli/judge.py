@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.cli import options as option
-from attnbench.cli.beside_torch import run_beside_torch
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.errors import UsageError
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from attnbench.checking.outcomes import Outcome
     from attnbench.judging.court import Court
     from attnbench.judging.decision import Judgement
-    from attnbench.judging.entry import Limits, Nursery
 
 
 def command(
@@ -59,7 +57,10 @@ def command(
         typer.Option("--seed", help="Seed of all that is drawn; by default one that nobody knows."),
     ] = None,
     memory: Annotated[
-        float, typer.Option("--memory", min=0.5, help="Most GiB of memory of a candidate.")
+        float,
+        typer.Option(
+            "--memory", min=0.5, help="Most GiB of memory of each process of a candidate."
+        ),
     ] = 4.0,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Most seconds for an answer.")
@@ -78,6 +79,8 @@ def command(
     properties) or inconclusive. Calls that take no longer than the judge's messages are not scored;
     choose a greater --length. The report names what was not tried.
     """
+    from attnbench.cli.plugin_loading import load_foreign_plugins
+    from attnbench.cli.printing.tables import print_json, print_line
     from attnbench.judging.entry import Limits, Nursery
     from attnbench.specs.conventions import parse_convention
 
@@ -90,30 +93,13 @@ def command(
         "invariants": invariant or None,
         "seed": seed,
     }
-    told = addresses, limits, options, set_name, tuple(length or ()), as_json
-    if "torch" in sys.modules:
-        return judge(Nursery(), *told)
-    return run_beside_torch(__name__, told)
-
-
-def judge(
-    nursery: Nursery,
-    addresses: list[str],
-    limits: Limits,
-    options: dict[str, Any],
-    set_name: str | None,
-    lengths: tuple[int, ...],
-    as_json: bool,
-) -> int:
-    """Judge addresses, or what standard input asks for; the exit code."""
-    from attnbench.cli.plugin_loading import load_foreign_plugins
-    from attnbench.cli.printing.tables import print_json, print_line
-
     judgements: list[Judgement] = []
     errors: list[Exception] = []
-    nursery.begin_assistant()  # torch is imported beside this process
+    nursery = Nursery()
+    nursery.begin_assistant()  # it imports torch beside this process
     from attnbench.judging.court import Court
 
+    lengths = tuple(length or ())
     with (
         contextlib.closing(nursery),
         Court(limits, set_name=set_name, lengths=lengths, nursery=nursery) as court,

@@ -12,6 +12,8 @@ import gc
 import os
 import signal
 import socket
+import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -25,6 +27,9 @@ from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import Nursery
 from attnbench.judging.fresh_calls import Tally
 from attnbench.judging.trial import Task, Trial
+
+_LEAVE_S, _POLL_S = 10.0, 0.005
+"""How long it may take to end what it started, and how often that is looked at."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +54,38 @@ class Assistant:
         self._pid = 0
         self._asked = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether there is none at present."""
+        return self._pid == 0
+
     def ask(self, task: Task) -> None:
-        """Give it a task; where it has ended, another one."""
+        """Give it a task; where it has ended, another one gets it."""
+        try:
+            self._send(task)
+        except (EOFError, OSError):
+            self.close()
+            with _told_if_ended():
+                self._send(task)
+
+    def _send(self, task: Task) -> None:
         self._asked = True
         self._tasks = self._tasks or self._nursery.assistant()
-        with _told_if_ended():
-            self._pid = self._pid or self._tasks.recv()
-            self._tasks.send((task, os.getcwd(), dict(os.environ)))
+        self._pid = self._pid or self._tasks.recv()
+        self._tasks.send((task, os.getcwd(), dict(os.environ)))
 
     def answer(self) -> Found:
         """Wait for what it found.
 
         Raises:
-            AttnbenchError: the task, or the process, has ended in an error.
+            RefusedError: the process has ended.
+            AttnbenchError, RuntimeError: the task has ended in an error.
         """
         assert self._tasks is not None
         with _told_if_ended():
             found = self._tasks.recv()
         self._asked = False
-        if isinstance(found, AttnbenchError):
+        if isinstance(found, Exception):
             raise found
         assert isinstance(found, Found)
         return found
@@ -83,7 +101,11 @@ class Assistant:
             self._tasks.close()
         if self._pid:
             os.kill(self._pid, signal.SIGTERM)
-            os.waitpid(self._pid, 0)
+            deadline = time.monotonic() + _LEAVE_S
+            while os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+                if time.monotonic() > deadline:
+                    os.kill(self._pid, signal.SIGKILL)
+                time.sleep(_POLL_S)
         self._tasks, self._pid, self._asked = None, 0, False
 
 
@@ -122,7 +144,7 @@ def _end(*_: object) -> None:
     raise _EndedError
 
 
-def _done(task: Task, nursery: Nursery) -> Found | AttnbenchError:
+def _done(task: Task, nursery: Nursery) -> Found | Exception:
     trial = Trial(nursery, task)
     refused = None
     try:
@@ -131,8 +153,8 @@ def _done(task: Task, nursery: Nursery) -> Found | AttnbenchError:
         refused = error
     except AttnbenchError as error:
         return error
-    except Exception as error:
-        return AttnbenchError(f"{type(error).__name__}: {error}")
+    except Exception:  # a mistake of the judge's own
+        return RuntimeError(traceback.format_exc())
     finally:
         trial.close()
     return Found(tuple(trial.outcomes), refused, trial.tally)

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ if TYPE_CHECKING:  # what is here starts a process before torch is imported
 
 _HERE = Path(__file__).parent
 THREADS = 1
+_ENDED = "the process that starts candidates has ended"
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "LIBRARY_PATH")
 
 
@@ -127,12 +127,16 @@ class Nursery:
         try:
             files = [channel, shared.file, writing]
             socket.send_fds(requests, [json.dumps(given).encode()], files)
+        except OSError as error:
+            os.close(reading)
+            self._given = self._requests = None  # the next candidate gets another one
+            raise RefusedError("not_loaded", _ENDED) from error
         finally:
             os.close(writing)
         with os.fdopen(reading) as lines:
             helper = requests.recv(64)
             if not helper:
-                raise RefusedError("not_loaded", "the process that starts candidates has ended")
+                raise RefusedError("not_loaded", _ENDED)
             reports = {key: value for line in lines for key, value in json.loads(line).items()}
         os.waitpid(int(helper), 0)
         if "error" in reports:
@@ -141,24 +145,13 @@ class Nursery:
         return reports["pid"], reports["held"], reports["missing"]
 
     def begin_assistant(self) -> None:
-        """Start a process that helps the judge; see :meth:`assistant`."""
-        self._assistant = self.fork("attnbench.judging.assistant")
-
-    def fork(self, module: str, files: Sequence[int] = ()) -> Connection:
-        """Start another process of the judge's own, which has a nursery of its own.
-
-        Args:
-            module: its function ``main`` runs there, and gets the channel and requests of the
-                nursery.
-            files: in the place of its first ones.
-        """
+        """Start a process that helps the judge, which has a nursery of its own."""
         from multiprocessing import Pipe
 
-        ours, theirs = Pipe()
+        self._assistant, theirs = Pipe()
         with theirs:
-            socket.send_fds(self.begin(), [b"{}"], [theirs.fileno(), *files])
-        ours.send((sys.path, sys.pycache_prefix, sys.dont_write_bytecode, module))
-        return ours
+            socket.send_fds(self.begin(), [b"{}"], [theirs.fileno()])
+        self._assistant.send((sys.path, sys.pycache_prefix, sys.dont_write_bytecode))
 
     def assistant(self) -> Connection:
         """The channel to a process that :meth:`begin_assistant` started; no other gets it."""
@@ -169,7 +162,10 @@ class Nursery:
         return found
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and an assistant that nobody has asked for."""
+        if self._assistant is not None:
+            self._assistant.close()
+            self._assistant = None
         if self._process is not None and self._requests is not None:
             self._requests.close()
             self._process.kill()

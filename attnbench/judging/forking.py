@@ -1,9 +1,9 @@
 """A script that imports torch once, and forks for each candidate a process in a cell.
 
 No code of a candidate runs here, and nothing of the judge is here. A request is one message with
-three files: the candidate's channel, the shared memory, and the pipe of reports. An empty one asks
-for another process of the judge. That gets one like this for its own candidates, and only then
-learns from its first file what it is to do.
+three files: the candidate's channel, the shared memory, and the pipe of reports. The message ``{}``
+asks for the judge's assistant, whose channel is its only file. The assistant gets a process like
+this for its own candidates before it learns anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.path.pop()
 def serve(requests: socket.socket) -> None:
     """Answer requests until the channel closes."""
     while True:
-        message, files, _, _ = socket.recv_fds(requests, 1 << 16, 4)
+        message, files, _, _ = socket.recv_fds(requests, 1 << 16, 3)
         if not message:
             return
         # its parent is the judge, as that of the process in the cell, so it must end before
@@ -37,7 +37,7 @@ def serve(requests: socket.socket) -> None:
         if helper == 0:
             requests.close()
             if not given:
-                _begin(*files)
+                _assist(*files)
             os.environ.update(given["environment"])
             channel, memory, report = files
             cell.enter(given, report, partial(candidate.main, channel, memory))
@@ -48,22 +48,19 @@ def serve(requests: socket.socket) -> None:
             requests.send(str(helper).encode())
 
 
-def _begin(channel: int, *files: int) -> NoReturn:
-    """Become a process of the judge, whose channel tells what to run, perhaps with other files."""
+def _assist(channel: int) -> NoReturn:
+    """Become the assistant."""
     cell.die_with_parent(signal.SIGTERM)
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
-        for file in (channel, *files):
-            os.close(file)
+        os.close(channel)
         requests.close()
         serve(theirs)
         os._exit(0)
     theirs.close()
-    for place, file in enumerate(files):
-        os.dup2(file, place)
     told = importlib.import_module("multiprocessing.connection").Connection(channel)
-    sys.path[:], sys.pycache_prefix, sys.dont_write_bytecode, module = told.recv()
-    importlib.import_module(module).main(told, requests)
+    sys.path[:], sys.pycache_prefix, sys.dont_write_bytecode = told.recv()
+    importlib.import_module("attnbench.judging.assistant").main(told, requests)
     os._exit(0)
 
 

@@ -82,13 +82,17 @@ class Trial:
         self.streams: list[Stream] = []
         self.cell: Confined | None = None
         self.caller: Caller | None = None
+        self.beside = Tally()  # the assistant's
         self.secret = Secret(task.seed)
         self.chance, self.hidden = map(self.secret.chance, ("what is seen", "what is verified"))
 
     @property
     def tally(self) -> Tally:
-        """The calls that were made."""
-        return Tally() if self.caller is None else self.caller.tally
+        """The calls that were made, with those of the assistant."""
+        both = Tally()
+        for tally in (self.beside, *(() if self.caller is None else (self.caller.tally,))):
+            both += tally
+        return both
 
     def cell_of(self) -> Confined:
         """A new process of the candidate."""
@@ -121,7 +125,7 @@ class Trial:
             wrong = self._wrong_answer(proxy, subject)
             found = court.assistant.answer()
             self.outcomes += found.outcomes
-            self.caller.tally += found.tally
+            self.beside = found.tally
             if found.refused is not None and (wrong is None or found.refused.name != wrong.name):
                 raise found.refused
             if wrong is not None:

@@ -197,7 +197,7 @@ def parse_convention(text: str) -> tuple[str, Any]:
     value = literal_of(literal)
     if key == "masks" and isinstance(value, str):
         words = literal.replace(",", "+").split("+")
-        value = tuple(word for word in words if word not in ("", "none"))
+        value = tuple(word.strip() for word in words if word.strip() not in ("", "none"))
     return key, _check_value("--convention", key, value, _KEYS)
 
 

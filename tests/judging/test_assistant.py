@@ -71,19 +71,29 @@ def test_a_candidate_finds_no_seed_and_no_environment_of_the_command(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+    ("number", "as_group"),
+    [
+        (signal.SIGINT, True),
+        (signal.SIGINT, False),
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.long),
+        (signal.SIGKILL, False),
+    ],
 )
-def test_nothing_is_left_of_a_judge_that_is_ended(tmp_path: Path, number: signal.Signals) -> None:
+def test_nothing_is_left_of_a_judge_that_is_ended(
+    tmp_path: Path, number: signal.Signals, as_group: bool
+) -> None:
     file = tmp_path / "hangs.py"
     file.write_text(f"import time\n\n\n{ATTENTION}    time.sleep(60)\n")
     judge = subprocess.Popen(
         arguments(file), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
     started: dict[int, psutil.Process] = {}
-    while len(started) < 6 and judge.poll() is None:  # two start candidates, two are the judge's
+    deadline = time.monotonic() + 60
+    while len(started) < 5 and judge.poll() is None:  # an assistant, and two that start candidates
+        assert time.monotonic() < deadline
         started |= {p.pid: p for p in psutil.Process(judge.pid).children(recursive=True)}
         time.sleep(0.1)
-    send = os.killpg if number == signal.SIGINT else os.kill  # as a terminal does
+    send = os.killpg if as_group else os.kill  # as a terminal does
     send(judge.pid, number)
     out, _ = judge.communicate()
     assert (judge.returncode, out) == (130 if number == signal.SIGINT else -number, b"")
@@ -100,6 +110,7 @@ def test_an_assistant_that_has_ended_is_told_and_replaced() -> None:
         found = assistant.answer().refused
         assert found is not None
         assert found.name == "not_loaded"
+        os.kill(assistant._pid, signal.SIGSTOP)  # or it might answer first
         assistant.ask(task)
         os.kill(assistant._pid, signal.SIGKILL)
         with pytest.raises(RefusedError, match="has ended"):
@@ -107,4 +118,11 @@ def test_an_assistant_that_has_ended_is_told_and_replaced() -> None:
         assistant.give_up()
         assistant.ask(task)
         assert assistant.answer().refused is not None
+        ended = assistant._pid
+        os.kill(ended, signal.SIGKILL)
+        while psutil.Process(ended).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        assistant.ask(task)  # one that ended idle is replaced at once
+        assert assistant.answer().refused is not None
         assistant.close()
+        assert assistant.ended

@@ -73,7 +73,7 @@ def test_same_as_is_an_address(same_as: Any) -> None:
     [
         ("empty_rows=nan", "nan"),
         ("masks=boolean+keys", ("boolean", "keys")),
-        ("masks=boolean,floating", ("boolean", "floating")),
+        ("masks=boolean, floating", ("boolean", "floating")),
         ("masks=none", ()),
         ("mask_value=-1e9", -1e9),
         ("mask_value=-inf", float("-inf")),

@@ -35,14 +35,16 @@ def beside_reference(subject: Subject) -> str | None:
     if got.shape != expected.shape or _is_small(got - expected, expected):
         return None
     seen, should = (t.abs() > _NEAR * expected.abs().max() for t in (got, expected))
-    if not is_scoring and bool((seen != should).any()):
+    others = (seen & (expected == 0)) | (should & (got == 0))
+    if not is_scoring and bool(others.any()):
         return "reference_gives_other_keys"
-    ratio = (got / expected).masked_fill(~(seen & should), math.nan)
-    number = ratio.nanmean()
-    if _is_small(ratio - number, number):
-        return "reference_negated" if _is_small(number + 1, number) else "reference_scaled"
     gaps = [got - expected] if is_scoring else []
-    gaps += [ratio.log()] if bool((ratio[seen & should] > 0).all()) else []
+    if bool(seen.any()) and bool((seen == should).all()):
+        ratio = (got / expected).masked_fill(~seen, math.nan)
+        number = ratio.nanmean()
+        if _is_small(ratio - number, number):
+            return "reference_negated" if _is_small(number + 1, number) else "reference_scaled"
+        gaps += [ratio.log()] if bool((ratio[seen] > 0).all()) else []
     return next((name for gap in gaps if (name := _kind(gap)) is not None), None)
 
 
@@ -76,10 +78,12 @@ def _kind(gaps: Tensor) -> str | None:
     """What alone the gaps depend on, the same in all items."""
     gaps = gaps.flatten(0, -3)
     kinds = {
+        "reference_but_for_one_number": gaps - gaps.nanmean(),
         "reference_but_for_distance": gaps[..., 1:, 1:] - gaps[..., :-1, :-1],
         "reference_but_for_queries": gaps - gaps.nanmean(-1, keepdim=True),
         "reference_but_for_keys": gaps - gaps.nanmean(-2, keepdim=True),
     }
     alike = _is_small(gaps - gaps.nanmean(0), gaps.nan_to_num())
-    kinds = kinds if alike else {name: kinds[name] for name in [*kinds][1:]}
+    if not alike:
+        del kinds["reference_but_for_distance"]
     return next((name for name, rest in kinds.items() if _is_small(rest, gaps.nan_to_num())), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnbench.cases.case import Case
-from attnbench.checking.outcomes import Failure
+from attnbench.checking.outcomes import COMPILING, Failure
 from attnbench.errors import InvariantViolation
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -25,6 +25,8 @@ def extent_of(subject: Subject, invariant: Invariant, failure: Failure) -> str:
     """Where alone a failure shows, in words, as calls beside its case tell; else ``""``."""
     if failure.case is None or not failure.smallest or subject.kind == "layer":
         return ""
+    if invariant.name in COMPILING:
+        return ""
     case = Case.from_id(failure.case)
 
     def fails(other: Case) -> bool | None:
@@ -35,7 +37,7 @@ def extent_of(subject: Subject, invariant: Invariant, failure: Failure) -> str:
             invariant.check(subject, other)
         except InvariantViolation:
             return True
-        except Exception:  # refusals, rejected cases and errors say nothing here
+        except (Exception, SystemExit):  # refusals, rejected cases and errors say nothing here
             return None
         return False
 

@@ -30,7 +30,7 @@ Named = tuple[str, Gradients]
 def gradient_mistake(subject: Subject) -> str | None:
     """The mistake that gives the wrong gradients of a subject in all calls that it has wrong.
 
-    The calls are those without options, and with each option that it accepts.
+    The calls are those without options, and with a scale, a soft cap or grouped heads.
     """
     common: set[str] | None = None
     is_meant = "gradients_are_right" in subject.exempt or not subject.conventions.gradients

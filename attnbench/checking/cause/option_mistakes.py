@@ -131,12 +131,11 @@ def _slopes(call: Call) -> Named:
         "alibi_slopes_of_other_heads": -each.flip(-3) * distance,
         "alibi_slopes_of_the_first_head": -each[:1] * distance,
         "alibi_slopes_signed": each * ahead,
-        "alibi_slopes_by_key": each * torch.arange(kv_len),
         "alibi_slopes_by_squares": -each * distance.square(),
     }
     for name, bias in ways.items():
         yield name, stages.replace(bias=others + bias).output
-    if (cap := call.inputs.softcap) is not None:
+    if (cap := call.inputs.softcap) is not None and bool(others.any()):  # or softcap is after all
         capped = cap * ((raw - each * distance) / cap).tanh()
         yield "alibi_slopes_within_softcap", stages.replace(scores=capped, bias=others).output
 

@@ -79,10 +79,8 @@ def with_evidence(
             with seeded():
                 script = reproduce(subject, by_name[outcome.invariant], Case.from_id(failure.case))
                 extent = extent_of(subject, by_name[outcome.invariant], failure)
-            outcome = replace(outcome, failure=replace(failure, extent=extent))
-            if script is not None:
-                written = True
-                outcome = replace(outcome, failure=replace(failure, extent=extent, script=script))
+            written = written or script is not None
+            outcome = replace(outcome, failure=replace(failure, extent=extent, script=script))
         yield outcome
 
 

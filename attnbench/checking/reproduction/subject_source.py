@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import sysconfig
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from keyword import iskeyword
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -26,10 +28,6 @@ class Source:
 
     imports: tuple[str, ...]
     text: str
-
-
-_UNNAMED = "code"
-"""A module in a script, where the name of its file is no name of Python's, as ``01_dot``."""
 
 
 def source_of(spec: Spec, field: str) -> Source:
@@ -54,9 +52,9 @@ def source_of(spec: Spec, field: str) -> Source:
     imports, module_name = _imported(module)
     name = getattr(function, "__qualname__", "")
     if name.isidentifier() and getattr(module, name, None) is function:
-        if module_name == _UNNAMED:
-            return Source(imports, f"{module_name}.{name}")
-        return Source((*_imports(module), f"from {module_name} import {name}"), name)
+        if module_name == _importable_name(module):
+            return Source((*_imports(module), f"from {module_name} import {name}"), name)
+        return Source(imports, f"{module_name}.{name}")
     for text, other in _specs(module):
         member: Any = other
         for part in field.split("."):
@@ -80,10 +78,11 @@ def _adapted(spec: AdaptedSpec) -> Source | None:
 def _imported(module: ModuleType) -> tuple[tuple[str, ...], str]:
     """The lines that import a module, and its name in the script."""
     name = _importable_name(module)
-    if all(part.isidentifier() for part in name.split(".")):
+    if all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):
         return (*_imports(module), f"import {name}"), name
-    line = f"{_UNNAMED} = importlib.import_module({name!r})"
-    return (*_imports(module), "import importlib", line), _UNNAMED
+    variable = re.sub(r"\W", "_", f"file_{name}")  # the name of its file is no name of Python's
+    line = f"{variable} = importlib.import_module({name!r})"
+    return (*_imports(module), "import importlib", line), variable
 
 
 def _imports(module: ModuleType) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def told_once(explanation: _Explanation) -> _Explanation:
         if key not in known:
             try:
                 known[key] = explanation(subject, *more)
-            except Exception:  # which a check reports
+            except (Exception, SystemExit):  # which a check reports
                 known[key] = ""
         return known[key]
 

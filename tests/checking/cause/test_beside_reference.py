@@ -27,7 +27,12 @@ def dot(module: Any, query: list[float], key: list[float]) -> float:
         (lambda scores, query, key: scores / 2, "reference_scaled"),
         (lambda scores, query, key: scores + key.mT[..., :1, :], "reference_but_for_keys"),
         (lambda scores, query, key: scores + query[..., :1], "reference_but_for_queries"),
+        (lambda scores, query, key: scores + 1, "reference_but_for_one_number"),
         (lambda scores, query, key: scores.square(), None),
+        (lambda scores, query, key: scores.relu(), None),
+        (lambda scores, query, key: -scores.relu(), None),
+        (lambda scores, query, key: scores.tril(), None),
+        (lambda scores, query, key: scores * 0, None),
     ],
 )
 def test_scores_that_differ_in_one_way_are_told(

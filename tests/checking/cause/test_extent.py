@@ -66,3 +66,15 @@ def test_the_extent_is_what_calls_beside_the_case_show(
     failure = Failure(case=case.id, smallest=True)
     assert extent_of(subject, invariant, failure) == extent
     assert extent_of(subject, invariant, Failure(case=case.id)) == ""
+
+
+def test_a_call_beside_the_case_may_end_the_process() -> None:
+    def leaves(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if key.shape[-2] > 40:
+            raise SystemExit(3)
+        return is_wrong_where(lambda q, k: k.shape[-2] > 32)(query, key, value)
+
+    (subject,) = resolve(sdpa(leaves, name="mine"))
+    (invariant,) = select_invariants(["agrees_with_scalar_reference"])
+    failure = Failure(case=Case((), 1, 33).id, smallest=True)
+    assert extent_of(subject, invariant, failure) == ""

@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 
 from attnbench.adapters import sdpa
+from attnbench.cases.case import Case
 from attnbench.checking.cause.gradient_mistakes import gradient_mistake
+from attnbench.checking.cause.replays import explains
+from attnbench.checking.outcomes import Failure
+from attnbench.checking.plan import select_invariants
 from attnbench.subject.lookup import resolve
 
 
@@ -92,3 +96,20 @@ def test_what_the_backward_pass_lacks_is_told_by_its_gradients(mode: str) -> Non
     (subject,) = resolve(sdpa(attention(mode), name="mine", conventions={"masks": ("boolean",)}))
     expected = None if mode in ("right", "other") else f"gradient_{mode}"
     assert gradient_mistake(subject) == expected
+
+
+@pytest.mark.parametrize(
+    ("invariant", "quantity", "explained"),
+    [
+        ("layouts_agree", "output", False),
+        ("layouts_agree", "the gradient by key", True),
+        ("gradients_are_right", "the slope", True),
+    ],
+)
+def test_a_backward_pass_explains_gradients_alone(
+    invariant: str, quantity: str, explained: bool
+) -> None:
+    (subject,) = resolve(sdpa(attention("without_sum"), name="mine"))
+    (chosen,) = select_invariants([invariant])
+    failure = Failure(quantity=quantity, case=Case().id)
+    assert explains("gradient_without_sum", subject, chosen, failure) is explained

@@ -40,6 +40,7 @@ def attend(
     bias: Change = lambda m, d: -m * d.abs(),
     total: Change = lambda sums, top, sink: sums + (sink - top).exp(),
     before_cap: bool = False,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Attention in plain operations, with places where a mistake can be put in."""
     scores = query @ key.mT / math.sqrt(query.shape[-1])
@@ -47,6 +48,7 @@ def attend(
     scores = scores + lowered if before_cap else scores
     scores = scores if softcap is None else cap(scores, softcap)
     scores = scores if before_cap else scores + lowered
+    scores = scores if mask is None else scores + mask
     scores = scores if seen is None else scores.masked_fill(~seen, -math.inf)
     top = scores.amax(-1, keepdim=True)
     powers = (scores - top).exp()
@@ -135,6 +137,8 @@ PLACES = torch.arange(7)
         ("alibi_slopes_from_the_top_left", lambda m, d: -m * (d + 3).abs()),
         ("alibi_slopes_of_other_heads", lambda m, d: -m.flip(0) * d.abs()),
         ("alibi_slopes_of_the_first_head", lambda m, d: -m[:1] * d.abs()),
+        ("alibi_slopes_signed", lambda m, d: m * d),
+        ("alibi_slopes_signed", lambda m, d: m * PLACES),
         ("alibi_slopes_by_squares", lambda m, d: -m * d * d),
     ],
 )
@@ -149,7 +153,11 @@ def test_slopes_and_a_softcap_in_the_other_order_are_named() -> None:
     given = drawn(2, 3).replace(alibi_slopes=SLOPES, softcap=0.7)
     plain = given.query, given.key, given.value
     output = attend(*plain, slopes=SLOPES, softcap=0.7, before_cap=True)
-    assert "alibi_slopes_within_softcap" in named(given, output)
+    assert named(given, output) == {"softcap_after_the_bias"}
+    mask = torch.linspace(-1.0, 1.0, 28, dtype=torch.float64).reshape(4, 7)
+    given = given.replace(attn_mask=mask)
+    output = attend(*plain, slopes=SLOPES, softcap=0.7, before_cap=True, mask=mask)
+    assert named(given, output) == {"alibi_slopes_within_softcap"}
 
 
 @pytest.mark.parametrize(
@@ -238,6 +246,9 @@ def test_heads_that_are_tiled_in_one_of_two_are_named(
     assert named(given, attend(given.query, key, value)) == {mistake}
 
 
+PREFIXES = ("softcap", "sinks", "alibi", "window", "k_scale", "v_scale", "stored", "groups")
+
+
 def test_every_mistake_that_a_call_can_show_has_a_cause_and_a_form() -> None:
     given = drawn(2, 4).replace(
         key=drawn(2, 2).key,
@@ -254,9 +265,7 @@ def test_every_mistake_that_a_call_can_show_has_a_cause_and_a_form() -> None:
     names = {mistake_of(name) for name, _ in mistaken(Call(given, stages_of(given), scaled=True))}
     assert len(names) > 60
     assert names <= known_causes()["mistakes"].keys()
-    of_options = {
-        name for name in names if name.startswith(("softcap", "sinks", "alibi", "window"))
-    }
+    of_options = {name for name in names if name.startswith(PREFIXES)}
     assert of_options <= known_causes()["forms"].keys()
 
 

@@ -9,7 +9,9 @@ import pytest
 import attnbench
 
 
-@pytest.mark.parametrize(("name", "module"), [("overflows", "overflows"), ("01_overflows", "code")])
+@pytest.mark.parametrize(
+    ("name", "module"), [("overflows", "overflows"), ("01_overflows", "file_01_overflows")]
+)
 def test_a_function_without_a_spec_gets_a_script_that_keeps_its_values(
     name: str, module: str, tmp_path: Path
 ) -> None:
