@@ -67,14 +67,17 @@ def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Te
     return tuple(map(int, np.unravel_index(worst, got.shape)))
 
 
-def copied(module: nn.Module) -> nn.Module:
-    """A copy of a module; rejects the case if torch makes none, of which another invariant tells.
+def copied(module: nn.Module, default: nn.Module | None = None) -> nn.Module:
+    """A copy of a module, or the default if torch makes none.
 
-    It makes none of a module that keeps a tensor with a graph.
+    It makes none of a module that keeps a tensor with a graph, of which another invariant tells.
+    Without a default the case is rejected.
     """
     try:
         return copy.deepcopy(module)
     except Exception as error:
+        if default is not None:
+            return default
         reject(f"the module cannot be copied ({type(error).__name__}), of which copies_agree tells")
 
 
@@ -90,7 +93,7 @@ def rounding_of(
 
     Args:
         subject: the layer.
-        module: its module, which is copied.
+        module: its module, which is copied, or else left with the parameters that it had.
         hidden: ``(B, L, E)``.
         padding_mask: ``(B, L)``.
         eps: one relative unit in the last place; by default that of the dtype.
@@ -109,17 +112,22 @@ def rounding_of(
         return output
 
     with torch.no_grad():
-        still, _ = subject.call(copied(module), hidden, padding_mask)
+        still, _ = subject.call(copied(module, module), hidden, padding_mask)
         largest = torch.zeros(still.shape, dtype=torch.float64)
-        other = copied(module)
-        for part in other.modules():
-            part.register_forward_hook(hook)
-        pairs = list(zip(other.parameters(), module.parameters(), strict=True))
-        for _ in range(_DRAWS):
+        other = copied(module, module)
+        hooks = [part.register_forward_hook(hook) for part in other.modules()]
+        pairs = [(parameter, parameter.clone()) for parameter in other.parameters()]
+        try:
+            for _ in range(_DRAWS):
+                for parameter, true in pairs:
+                    parameter.copy_(moved(true))
+                with means:
+                    output, _ = subject.call(other, moved(hidden), padding_mask)
+                change = (output.double() - still.double()).abs().nan_to_num(0.0).cpu()
+                largest = torch.maximum(largest, change)
+        finally:
             for parameter, true in pairs:
-                parameter.copy_(moved(true))
-            with means:
-                output, _ = subject.call(other, moved(hidden), padding_mask)
-            change = (output.double() - still.double()).abs().nan_to_num(0.0).cpu()
-            largest = torch.maximum(largest, change)
+                parameter.copy_(true)
+            for one in hooks:
+                one.remove()
     return _UNITS * largest.amax(-1, keepdim=True) + floor_of(subject, still)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import attnbench
 from attnbench import LayerSpec
+from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.invariants.toolkit.slopes import listed_leaves
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.lookup import resolve
 
 
 class Keeping(nn.Linear):
@@ -39,6 +43,41 @@ def test_a_layer_that_cannot_be_copied_fails_the_invariant_on_copies_alone() -> 
     assert {o.invariant for o in outcomes if o.status == "failed"} == {"copies_agree"}
 
 
+class Leaking(Made):
+    """One whose first output has the last token too, for causal masking that is left out."""
+
+    def __init__(self, size: int, least: int) -> None:
+        super().__init__(size)
+        self.least = least
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        output = super().forward(hidden) + self.scale
+        return output + hidden[:, -1:] if hidden.shape[1] > self.least else output
+
+
+@pytest.mark.parametrize("least", [0, 6, 10_000])
+def test_a_difference_is_judged_where_no_copy_can_be_made(least: int) -> None:
+    spec = LayerSpec(
+        name="leaking",
+        make=lambda size: Leaking(size, least),
+        causal=True,
+        dtypes=("float64", "float32"),
+    )
+    names = ["later_tokens_are_invisible"]
+    (found,) = attnbench.check(spec, profile="quick", invariants=names).outcomes
+    assert found.status == ("passed" if least == 10_000 else "failed"), found.reason
+
+
+def test_rounding_leaves_a_module_that_cannot_be_copied_as_it_was() -> None:
+    (subject,) = resolve(LayerSpec(name="made", make=Made))
+    assert isinstance(subject, LayerSubject)
+    module = Made(4)
+    before, hidden = [p.clone() for p in module.parameters()], torch.randn(1, 3, 4)
+    assert bool((rounding_of(subject, module, hidden) > 0).all())
+    assert all(map(torch.equal, module.parameters(), before))
+    assert not module._forward_hooks
+
+
 class Merging(nn.Linear):
     """A projection that adds an update to its weight at each ``eval()``, or only at the first."""
 
@@ -59,6 +98,24 @@ def test_a_weight_that_is_merged_at_each_eval_is_told_so(once: bool) -> None:
     report = attnbench.check(spec, profile="quick", invariants=["copies_agree"])
     assert report.ok == once
     assert once or "eval() changes a module that is in evaluation mode already" in str(report)
+
+
+class Warmed(nn.Linear):
+    """A projection that adds 1 from its second call on."""
+
+    last: Tensor | None = None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        first, self.last = self.last is None, hidden
+        output = super().forward(hidden)
+        return output if first else output + 1
+
+
+def test_a_layer_that_a_call_changes_is_not_told_to_be_changed_by_eval() -> None:
+    spec = LayerSpec(name="warmed", make=lambda size: Warmed(size, size))
+    report = attnbench.check(spec, profile="quick", invariants=["copies_agree"])
+    assert "after pickle output" in str(report)
+    assert "eval()" not in str(report)
 
 
 def test_many_parameters_are_listed_by_their_first_and_last() -> None:
