@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
 
 
 class _Writes(OperationMode):
-    """Finds the first operation that changes one of some tensors.
+    """Finds the first operation that changes one of some tensors, if it is one that changes them.
 
     Attributes:
         line: ``name at file.py:line: source`` of it; ``""`` if unknown.
@@ -85,18 +86,23 @@ class _Writes(OperationMode):
         self.pairs, self.line = [(tensor, tensor.clone()) for tensor in tensors], ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._are_changed():  # by no operation of torch
+            self.pairs = []
         result = func(*args, **(kwargs or {}))
-        for tensor, before in self.pairs:
-            if not torch.equal(tensor.nan_to_num(), before.nan_to_num()):
-                self.line, self.pairs = line_of(func), []
+        if self._are_changed():
+            self.line, self.pairs = line_of(func), []
         return result
+
+    def _are_changed(self) -> bool:
+        return any(not torch.equal(t.nan_to_num(), old.nan_to_num()) for t, old in self.pairs)
 
 
 def _written_at(subject: Subject, case: Case) -> str:
     """Words on the operation that changes an input; empty if it is unknown."""
     module, inputs = subject.build(case)
     writes = _Writes([tensor for _, tensor in inputs.tensors()])
-    with torch.no_grad(), writes:
+    # it may raise only where operations are listened to
+    with contextlib.suppress(Exception, SystemExit), torch.no_grad(), writes:
         subject.output(module, inputs)
     return f"\n  first in {writes.line}" if writes.line else ""
 

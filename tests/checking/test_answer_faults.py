@@ -54,6 +54,29 @@ def test_the_operation_that_changes_an_input_is_named() -> None:
     assert "query *= query.shape[-1] ** -0.5" in str(report)
 
 
+def test_no_operation_of_torch_is_named_where_another_library_changes_an_input() -> None:
+    def scaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query.detach().numpy()[...] *= 0.5
+        return (query @ key.mT).softmax(-1) @ value
+
+    spec = attnbench.adapters.sdpa(scaled)
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    assert "changes its input" in str(report)
+    assert "first in" not in str(report)
+
+
+def test_a_changed_input_is_told_of_a_layer_that_raises_where_operations_are_listened_to() -> None:
+    def scaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
+            raise RuntimeError("not beside a mode")
+        query *= 0.5
+        return (query @ key.mT).softmax(-1) @ value
+
+    spec = attnbench.adapters.sdpa(scaled)
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    assert "changes its input" in str(report)
+
+
 def test_scores_that_are_nan_are_told_as_scores() -> None:
     spec = attnbench.ScoringSpec(name="logs", make=lambda q, k: Logarithm(), equal_sizes=True)
     report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
