@@ -136,7 +136,8 @@ def _takes_large_tokens(layer: LayerCase, wide: nn.Module, dtype: str) -> None:
     if not overflown or any(_is_far(told.get(name), part) for name, part in _parts(usual)):
         return
     for name, got in _parts(wrong):
-        if name in bounded and _is_far(got, bounded[name]):
+        alike = name in bounded and got.shape == bounded[name].shape
+        if alike and _is_far(got, bounded[name]):
             apart = (got - bounded[name]).abs().nan_to_num(torch.inf)
             place = np.unravel_index(int(apart.argmax()), got.shape)
             violation = InvariantViolation(
@@ -152,7 +153,8 @@ def _takes_large_tokens(layer: LayerCase, wide: nn.Module, dtype: str) -> None:
 
 
 def _traced(layer: LayerCase, module: nn.Module, hidden: Tensor) -> Trace:
-    given = hidden.to(next((p.dtype for p in module.parameters()), hidden.dtype))
+    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
+    given = hidden.to(next(dtypes, hidden.dtype))
     with torch.no_grad(), traced(module) as trace:
         layer.subject.call(module, given)
     return trace

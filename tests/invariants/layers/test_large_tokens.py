@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import attnbench
@@ -36,6 +37,36 @@ class Block(nn.Module):
         return output if self.is_behind else self.norm(output)
 
 
+class Finite(nn.Module):
+    """Gives the signs of the numbers whose squares are finite."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden.sign()[hidden.pow(2).isfinite()]
+
+
+class Checked(Block):
+    """A block with an integer in front of its weights, and a part whose size depends on values."""
+
+    def __init__(self, size: int, kind: str) -> None:
+        nn.Module.__init__(self)
+        self.count = nn.Parameter(torch.ones(1, dtype=torch.long), requires_grad=False)
+        rest = Block(size, kind)
+        self.finite, self.norm, self.qkv = Finite(), rest.norm, rest.qkv
+        self.is_behind = True
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.finite(hidden)
+        return super().forward(hidden)
+
+
+@pytest.mark.parametrize("kind", ["wide", "narrow"])
+def test_integer_parameters_and_sizes_by_values_are_no_obstacle(kind: str) -> None:
+    spec = LayerSpec(name="checked", make=lambda size: Checked(size, kind))
+    (found,) = attnbench.check(spec, profile="quick", invariants=["half_types_agree"]).outcomes
+    assert found.status == ("failed" if kind == "narrow" else "passed"), found.reason
+    assert kind == "wide" or "with hidden states of about 200, output of norm" in found.reason
+
+
 @pytest.mark.parametrize("kind", ["wide", "in front", "narrow"])
 def test_a_norm_that_overflows_in_float16_behind_large_tokens_fails(kind: str) -> None:
     spec = LayerSpec(name="block", make=lambda size: Block(size, kind))
@@ -43,5 +74,5 @@ def test_a_norm_that_overflows_in_float16_behind_large_tokens_fails(kind: str) -
     assert found.status == ("failed" if kind == "narrow" else "passed")
     if found.failure is not None:
         assert "with hidden states of about 200, output of norm" in found.reason
-        assert "first infinite in pow at test_large_tokens.py:21: return" in found.reason
+        assert "first infinite in pow at test_large_tokens.py:22: return" in found.reason
         assert found.failure.named == "layer_large_tokens"
