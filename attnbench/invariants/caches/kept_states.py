@@ -104,9 +104,10 @@ class _States(GivenCalls):
             or len(wrong) > len(counts) / 2
         ):
             return ""
+        right = " to ".join(map(str, sorted({len(wrong) + 1, counts[-1]})))
         return (
             f"\n  behind a first call on {_tokens(len(wrong))}{' or fewer' * (len(wrong) > 1)} the "
-            "next one is wrong, behind a longer one it is right: what so short a call leaves in "
+            f"next one is wrong, behind one on {right} it is right: what so short a call leaves in "
             "the cache is wrong, or how it is used"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,18 +19,18 @@ _MOST = 1000
 """Most changes that are tried."""
 
 _RATES: dict[str, Callable[[Tensor], Tensor]] = {
-    "twice as fast, as over half as many features": lambda rates: rates**2,
-    "half as fast, as over twice as many features": lambda rates: rates**0.5,
-    "four times as fast, as over a fourth of the features": lambda rates: rates**4,
-    "a fourth as fast, as over four times as many features": lambda rates: rates**0.25,
-    "from the second one on": lambda rates: rates * rates[1],
-    "in the opposite order": lambda rates: rates.flip(0),
-    "from their inverses": lambda rates: 1 / rates,
+    "falls twice as fast, as over half as many features": lambda rates: rates**2,
+    "falls half as fast, as over twice as many features": lambda rates: rates**0.5,
+    "falls four times as fast, as over a fourth of the features": lambda rates: rates**4,
+    "falls a fourth as fast, as over four times as many features": lambda rates: rates**0.25,
+    "starts at its second number": lambda rates: rates * (rates[1] / rates[0]),
+    "is in the opposite order": lambda rates: rates.flip(0),
+    "is replaced by 1 / itself": lambda rates: 1 / rates,
 }
 _POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "one higher": lambda places: places + 1,
-    "one lower": lambda places: places - 1,
-    "counted from the end": lambda places: places.flip(0),
+    "is one higher": lambda places: places + 1,
+    "is one lower": lambda places: places - 1,
+    "is counted from the end": lambda places: places.flip(0),
 }
 
 
@@ -80,11 +81,14 @@ class _Tried:
             for change, value in _series(buffer):
                 with _in_place(buffer, value):
                     yield f"if {_own(name)} {change}", self.is_right()
+        counts = Counter(key.line for key in self.noted.results)
         for key, result in self.noted.results.items():
+            several = counts[key.line] > 1
+            which = f"result {key.number + 1} of {counts[key.line]}" if several else "the result"
             for change, value in _series(result):
-                yield f"if the result of {key.line} {change}", self.is_right(key, value)
+                yield f"if {which} of {key.line} {change}", self.is_right(key, value)
             for change, factor in self._factors(result):
-                text = f"if the result of {key.line} is {change}"
+                text = f"if {which} of {key.line} is {change}"
                 yield text, self.is_right(key, result * factor)
         for name, part in self.layer.module.named_modules():
             weight, bias = getattr(part, "weight", None), getattr(part, "bias", None)
@@ -151,10 +155,10 @@ def _series(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         falls = values[1:] / values[:-1]
         if float(falls[0]) < 1 and bool((falls - falls[0]).abs().amax() < 1e-5):
             for change, other in _RATES.items():
-                yield f"falls {change}", other(tensor)
+                yield change, other(tensor)
     if bool((values.diff() == 1).all()):
         for change, other in _POSITIONS.items():
-            yield f"is {change}", other(tensor)
+            yield change, other(tensor)
 
 
 def _reordered(count: int) -> Iterator[tuple[str, Tensor]]:
@@ -164,8 +168,8 @@ def _reordered(count: int) -> Iterator[tuple[str, Tensor]]:
         blocks = numbers.reshape(parts, -1) if count % parts == 0 else numbers[:0]
         for order in itertools.permutations(range(parts)) if len(blocks) else ():
             if order != tuple(range(parts)):
-                listed = ", ".join(str(n + 1) for n in order)
-                yield f"in blocks of the order {listed}", blocks[list(order)].flatten()
+                words = ", ".join(str(n + 1) for n in order)
+                yield f"in blocks of the order {words}", blocks[list(order)].flatten()
     for groups, kinds in itertools.product(range(2, count), range(2, count)):
         if count % (groups * kinds):
             continue

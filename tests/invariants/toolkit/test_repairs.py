@@ -10,6 +10,10 @@ import attnbench
 from attnbench import LayerSpec
 
 
+def numbers(count: int) -> Tensor:
+    return torch.arange(count)
+
+
 class Rotary(nn.Module):
     """Two heads with rotary positions, of a fused projection."""
 
@@ -19,6 +23,8 @@ class Rotary(nn.Module):
         turned = size // 4 * (2 if mistake == "rates" else 1)
         self.rates: Tensor
         rates = 0.1 ** (torch.arange(size // 8 * 1.0) / turned)
+        if mistake == "later":
+            rates = rates / rates[1]
         self.register_buffer("rates", rates, persistent=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -27,9 +33,9 @@ class Rotary(nn.Module):
         )
         parts = mixed.unbind(-2 if self.mistake == "heads" else -3)
         query, key, value = (part.transpose(1, 2) for part in parts)
-        places = torch.arange(hidden.shape[1]) + (self.mistake == "places")
+        places = numbers(hidden.shape[1]) + (self.mistake == "places")
         query = self.turn(query, places)
-        key = self.turn(key, torch.arange(hidden.shape[1]))
+        key = self.turn(key, numbers(hidden.shape[1]))
         scale = query.shape[-1] ** -0.5 * (2 if self.mistake == "scale" else 1)
         scores = query @ key.mT * scale
         return (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
@@ -61,8 +67,9 @@ RIGHT = spec("")
         ("rates", "right if rates falls twice as fast, as over half as many features"),
         (
             "places",
-            "if the result of arange at test_repairs.py:30: places = torch.arange(hidden.shape",
+            "if result 1 of 2 of arange at test_repairs.py:14: return torch.arange(count) is one",
         ),
+        ("later", "right if rates starts at its second number"),
         ("scale", "is divided by 2"),
         ("heads", "features that qkv gives as 2 groups of 3 parts instead of 3 groups of 2 parts"),
     ],
