@@ -56,7 +56,7 @@ class Correction(OperationMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        since = next(filter(None, (self._unknown.get(_memory(one)) for one in given)), None)
+        since = next(filter(None, (self._unknown.get(memory_of(one)) for one in given)), None)
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple) and result else result
         if not isinstance(first, Tensor) or not first.numel() or not (line := line_of(func)):
@@ -67,11 +67,11 @@ class Correction(OperationMode):
         value = self.right(key, first)
         if value is None:
             if not is_view:
-                self._unknown[_memory(first)] = since or key
+                self._unknown[memory_of(first)] = since or key
                 self._held.append(first)
             return result
         if not is_view:
-            self._unknown.pop(_memory(first), None)
+            self._unknown.pop(memory_of(first), None)
         if not differ(first, value):
             return result
         self.origins[key] = since
@@ -101,5 +101,6 @@ def _finite(tensor: Tensor) -> Tensor:
     return tensor.double().nan_to_num(posinf=1e30, neginf=-1e30)
 
 
-def _memory(tensor: Tensor) -> int:
+def memory_of(tensor: Tensor) -> int:
+    """Where the memory of a tensor begins, which its views share."""
     return tensor.untyped_storage().data_ptr()

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
 from attnbench.attention.torch_internals import OperationMode
+from attnbench.invariants.toolkit.origins import memory_of
 from attnbench.subject.tracing import line_of
 
 _NAMED = 2
@@ -88,14 +89,14 @@ class _Flow(OperationMode):
                 reads = is_chosen and not is_written
                 self._note(one, line, numbers, place, is_live=bool(live), is_chosen=reads)
                 if is_written:
-                    self._changed[_memory(one)] = self._made[id(one)]
+                    self._changed[memory_of(one)] = self._made[id(one)]
         return result
 
     def numbers(self, one: Tensor) -> Iterator[int]:
         """The result that a tensor is, and the last one that was written to its memory."""
         if id(one) in self._made:
             yield self._made[id(one)]
-        if (place := _memory(one)) in self._changed:
+        if (place := memory_of(one)) in self._changed:
             yield self._changed[place]
 
     def _note(
@@ -293,7 +294,3 @@ def _has_rows(results: list[_Result], chosen: _Result) -> bool:
         return False
     near = torch.cdist(chosen.tensor.reshape(-1, size), torch.cat(rows), compute_mode=_EXACTLY)
     return bool((near.amin(1) <= _NEAR * chosen.tensor.abs().amax()).all())
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
