@@ -75,7 +75,7 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
 
 
 class _Writes(OperationMode):
-    """Finds the first operation that changes one of some tensors, if it is one that changes them.
+    """Finds the first operation that changes some tensors, if nothing else has changed them before.
 
     Attributes:
         line: ``name at file.py:line: source`` of it; ``""`` if unknown.
