@@ -19,10 +19,8 @@ from tests.invariant_runs import further_are_long
 HERE = Path(__file__).parent
 CHEATS = HERE / "cheats"
 FEW = ("agrees_with_float64",)
-PROCESSES = {True: 2, False: 4}
-"""What a court keeps: an honest process and what starts it; unless it has ended, an assistant with
-what starts its candidates.
-"""
+ASSISTING = 2
+"""Processes that a court keeps for the next candidate: an assistant, and what starts its own."""
 SEED = 1
 """Draws the same in every run; ``tests/slow`` tries what others draw."""
 GAIN = 1.1
@@ -216,13 +214,14 @@ def test_every_cheat_has_an_expected_outcome() -> None:
 
 @pytest.mark.parametrize("cheat", further_are_long(KINDS))
 def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
     found = court.judge(str(CHEATS / cheat), style="sdpa", invariants=FEW, seed=SEED)
     assert (found.refusal or found.verdict) in OUTCOMES[cheat], found.sentence
     assert all((row.ratio_low or 0.0) < GAIN for row in found.rows if row.status == "ok")
     if cheat.endswith(":slow_now_and_then"):
         assert found.rows[0].ratio < 0.7
-    left = len(psutil.Process().children(recursive=True))
-    assert left <= PROCESSES[court.assistant.ended]
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert len(after - before) <= (0 if court.assistant.ended else ASSISTING)
 
 
 @pytest.mark.parametrize(

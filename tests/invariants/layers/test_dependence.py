@@ -221,7 +221,7 @@ class Norms(Linear):
 
 def test_parameters_that_nothing_depends_on_are_named_in_the_last_lines() -> None:
     report = checked(lambda size: Norms(size, "first"), "outputs_depend_on_their_token")
-    told = "scale, norms.second.weight or norms.second.bias: no output depends on it"
+    told = "scale, norms.second.weight or norms.second.bias has no gradient from any output"
     assert told in str(report)
     new: dict[str, Any] = {"cache": CacheSpec(new=lambda module, batch_size: [])}
     cached = checked(
