@@ -148,9 +148,10 @@ class Nursery:
         """Start a process that helps the judge, which has a nursery of its own."""
         from multiprocessing import Pipe
 
+        requests = self.begin()
         self._assistant, theirs = Pipe()
         with theirs:
-            socket.send_fds(self.begin(), [b"{}"], [theirs.fileno()])
+            socket.send_fds(requests, [b"{}"], [theirs.fileno()])
         self._assistant.send((sys.path, sys.pycache_prefix, sys.dont_write_bytecode))
 
     def assistant(self) -> Connection:
