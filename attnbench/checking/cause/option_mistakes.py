@@ -162,6 +162,8 @@ def _scales(call: Call) -> Named:
     if inputs.k_scale is not None and inputs.v_scale is not None:
         given = {"k_scale": inputs.v_scale, "v_scale": inputs.k_scale}
         yield "stored_scales_exchanged", textbook_output(inputs.replace(**given))
+        yield "k_scale_is_that_of_values", textbook_output(inputs.replace(k_scale=inputs.v_scale))
+        yield "v_scale_is_that_of_keys", textbook_output(inputs.replace(v_scale=inputs.k_scale))
         bare = inputs.replace(k_scale=None, v_scale=None)
         yield "stored_scales_ignored", textbook_output(bare)
 

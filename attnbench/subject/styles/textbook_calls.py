@@ -33,7 +33,6 @@ class Form:
         single: whether it takes one query at a time, and one key vector for all slots.
         alone: whether it takes a batch of one only.
         flat: whether it takes one number a query, key and value: ``(n,)``, ``(n, S)``, ``(n, S)``.
-        edits: whether it changes its inputs, so that it gets copies.
         one_length: whether it takes lengths ``(B,)`` only, and none for each query.
         needs: whether it needs its mask or lengths, so that it gets those that hide nothing.
     """
@@ -44,7 +43,7 @@ class Form:
         self.mask = keywords.named.get("attn_mask")
         self.order = order_of(names) or [0, 1, 2]
         self.by_head = self.single = self.alone = self.flat = False
-        self.edits = self.one_length = self.needs = False
+        self.one_length = self.needs = False
 
     def in_words(self) -> list[str]:
         """What is unusual about it."""
@@ -55,7 +54,6 @@ class Form:
             "its mask has an axis for heads: (B, 1, L, S)": self.by_head,
             "one length an item: (B,)": self.one_length,
             "a call without a mask gets one that hides nothing": self.needs,
-            "it changes its inputs, so it gets copies": self.edits,
         }
         return [text for text, holds in texts.items() if holds]
 
@@ -166,8 +164,6 @@ class _Textbook(nn.Module):
         if self.form.flat:
             each = [tensor[..., 0].repeat_interleave(count, 0) for tensor in tensors[1:]]
             tensors = [tensors[0].reshape(-1), *each]
-        if self.form.edits:
-            tensors = [tensor.clone() for tensor in tensors]
         axes = (rows, 1, count, slots) if self.form.by_head else (rows, count, slots)
         names = {"lengths": self.form.lengths, "mask": self.form.mask}
         whole = {

@@ -206,6 +206,8 @@ def test_a_limit_of_minus_one_that_is_counted_is_named() -> None:
         ("v_scale_ignored", lambda k, v: k, lambda k, v: v * 0 + 1),
         ("stored_scales_ignored", lambda k, v: k * 0 + 1, lambda k, v: v * 0 + 1),
         ("stored_scales_exchanged", lambda k, v: v, lambda k, v: k),
+        ("k_scale_is_that_of_values", lambda k, v: v, lambda k, v: v),
+        ("v_scale_is_that_of_keys", lambda k, v: k, lambda k, v: k),
         ("k_scale_divides", lambda k, v: 1 / k, lambda k, v: v),
         ("v_scale_twice", lambda k, v: k, lambda k, v: v * v),
         ("v_scale_of_the_first", lambda k, v: k, lambda k, v: v[0, 0]),

@@ -98,6 +98,18 @@ def conventions_of(make: Any) -> dict[str, Any]:
     return dict(adapted(make).conventions)
 
 
+def edits(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    queries /= queries.shape[-1] ** 0.5
+    return (queries @ keys.mT).softmax(-1) @ values
+
+
+def test_a_function_that_changes_its_inputs_is_told() -> None:
+    report = attnbench.check(
+        adapters.textbook(edits), profile="quick", invariants=["inputs_are_unchanged"]
+    )
+    assert [outcome.status for outcome in report.outcomes] == ["failed"]
+
+
 def test_what_a_textbook_does_by_convention_is_found_by_calls() -> None:
     found = conventions_of(DotProduct)
     assert found.pop("mask_value") == pytest.approx(-1e6, rel=0.1)
