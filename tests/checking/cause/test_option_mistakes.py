@@ -267,6 +267,7 @@ def test_every_mistake_that_a_call_can_show_has_a_cause_and_a_form() -> None:
     names = {mistake_of(name) for name, _ in mistaken(Call(given, stages_of(given), scaled=True))}
     assert len(names) > 60
     assert names <= known_causes()["mistakes"].keys()
+    assert {known_causes()["mistakes"][name] for name in names} <= known_causes()["causes"].keys()
     of_options = {name for name in names if name.startswith(PREFIXES)}
     assert of_options <= known_causes()["forms"].keys()
 
