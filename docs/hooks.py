@@ -192,10 +192,10 @@ def cases() -> str:
     rows = ["| | word | meaning |", "|---|---|---|"]
     tree = ast.parse((ROOT / "attnbench" / "cases" / "case.py").read_text(encoding="utf-8"))
     for node in tree.body:
-        name = node.targets[0].id if isinstance(node, ast.Assign) else ""  # type: ignore[attr-defined]
-        if name in names:
-            words = ast.literal_eval(node.value)  # type: ignore[attr-defined]
-            rows += [f"| {names[name]} | `{word}` | {text} |" for word, text in words.items()]
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Name) and target.id in names:
+            words = ast.literal_eval(node.value)
+            rows += [f"| {names[target.id]} | `{word}` | {text} |" for word, text in words.items()]
     return "\n".join(rows)
 
 

@@ -84,8 +84,9 @@ class ExpectedBenchmarks:
 def _run() -> str:
     """This run of asv: the process that starts all others, and when it began."""
     parent = psutil.Process().parent()
-    while parent is not None and "run_server" in parent.cmdline():  # asv has one for each round
-        parent = parent.parent()
+    with contextlib.suppress(psutil.Error):  # what ends, or belongs to another user, tells nothing
+        while parent is not None and "run_server" in parent.cmdline():  # asv has one for each round
+            parent = parent.parent()
     return "" if parent is None else f"{parent.pid} {parent.create_time()}"
 
 

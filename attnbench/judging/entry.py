@@ -73,13 +73,13 @@ class Nursery:
 
     def __init__(self, requests: socket.socket | None = None) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._given = self._requests = requests
+        self._requests = requests
         self._assistant: Connection | None = None
 
     def begin(self) -> socket.socket:
         """Start the process, unless it runs; the channel from which it reads requests."""
-        runs = self._process is not None and self._process.poll() is None
-        if self._requests is not None and (runs or self._given is not None):
+        ended = self._process is not None and self._process.poll() is not None
+        if self._requests is not None and not ended:
             return self._requests
         self.close()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -129,7 +129,7 @@ class Nursery:
             socket.send_fds(requests, [json.dumps(given).encode()], files)
         except OSError as error:
             os.close(reading)
-            self._given = self._requests = None  # the next candidate gets another one
+            self._requests = None  # the next candidate gets another one
             raise RefusedError("not_loaded", _ENDED) from error
         finally:
             os.close(writing)
@@ -167,11 +167,12 @@ class Nursery:
         if self._assistant is not None:
             self._assistant.close()
             self._assistant = None
-        if self._process is not None and self._requests is not None:
+        if self._requests is not None:
             self._requests.close()
+        if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._process = None
+        self._process = self._requests = None
 
 
 def _environment() -> dict[str, str]:

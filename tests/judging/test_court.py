@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 CHEATS = HERE / "cheats"
 FEW = ("agrees_with_float64",)
 ASSISTING = 2
-"""Processes that a court keeps for the next candidate: an assistant, and what starts its own."""
+"""Processes that a court keeps once it has begun: an assistant, and what starts its candidates."""
 SEED = 1
 """Draws the same in every run; ``tests/slow`` tries what others draw."""
 GAIN = 1.1
@@ -215,13 +215,15 @@ def test_every_cheat_has_an_expected_outcome() -> None:
 @pytest.mark.parametrize("cheat", further_are_long(KINDS))
 def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
+    begins = court.assistant.ended
     found = court.judge(str(CHEATS / cheat), style="sdpa", invariants=FEW, seed=SEED)
     assert (found.refusal or found.verdict) in OUTCOMES[cheat], found.sentence
     assert all((row.ratio_low or 0.0) < GAIN for row in found.rows if row.status == "ok")
     if cheat.endswith(":slow_now_and_then"):
         assert found.rows[0].ratio < 0.7
     after = {child.pid for child in psutil.Process().children(recursive=True)}
-    assert len(after - before) <= (0 if court.assistant.ended else ASSISTING)
+    kept = ASSISTING if begins and not court.assistant.ended else 0
+    assert len(after - before) == kept
 
 
 @pytest.mark.parametrize(

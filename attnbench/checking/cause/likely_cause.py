@@ -75,8 +75,9 @@ def _table() -> tuple[tuple[str, str | None], ...]:
 _PARTS = ("specific", "general", "late")
 
 
-def _general() -> dict[str, str | None]:
-    return dict(known_causes()["general"])
+@functools.cache
+def _general() -> frozenset[str]:
+    return frozenset(dict(known_causes()["general"]))
 
 
 def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
@@ -167,7 +168,7 @@ def _clue_in_table(
             or (default and candidate.named not in (None, default))
         ):
             continue
-        narrow = fails_narrow(candidate) and name in {*_NUMERIC, *_general()}
+        narrow = fails_narrow(candidate) and name in (*_NUMERIC, *_general())
         cause = _NARROW if narrow else default or candidate.named
         if cause == _NARROW and wide_count > _MOST_FAILURES:
             continue

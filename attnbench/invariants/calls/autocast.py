@@ -52,7 +52,7 @@ def autocast_agrees(subject: Subject, case: Case) -> None:
             f"{base.inputs.query.dtype} or {narrow}"
         )
     with torch.no_grad():
-        _ = base.output
+        _ = base.output  # computed here, or the module that the oracle copies might keep a graph
     oracle = Oracle(subject, base.module, base.inputs)
     if "float64" not in subject.dtypes and not torch.equal(
         oracle.output.isfinite(), base.output.cpu().isfinite()

@@ -49,6 +49,8 @@ def repair(subject: LayerSubject, expected: Callable[[LayerCase], Tensor]) -> st
         places = tried.places()
         tries = itertools.islice(tried.changes(), _MOST)
         found.append([text for text, is_right in tries if is_right])
+        if not found[-1]:
+            return places
     both = [text for text in found[0] if text in found[1]]
     return places + (f"\n  it is right {both[0]}" if both else "")
 
