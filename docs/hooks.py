@@ -189,7 +189,7 @@ def cases() -> str:
         "LAYOUTS": "layout",
         "REGIMES": "values",
     }
-    rows = ["| | word | meaning |", "|---|---|---|"]
+    rows = ["| part of a case | word | meaning |", "|---|---|---|"]
     tree = ast.parse((ROOT / "attnbench" / "cases" / "case.py").read_text(encoding="utf-8"))
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else None
