@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -105,9 +106,9 @@ HEAD_BY_HEAD, ALL_EXPERTS, AT_ONCE = map(spec, (HeadByHead, AllExperts, AtOnce))
 @pytest.mark.parametrize(
     ("make", "other", "line"),
     [
-        (Grouped, "HEAD_BY_HEAD", "split at test_partings.py:25: parts = [p.unflatten"),
-        (Experts, "ALL_EXPERTS", "index_put at test_partings.py:63: output[token] = part"),
-        (InChunks, "AT_ONCE", "add at test_partings.py:89: return hidden + output"),
+        (Grouped, "HEAD_BY_HEAD", "split at test_partings.py:26: parts = [p.unflatten"),
+        (Experts, "ALL_EXPERTS", "index_put at test_partings.py:64: output[token] = part"),
+        (InChunks, "AT_ONCE", "add at test_partings.py:90: return hidden + output"),
     ],
 )
 def test_a_line_is_named_behind_which_nothing_is_that_of_same_as(
@@ -120,8 +121,8 @@ def test_a_line_is_named_behind_which_nothing_is_that_of_same_as(
         (found,) = attnbench.check(declared, profile="quick", invariants=names).outcomes
         assert found.status == ("failed" if mistake else "passed")
         assert not mistake or f"it parts from layer in {line}" in found.reason
-        few = "of 9 tokens, only output 8 is wrong" in found.reason
-        assert few == (mistake and make is InChunks)
+        few = re.search(r"of \d+ tokens, only outputs? .* wrong", found.reason)
+        assert bool(few) == (mistake and make is InChunks)
 
 
 class Decaying(nn.Module):
@@ -170,5 +171,5 @@ def test_the_lines_are_named_in_which_two_paths_part(mistake: bool) -> None:
     assert found.status == ("failed" if mistake else "passed")
     if mistake:
         assert "behind a cache forward is wrong, whichever left it" in found.reason
-        line = 'test_partings.py:140: output = output + query @ cache["state"] * faded[:, None]'
+        line = 'test_partings.py:141: output = output + query @ cache["state"] * faded[:, None]'
         assert f"forward parts from steps in bmm at {line}" in found.reason
