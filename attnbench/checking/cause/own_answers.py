@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from attnbench.checking.cause.score_answers import (
     wrong_axis,
     wrong_maximum,
 )
+from attnbench.checking.cause.side_answers import side_mistake
 from attnbench.oracle.textbook import is_textbook, textbook_output
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -53,11 +54,10 @@ def own_mistake(subject: Subject) -> str | None:
     apart = copy.copy(subject)  # an output that a later call overwrites is no other mistake
     object.__setattr__(apart, "output", lambda *call: subject.output(*call).clone())
     masks = (_misread_mask, _late_mask, _miscounted_lengths, _read_key, _lost_part)
-    mechanism = (wrong_axis, _mixed_rows, *masks, short_sums, unplaced_keys, wrong_maximum)
-    looks: Iterable[Callable[[Subject], str | None]] = (foreign_scores, beside_reference)
-    for look in (
-        (*mechanism, gradient_mistake, beside_reference) if subject.kind == "mechanism" else looks
-    ):
+    rows = (wrong_axis, _mixed_rows, *masks, short_sums, unplaced_keys, wrong_maximum)
+    others: tuple[Callable[[Subject], str | None], ...] = (foreign_scores,)
+    mechanism = (*rows, side_mistake, gradient_mistake)
+    for look in (*(mechanism if subject.kind == "mechanism" else others), beside_reference):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(apart)) is not None:
                 return found
