@@ -25,7 +25,7 @@ _NOT_THEIRS = (
 _CALLERS = tuple(Path(__file__).parents[1] / name for name in ("subject", "invariants"))
 """Where subjects are called: what is above it on the stack is not theirs."""
 
-_RECORDERS = (Path(__file__).name, "origins.py", "partings.py")
+_RECORDERS = (Path(__file__).name, "origins.py", "partings.py", "kept_values.py")
 """Modules that only listen."""
 
 _COPIES = frozenset(

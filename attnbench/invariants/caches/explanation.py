@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.kept_states import NAMED, kept_states, tensors_of
+from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import steps
 from attnbench.invariants.caches.seen_tokens import Replay, seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
+from attnbench.invariants.toolkit.kept_values import kept_values
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 
 _LONGEST = 12
@@ -48,6 +51,8 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         text = _text(_left, stage, found)
         if text:
             return text
+    if kept := _text(functools.partial(_kept, judged), stage, found):
+        return kept
     cuts = (_other_cuts, _unread, _unwritten) if judged == "split" else ()
     states = ""
     for each in filter(None, (_double(stage), stage)):
@@ -64,6 +69,30 @@ def _text(of: Callable[[Stage, FoundError], str], stage: Stage, found: FoundErro
             return of(stage, found)
     except Exception:
         return ""
+
+
+def _kept(judged: str, stage: Stage, found: FoundError) -> str:
+    """What the module itself keeps of the steps before the last one, which is right without it."""
+
+    def before(module: nn.Module) -> Player:
+        player = Player(stage, judged)
+        player.module = module
+        for step in found.steps[:-1]:
+            player.play(step)
+        return player
+
+    def is_right(module: nn.Module) -> bool:
+        again = copy.copy(player)
+        again.module, again.tracks = module, copy.deepcopy(player.tracks)
+        again.program, again.lines = list(player.program), copy.deepcopy(player.lines)
+        try:
+            again.play(found.steps[-1])
+        except FoundError:
+            return False
+        return not again.over
+
+    player = before(stage.module())
+    return kept_values(player.module, stage.module(), is_right, before)
 
 
 def _after(stage: Stage, rows: int, *counts: int) -> tuple[nn.Module, Any]:

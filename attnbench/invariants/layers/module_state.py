@@ -6,16 +6,19 @@ import itertools
 from collections import Counter
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import state_is_kept
+from attnbench.invariants.toolkit.comparisons import fails, state_is_kept
 from attnbench.invariants.toolkit.decorator import invariant
+from attnbench.invariants.toolkit.kept_values import kept_values
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
+from attnbench.invariants.toolkit.layer_calls import listed as in_words
 from attnbench.invariants.toolkit.layer_faults import mixes_items
+from attnbench.invariants.toolkit.layer_rounding import copied
 from attnbench.specs import KINDS
 from attnbench.subject.layer_limits import unused_parameters
 from attnbench.subject.subject import Subject
@@ -27,24 +30,45 @@ _MASKS = ("none", "padding")
 def layer_calls_leave_no_trace(layer: LayerCase) -> None:
     """A module that was called on other inputs and masks gives what a new one gives."""
     state = {name: tensor.clone() for name, tensor in layer.module.state_dict().items()}
-    change = "called after other inputs of the same shapes, output"
+    calls: list[tuple[Tensor, Tensor | None]] = []
     for number in (1, 2, 3):
         case, masks = layer.case, layer.subject.masks
         mask = masks[number % len(masks)] if number < 3 else case.mask
         length = case.q_len if number < 3 else min(case.q_len + 3, layer.subject.capacity)
         other = case.replace(seed=case.seed + number, mask=mask, q_len=length, kv_len=length)
         inputs = layer.subject.inputs(layer.subject.legal(other))
-        got = layer.run(inputs.hidden, inputs.padding_mask)
-        fresh = LayerCase(layer.subject, case)
-        expected = fresh.run(inputs.hidden, inputs.padding_mask)
-        fresh.hidden, fresh.mask = inputs.hidden, inputs.padding_mask
-        real = layer.real(inputs.hidden, inputs.padding_mask)
-        fresh.expect(got, expected, real, change, "a new module")
-    fresh = LayerCase(layer.subject, layer.case)
-    got, expected = (one.run(layer.hidden, layer.mask) for one in (layer, fresh))
-    layer.expect(got, expected, layer.real(layer.hidden, layer.mask), change, "a new module")
+        calls.append((inputs.hidden, inputs.padding_mask))
+        _as_new(layer, calls)
+    _as_new(layer, [*calls, (layer.hidden, layer.mask)])
     _other_weights(layer)
     state_is_kept(layer.module, state)
+
+
+def _as_new(layer: LayerCase, calls: list[tuple[Tensor, Tensor | None]]) -> None:
+    """Call a module that had all calls but the last, and compare it with a new one."""
+    *earlier, last = calls
+    used = copied(layer.module, layer.module)
+    got, fresh = layer.run(*last), LayerCase(layer.subject, layer.case)
+    new = copied(fresh.module, fresh.module)
+    expected = fresh.run(*last)
+    fresh.hidden, fresh.mask = last
+    lengths = [hidden.shape[1] for hidden, _ in earlier]
+    change = f"after calls on {in_words(lengths)} tokens, output" if lengths else "output"
+    real = layer.real(*last)
+    violation = fresh.differs(got, expected, real, what=change, other="a new module")
+    if violation is None:
+        return
+
+    def run(module: nn.Module, *given: tuple[Tensor, Tensor | None]) -> Tensor:
+        for hidden, mask in given:
+            output = layer.subject.call(module, hidden, mask)[0]
+        return output
+
+    def is_right(module: nn.Module) -> bool:
+        return fresh.differs(run(module, last), expected, real) is None
+
+    told = kept_values(used, new, is_right, lambda module: run(module, *earlier))
+    raise violation.reworded(f"{violation}{told}")
 
 
 def _other_weights(layer: LayerCase) -> None:
@@ -128,11 +152,22 @@ def changed_parameters_are_used(subject: Subject, case: Case) -> None:
                 step = torch.randn(old.shape, generator=generator).to(old) * old.abs().mean() / 2
                 old.add_(step)
                 new.add_(step)
-    fresh.expect(
-        base.run(base.inputs),
-        "after a call and a step of all parameters, output",
-        "a module with these parameters from the start",
-    )
+    used, made = (copied(one.module, one.module) for one in (base, fresh))
+
+    def is_right(module: nn.Module) -> bool:
+        return not fails(fresh.expect, base.subject.output(module, base.inputs), "", "")
+
+    try:
+        fresh.expect(
+            base.run(base.inputs),
+            "after a call and a step of all parameters, output",
+            "a module with these parameters from the start",
+        )
+    except InvariantViolation as violation:
+        told = kept_values(
+            used, made, is_right, lambda module: base.subject.output(module, base.inputs)
+        )
+        raise violation.reworded(f"{violation}{told}") from None
 
 
 @layer_invariant(masks=_MASKS, regimes=("normal",), dtypes=("float32",), min_q_len=2)

@@ -9,7 +9,7 @@ import contextlib
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy
@@ -17,7 +17,9 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import fails
+from attnbench.invariants.toolkit.kept_values import kept_values
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
+from attnbench.invariants.toolkit.layer_rounding import copied
 from attnbench.specs import Invariant
 from attnbench.subject.layer import SOURCE
 from attnbench.subject.subject import Subject
@@ -113,10 +115,21 @@ def _counts(layer: _Beside, what: str) -> None:
         return
     text = f"with {_DRAWS} other draws of {what} the output is the same, bit for bit"
     anew, _ = layer.subject.build(layer.case)
-    if torch.equal(layer.subject.call(anew, layer.hidden, None, **drawn[0])[0], whole):
+    new = copied(anew, anew)
+    expected = layer.subject.call(anew, layer.hidden, None, **drawn[0])[0]
+    if torch.equal(expected, whole):
         raise InvariantViolation(f"{text}: it is unused")
     text += f"; a new module gives another: the {what} of an earlier call is kept"
-    raise InvariantViolation(text, cause="state_kept")
+
+    def is_right(module: nn.Module) -> bool:
+        got = layer.subject.call(module, layer.hidden, None, **drawn[0])[0]
+        return layer.differs(got, expected, layer.real(got)) is None
+
+    def earlier(module: nn.Module) -> None:
+        layer.subject.call(module, layer.hidden, None, **layer.given)
+
+    told = kept_values(layer.module, new, is_right, earlier)
+    raise InvariantViolation(text + told, cause="state_kept")
 
 
 def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:

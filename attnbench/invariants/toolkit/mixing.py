@@ -92,7 +92,7 @@ class _Mixing:
         self.start, self.folded = (items - 2, items * tokens) if what == "items" else (0, 0)
         if masked or what in ("padded", "padding"):
             mask = (torch.arange(tokens) < (tokens - 2 if masked else kept)).expand(rows, -1)
-        others = self.layer.other(hidden)
+        others = 3 * self.layer.other(hidden)  # whose maximum is seldom that of what is kept
         self.part(others).copy_(self.part(hidden))
         self.calls = ((hidden, mask), (others, mask))
         if what in ("padding", "number"):
@@ -142,14 +142,20 @@ class _Mixing:
         for key, since in mended.origins.items():
             wrong = Correction(functools.partial(self._put_at, key, mended.results[key]))
             right = self.noted.results.get(since or key)
-            mends = Correction(functools.partial(self._put_at, since or key, right))
-            output = self._called(1, mends)
-            if since and _REDUCES.match(since.line) and not differ(output, self.expected):
-                return f"in {since.line}"  # all that reaches them does so by its result
-            counts = right is None or differ(output, self.got)
+            between = list(mended.results) if since else []
+            between = between[between.index(since) : between.index(key)] if since else []
+            for one in between:
+                if _REDUCES.match(one.line) and not differ(self._mended_at(one), self.expected):
+                    return f"in {one.line}"  # all that reaches them does so by its result
+            counts = right is None or differ(self._mended_at(since or key), self.got)
             if counts and differ(self._called(0, wrong), self.expected):
                 return mended.place(key)
         return ""
+
+    def _mended_at(self, place: Key) -> Tensor:
+        """The outputs that are kept, where one result is what it should be for these."""
+        right = self.noted.results.get(place)
+        return self._called(1, Correction(functools.partial(self._put_at, place, right)))
 
     def _called(self, number: int, mode: Correction) -> Tensor:
         """The outputs that are kept, in one of the two calls."""

@@ -179,3 +179,25 @@ def test_scores_of_padding_behind_memories_are_not_what_is_named(is_right: bool)
     (found,) = attnbench.check(spec, profile="quick", invariants=names).outcomes
     assert found.status == ("passed" if is_right else "failed")
     assert is_right or "first in softmax at test_mixing.py" in found.reason
+
+
+class Features(nn.Module):
+    """Positive features from which one maximum is taken: of a batch, or of an item."""
+
+    def __init__(self, size: int, *, of_batch: bool) -> None:
+        super().__init__()
+        self.out, self.of_batch = nn.Linear(size, size), of_batch
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        given = self.out(hidden)
+        largest = given.max() if self.of_batch else given.amax((1, 2), keepdim=True)
+        return (given - largest).exp() + 0.1
+
+
+def test_a_maximum_over_the_batch_is_named() -> None:
+    of_batch = LayerSpec(name="features", make=lambda size: Features(size, of_batch=True))
+    of_item = LayerSpec(name="features", make=lambda size: Features(size, of_batch=False))
+    names = ["items_are_independent"]
+    (found,) = attnbench.check(of_batch, profile="quick", invariants=names).outcomes
+    assert "first in max at test_mixing.py:" in found.reason
+    assert attnbench.check(of_item, profile="quick", invariants=names).ok
