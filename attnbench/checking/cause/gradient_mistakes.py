@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.oracle.textbook import is_textbook, stages_of
+from attnbench.oracle.textbook import Stages, is_textbook, stages_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -19,6 +21,8 @@ _CASES = (
     Case((2, 3), 5, 5, 8, 8, 8, dtype="float64"),
     Case((2, 3), 5, 5, 8, 8, 8, dtype="float64", mask="causal", seed=1),
     Case((2, 3), 5, 5, 8, 8, 8, dtype="float64", mask="boolean", seed=2),
+    Case((2, 3), 3, 6, 8, 8, 8, dtype="float64", mask="causal", seed=3),
+    Case((2, 3), 5, 5, 8, 8, 8, dtype="float64", mask="bias", seed=4),
 )
 
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -30,7 +34,7 @@ Named = tuple[str, Gradients]
 def gradient_mistake(subject: Subject) -> str | None:
     """The mistake that gives the wrong gradients of a subject in all calls that it has wrong.
 
-    The calls are those without options, and with a scale, a soft cap or grouped heads.
+    The calls are those without options, and with one of them each.
     """
     common: set[str] | None = None
     is_meant = "gradients_are_right" in subject.exempt or not subject.conventions.gradients
@@ -53,6 +57,8 @@ def gradient_mistake(subject: Subject) -> str | None:
                 names = _names(found, *_gradients(call, weight))
                 if names is not None:
                     common = names if common is None else common & names
+    if common and len(common) > 1:  # other masks are right, or not taken
+        common.discard("gradient_without_mask")
     return common.pop() if common and len(common) == 1 else None
 
 
@@ -77,6 +83,12 @@ def _calls(subject: Subject, inputs: Inputs) -> Iterator[Inputs]:
         yield inputs.replace(softcap=1.5)
     if "scale" in subject.accepts:
         yield inputs.replace(scale=0.7)
+    if "window_size" in subject.accepts:
+        yield inputs.replace(window_size=(1, 1))
+    if inputs.query.dim() > 3:
+        numbers = torch.linspace(-1.0, 1.0, inputs.query.shape[-3]).to(inputs.query)
+        for name in sorted({"sinks", "alibi_slopes"} & {*subject.accepts}):
+            yield inputs.replace(**{name: numbers.exp()})
     shared = inputs.attn_mask is None
     if "enable_gqa" in subject.accepts and inputs.query.dim() > 3 and shared:
         heads = torch.cat([inputs.query, 1 - inputs.query], -3)
@@ -110,18 +122,49 @@ def _gradients(inputs: Inputs, weight: Tensor) -> Iterator[Named]:
     slopes = weight @ value.mT
     mean = (weights * slopes).sum(-1, keepdim=True)
     terms = weights * (slopes - mean)
-    open_ = stages.replace(allowed=torch.ones_like(stages.allowed)).weights
-    unmasked = open_ * (slopes - (open_ * slopes).sum(-1, keepdim=True))
     yield "right", of(terms * slope)
-    yield "gradient_without_softcap", of(terms)
+    if cap is not None:
+        raw = stages_of(inputs.replace(softcap=None)).scores
+        yield "gradient_without_softcap", of(terms)
+        yield "gradient_of_softcap_before_it", of(terms * (1 - (raw / cap).square()))
+        yield "gradient_of_softcap_twice", of(terms * slope.square())
     yield "gradient_without_sum", of(weights * slopes * slope)
     yield "gradient_without_scale", of(terms * slope, 1.0)
     yield "gradient_of_default_scale", of(terms * slope, inputs.query.shape[-1] ** -0.5)
     yield "gradient_scaled_twice", of(terms * slope, scale**2)
     yield "gradient_negated", of(-terms * slope)
-    yield "gradient_without_mask", of(unmasked * slope, shown=open_)
+    yield "gradient_stopped", of(terms * 0, shown=weights * 0)
+    for name, other in _other_weights(inputs, stages):
+        yield name, of(other * (slopes - mean) * slope, shown=other)
+        own = (other * slopes).sum(-1, keepdim=True)
+        yield name, of(other * (slopes - own) * slope, shown=other)
     for fold in ("tiled", "first", "last", "mean") if groups > 1 else ():
         yield f"gradient_of_groups_{fold}", of(terms * slope, fold=fold)
+
+
+def _other_weights(inputs: Inputs, stages: Stages) -> Iterator[tuple[str, Tensor]]:
+    """The weights that a backward pass computes again without a part of the call, normalised by
+    their own sums or by the log-sum-exps of the right ones.
+    """
+    mask = {"attn_mask": None, "valid_lens": None}
+    every = {**mask, "is_causal": False, "window_size": None}
+    others: list[tuple[str, dict[str, Any]]] = [("without_mask", mask), ("without_mask", every)]
+    for name in ("sinks", "alibi_slopes", "window_size"):
+        if getattr(inputs, name) is not None:
+            others.append((f"without_{name}", {name: None}))
+    if inputs.attn_mask is not None and inputs.attn_mask.is_floating_point():
+        others.append(("without_bias", {"attn_mask": inputs.attn_mask > -math.inf}))
+    if inputs.is_causal:
+        others.append(("without_causality", {"is_causal": False}))
+    if inputs.is_causal and inputs.query.shape[-2] != inputs.key.shape[-2]:
+        corner = "top_left" if inputs.causal == "bottom_right" else "bottom_right"
+        others.append((f"of_causality_{corner}", {"causal": corner}))
+    sums = stages.log_sums.unsqueeze(-1)
+    for name, changes in others:
+        other = stages_of(inputs.replace(**changes))
+        powers = (other.scores + other.bias - sums).exp() * other.allowed
+        yield f"gradient_{name}", other.weights
+        yield f"gradient_{name}", powers.masked_fill(sums == -math.inf, 0.0)
 
 
 def _folded(heads: Tensor, groups: int, fold: str) -> Tensor:

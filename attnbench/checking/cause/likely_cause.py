@@ -129,6 +129,7 @@ def _mistakes(failures: Mapping[str, Failure]) -> tuple[list[str], list[str]]:
     wide = {name for name, failure in failures.items() if not fails_narrow(failure)}
     made = [(n, mistake_of(name)) for n, f in failures.items() for name in f.mistakes[:1]]
     exact = [name for _, name in made if name not in causes["deviations"]]
+    exact = [name for name in exact if not wide or cause_of_mistake(name) != _NARROW]
     told = [name for n, name in made if name in causes["deviations"] and n not in specific]
     return exact, [] if wide & specific.keys() - others else told
 

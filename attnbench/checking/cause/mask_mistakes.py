@@ -33,6 +33,7 @@ def _masks(call: Call) -> Named:
         yield "bias_subtracted", call.mask_by(attn_mask=(-mask).masked_fill(hidden, -math.inf))
         scale = call.inputs.query.shape[-1] ** -0.5
         yield "bias_scaled", call.mask_by(attn_mask=mask * scale)
+        yield "bias_of_base_two", call.mask_by(attn_mask=mask * math.log(2.0))
         for left in (mask >= 0, mask == 0, mask != 0):
             yield "bias_read_as_boolean", call.mask_by(attn_mask=left)
         for narrow in (torch.bfloat16, torch.float16):
@@ -155,6 +156,9 @@ def _causality(call: Call) -> Named:
     yield "causality_strict", call.allow(allowed & ones.tril(diagonal - 1))
     yield "causality_one_ahead", call.allow(allowed & ones.tril(diagonal + 1))
     yield "causality_reversed", call.allow(allowed & ones.triu(diagonal))
+    if inputs.enable_gqa and (groups := inputs.query.shape[-3] // inputs.key.shape[-3]) > 1:
+        last = torch.arange(q_len)[:, None] // groups + diagonal
+        yield "causality_of_packed_groups", call.allow(allowed & (torch.arange(kv_len) <= last))
     if inputs.attn_mask is not None:
         yield "mask_lost_beside_causality", call.mask_by(attn_mask=None)
 

@@ -127,6 +127,7 @@ def _slopes(call: Call) -> Named:
     ways = {
         "alibi_slopes_added": each * distance,
         "alibi_slopes_scaled": -each * distance * scale,
+        "alibi_slopes_of_base_two": -each * distance * math.log(2.0),
         "alibi_slopes_from_the_top_left": -each * corner.abs(),
         "alibi_slopes_of_other_heads": -each.flip(-3) * distance,
         "alibi_slopes_of_the_first_head": -each[:1] * distance,

@@ -61,6 +61,8 @@ def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Fail
         return invariant.name == MIXED[mistake]
     if invariant.name in shown_by(cause_of_mistake(mistake)):
         return True
+    if cause_of_mistake(mistake) == "half_precision":
+        return fails_narrow(failure)
     if mistake.startswith("gradient_"):
         return "gradient" in invariant.name + failure.quantity
     if mistake in found_otherwise(subject):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,9 @@ CASE = Case((3,), 4, 6, 8, 8, 8)
 MARGIN = 1e-3
 _ROUNDING = 1e-14
 _HUGE = 150.0
+_USUAL, _LARGE = 1.0, 320.0
+"""Entries whose squares float16 can hold, and such whose squares it cannot."""
+_HALF_MARGIN = 4e-2
 
 
 def wrong_axis(subject: Subject) -> str | None:
@@ -69,6 +74,31 @@ def wrong_maximum(subject: Subject) -> str | None:
         return "maximum_of_other_rows"
     alone = int(wrong.sum()) == 1 and not bool(output[0, 0, 0].isfinite().all())
     return "powers_overflow" if alone else None
+
+
+def lost_squares(subject: Subject) -> str | None:
+    """The mistake of squares that float16 cannot hold, in scores that do not grow with what the
+    query and the key hold, as they are normalised.
+    """
+    answer = subject.output if subject.kind == "mechanism" else subject.scores
+    module, inputs = subject.build(subject.legal(CASE).replace(dtype="float16"))
+    wide = copy.deepcopy(module).double()
+
+    def results(size: float) -> tuple[Tensor, Tensor]:
+        query, key = (size * (t.sign() - t / 8) for t in (inputs.query, inputs.key))
+        given = inputs.replace(query=query, key=key)
+        found, right = answer(module, given), answer(wide, given.map(Tensor.double))
+        if found is None or right is None or found.dtype == right.dtype:
+            raise ValueError("it has no scores, or no half types")
+        return found.double(), right
+
+    (usual, right), (large, same) = results(_USUAL), results(_LARGE)
+    shows = agrees(right, same) and _near_in_half(usual, right) and not _near_in_half(large, same)
+    return "squares_overflow" if shows else None
+
+
+def _near_in_half(output: Tensor, expected: Tensor) -> bool:
+    return bool(((output - expected).abs() <= _HALF_MARGIN * expected.abs().amax()).all())
 
 
 def unplaced_keys(subject: Subject) -> str | None:

@@ -70,6 +70,7 @@ def _log_sums(inputs: Inputs, stages: Stages) -> Iterator[tuple[str, Tensor]]:
     for factor in (math.log(2.0), 1 / math.log(2.0)):
         yield "log_sum_of_two_bases", top * factor + rest
         yield "log_sum_of_two_bases", top + rest * factor
+    yield "log_sum_of_smoothed_keys", lse - scores.mean(-1)
     yield "log_sum_without_scale", stages.replace(scores=scores / scale).log_sums
     if not bool(allowed.all()):
         yield "log_sum_without_mask", stages.replace(allowed=torch.ones_like(allowed)).log_sums

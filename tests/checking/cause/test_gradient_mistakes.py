@@ -27,36 +27,48 @@ def attention(mode: str) -> Callable[..., Tensor]:
         def forward(
             ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, *more: Any
         ) -> Tensor:
-            softcap, mask = more
+            softcap, mask, bias, kept = more
             scores, slope = query @ key.mT * scale, torch.ones(())
             if softcap is not None:
+                raw = scores
                 slope = 1 - (scores / softcap).tanh().square()
                 scores = softcap * (scores / softcap).tanh()
-            weights = scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num(0.0)
-            ctx.save_for_backward(query, key, value, weights, slope)
+                slope = 1 - (raw / softcap).square() if mode == "of_softcap_before_it" else slope
+            shown = (scores + bias).masked_fill(~mask, -math.inf)
+            sums = shown.logsumexp(-1, keepdim=True)
+            sums = sums.masked_fill(sums == -math.inf, math.inf)
+            weights = (shown - sums).exp().nan_to_num(0.0)
+            lacking = scores if mode == "without_bias" else scores + bias
+            lacking = lacking.masked_fill(~kept, -math.inf)
+            again = lacking.softmax(-1).nan_to_num(0.0)
+            again = (lacking - sums).exp() if mode == "without_window_size" else again
+            ctx.save_for_backward(query, key, value, again, slope, (weights @ value))
             ctx.scale = scale
             return weights @ value
 
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *grads: Tensor) -> Any:
-            query, key, value, weights, slope = ctx.saved_tensors
+            query, key, value, weights, slope, output = ctx.saved_tensors
             slopes = grads[0] @ value.mT
-            mean = (weights * slopes).sum(-1, keepdim=True)
+            mean = (output * grads[0]).sum(-1, keepdim=True)
             terms = weights * (slopes if mode == "without_sum" else slopes - mean)
             terms = terms if mode == "without_softcap" else terms * slope
             scale = query.shape[-1] ** -0.5 if mode == "of_default_scale" else ctx.scale
             by_key = terms.mT @ query * (1.0 if mode == "without_scale" else scale)
             by_value = weights.mT @ grads[0] * (0.9 if mode == "other" else 1.0)
-            return terms @ key * scale, by_key, by_value, None, None, None
+            by_query = None if mode == "stopped" else terms @ key * scale
+            return by_query, by_key, by_value, None, None, None, None, None
 
     def function(
         query: Tensor,
         key: Tensor,
         value: Tensor,
         attn_mask: Tensor | None = None,
+        is_causal: bool = False,
         scale: float | None = None,
         softcap: float | None = None,
+        window_size: tuple[int, int] | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
         groups = query.shape[1] // key.shape[1]
@@ -72,9 +84,30 @@ def attention(mode: str) -> Callable[..., Tensor]:
         elif groups > 1:
             key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
         shape = torch.Size((*query.shape[:-1], key.shape[-2]))
-        mask = torch.ones(shape, dtype=torch.bool) if attn_mask is None else attn_mask.expand(shape)
+        ahead = torch.arange(shape[-1]) - torch.arange(shape[-2])[:, None]
+        offset = shape[-1] - shape[-2]
+        before, after = (-1, -1) if window_size is None else window_size
+        parts = {
+            "causality": (ahead <= offset) if is_causal else torch.ones_like(ahead) > 0,
+            "window_size": ((ahead >= offset - before) | (before < 0))
+            & ((ahead <= offset + after) | (after < 0)),
+            "mask": torch.ones_like(ahead) > 0,
+        }
+        bias = torch.zeros(()).to(query)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            parts["mask"] = attn_mask.expand(shape)
+        elif attn_mask is not None:
+            bias = attn_mask
+        lost = mode.removeprefix("without_")
+        mask = parts["causality"] & parts["window_size"] & parts["mask"]
+        kept = torch.ones_like(ahead) > 0
+        for name, part in parts.items():
+            kept = kept if name == lost else kept & part
+        if mode == "of_causality_top_left" and is_causal:
+            kept = kept.expand(shape) & (ahead <= 0)
         used = query.shape[-1] ** -0.5 if scale is None else scale
-        output: Tensor = Written.apply(query, key, value, used, softcap, mask)
+        shown = mask.expand(shape), bias, kept.expand(shape)
+        output: Tensor = Written.apply(query, key, value, used, softcap, *shown)
         return output
 
     return function
@@ -90,10 +123,23 @@ def attention(mode: str) -> Callable[..., Tensor]:
         "without_softcap",
         "of_default_scale",
         "of_groups_first",
+        "of_softcap_before_it",
+        "stopped",
+        "without_mask",
+        "without_causality",
+        "without_window_size",
+        "without_bias",
+        "of_causality_top_left",
     ],
 )
 def test_what_the_backward_pass_lacks_is_told_by_its_gradients(mode: str) -> None:
-    (subject,) = resolve(sdpa(attention(mode), name="mine", conventions={"masks": ("boolean",)}))
+    (subject,) = resolve(
+        sdpa(
+            attention(mode),
+            name="mine",
+            conventions={"masks": ("boolean", "floating"), "causal": "bottom_right"},
+        )
+    )
     expected = None if mode in ("right", "other") else f"gradient_{mode}"
     assert gradient_mistake(subject) == expected
 

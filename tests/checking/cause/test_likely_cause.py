@@ -102,6 +102,15 @@ def test_what_fails_in_wide_dtypes_too_is_not_lost_by_half_types() -> None:
     assert clue_of(found) == Clue("fails", "masked_slots_are_inert", "hidden_slots_reach")
 
 
+def test_squares_that_overflow_explain_half_types_alone() -> None:
+    wide, half = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("float32", "float16"))
+    found = failed("gradients_are_finite_at_extremes", case=half, smallest=True)
+    told = failed("half_types_agree", case=half, smallest=True, mistakes=("squares_overflow",))
+    assert clue_of(found + told) == Clue("makes", "squares_overflow", "half_precision")
+    told += failed("masked_slots_are_inert", case=wide, smallest=True)
+    assert clue_of(told) == Clue("fails", "masked_slots_are_inert", "hidden_slots_reach")
+
+
 def test_failures_that_point_at_one_cause_are_not_many() -> None:
     found = failed("bias_is_added_to_scores", "bias_of_all_keys_hides_none", "large_bias_hides")
     found += failed("bias_gets_its_gradient", "key_given_again_equals_bias_of_log_2")

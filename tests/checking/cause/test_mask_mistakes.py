@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from attnbench import Case
@@ -23,6 +25,17 @@ def test_a_floating_mask_that_is_rounded_is_known() -> None:
     assert given.attn_mask is not None
     rounded = given.replace(attn_mask=given.attn_mask.bfloat16().double())
     assert named(given, rounded) == {"bias_rounded"}
+    binary = given.replace(attn_mask=given.attn_mask * math.log(2.0))
+    assert named(given, binary) == {"bias_of_base_two"}
+
+
+def test_causality_of_queries_that_are_packed_by_groups_is_known() -> None:
+    plain = TEXTBOOK.inputs(Case((2, 2), 4, 6, 8, 8, 5, dtype="float64"))
+    query = torch.cat([plain.query, 1 - plain.query], 1)
+    given = plain.replace(query=query, enable_gqa=True, is_causal=True, causal="bottom_right")
+    last = torch.arange(4)[:, None] // 2 + 2
+    wrong = given.replace(is_causal=False, attn_mask=torch.arange(6) <= last)
+    assert named(given, wrong) == {"causality_of_packed_groups"}
 
 
 def test_masks_of_heads_that_lie_apart_in_a_group_are_known() -> None:

@@ -134,6 +134,7 @@ PLACES = torch.arange(7)
         ("alibi_slopes_ignored", lambda m, d: m * 0),
         ("alibi_slopes_added", lambda m, d: m * d.abs()),
         ("alibi_slopes_scaled", lambda m, d: -m * d.abs() / ROOT),
+        ("alibi_slopes_of_base_two", lambda m, d: -m * d.abs() * math.log(2.0)),
         ("alibi_slopes_from_the_top_left", lambda m, d: -m * (d + 3).abs()),
         ("alibi_slopes_of_other_heads", lambda m, d: -m.flip(0) * d.abs()),
         ("alibi_slopes_of_the_first_head", lambda m, d: -m[:1] * d.abs()),

@@ -280,3 +280,35 @@ def test_a_hidden_key_that_keeps_weight_is_named_where_lengths_alone_hide(
     (subject,) = resolve(textbook(make))
     assert "boolean" not in subject.conventions.masks
     assert own_mistake(subject) == mistake
+
+
+class Normalised(nn.Module):
+    """Scores of normalised queries and keys; ``mode`` tells in which dtype squares are summed."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def norm(self, tensor: Tensor) -> Tensor:
+        wide = torch.promote_types(tensor.dtype, torch.float32)
+        squares = tensor if self.mode == "narrow" else tensor.to(wide)
+        mean = squares.square().mean(-1, keepdim=True).to(wide)
+        return tensor.to(wide) if self.mode == "none" else tensor.to(wide) / (mean + 1e-6).sqrt()
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scores = self.norm(query) @ self.norm(key).mT / query.shape[-1]
+        return scores.to(query.dtype) if self.mode == "none" else scores
+
+
+@pytest.mark.parametrize(
+    ("mode", "mistake"), [("wide", None), ("none", None), ("narrow", "squares_overflow")]
+)
+def test_squares_that_overflow_in_a_norm_show_where_the_scores_do_not_grow(
+    mode: str, mistake: str | None
+) -> None:
+    def make(query_size: int, key_size: int) -> nn.Module:
+        return Normalised(mode)
+
+    spec = attnbench.ScoringSpec(name="normed", make=make, equal_sizes=True)
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == mistake

@@ -32,7 +32,12 @@ LOG_SUMS: dict[str | None, Callable[[Tensor, Tensor, float], Tensor]] = {
     "log_sum_scaled": lambda top, rest, scale: scale * (top + rest),
     "log_sum_of_two_bases": lambda top, rest, scale: top / math.log(2.0) + rest,
 }
-OTHERS = ("log_sum_of_mean", "log_sum_without_mask", "log_sum_without_scale")
+OTHERS = (
+    "log_sum_of_smoothed_keys",
+    "log_sum_of_mean",
+    "log_sum_without_mask",
+    "log_sum_without_scale",
+)
 
 
 class Summed(nn.Module):
@@ -51,6 +56,8 @@ class Summed(nn.Module):
         output = scores.softmax(-1).nan_to_num(0.0) @ value
         if self.mistake == "other":
             return output, lse + 0.1 * top.sin()
+        if self.mistake == "log_sum_of_smoothed_keys":
+            return output, lse - scale * bare.mean(-1)
         if self.mistake == "log_sum_of_mean":
             return output, lse - mask.expand_as(bare).sum(-1).log()
         if self.mistake == "log_sum_without_mask":
