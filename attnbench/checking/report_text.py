@@ -111,6 +111,8 @@ def _by_design(lead: Outcome, others: Iterable[Outcome]) -> list[str]:
     shown = lead.failure
     if shown is None or (shown.cause and not {*shown.mistakes[:1]} <= _CONVENTIONS):
         return []
+    if shown.cause in known_causes()["never_meant"]:
+        return []
     designs = {o.invariant: o.failure.by_design for o in (lead, *others) if o.failure is not None}
     every = designs.keys() <= known_causes()["conventions"].keys()
     declarations = dict.fromkeys(designs.values() if every else [shown.by_design])

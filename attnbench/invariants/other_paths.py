@@ -156,8 +156,8 @@ def _parting(subject: LayerSubject) -> str:
         two = beside(one)
         there = parting(two.run, one.run, one.hidden)
         found.append(parting(one.run, two.run, one.hidden).lines(there))
-    repaired = repair(subject, lambda layer: beside(layer).run(layer.hidden))
-    return repaired + agreed(found, "it", other.name)
+    places, change = repair(subject, lambda layer: beside(layer).run(layer.hidden))
+    return places + change + agreed(found, "it", other.name)
 
 
 def _told_of(subject: Subject, call: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -143,3 +143,12 @@ def test_conventions_are_offered_together_where_they_declare_all(also: str, show
     other = replace(BAD, invariant=also, failure=replace(FOUND, by_design=f"that of {also}"))
     text = failure_text(replace(BAD, failure=found), others=[other])
     assert text.count("by design?") == shown
+
+
+def test_no_design_is_offered_for_what_nobody_means() -> None:
+    found = replace(FOUND, by_design='exempt={"x": "why"} in the spec skips it')
+    shown = failure_text(replace(BAD, failure=replace(found, cause="layer_cut")))
+    assert "by design? exempt" in shown
+    assert "by design?" not in failure_text(
+        replace(BAD, failure=replace(found, cause="layer_state"))
+    )

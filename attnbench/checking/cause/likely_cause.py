@@ -39,7 +39,8 @@ _COMBINED = "options_combined"
 _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths_ignored"}
 """Different failures that show several of these have one cause: no kind of mask is applied."""
 
-_DECISIVE = ("nan_result", "extra_keys_share", "unwritten_read", "special_case")
+_DECISIVE = {"nan_result", "extra_keys_share", "unwritten_read", "special_case"}
+_DECISIVE |= {"layer_unwritten", "layer_state", "layer_left_nan"}
 _NARROW = "half_precision"
 _OF_SCORES = (None, _NARROW, "not_finite", "log_sum", "splits", "stored_scales")
 """Causes of specific invariants that other scores violate as well."""

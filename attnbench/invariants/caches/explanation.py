@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
-from attnbench.invariants.caches.kept_states import NAMED, kept_states, tensors_of
+from attnbench.invariants.caches.kept_states import NAMED, UNWRITTEN, kept_states, tensors_of
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import steps
 from attnbench.invariants.caches.seen_tokens import Replay, seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
-from attnbench.invariants.toolkit.kept_values import kept_values
+from attnbench.invariants.toolkit.kept_values import KEPT, kept_values
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 
 _LONGEST = 12
@@ -60,6 +60,12 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
     texts = [_text(of, stage, found) for of in cuts]
     seen = seen_tokens(stage, judged, found)
     return seen + states + "".join(texts) + _in_double(stage, judged, found)
+
+
+def cause_of(explained: str) -> str | None:
+    """The cause that an explanation names, if it is another than that of the property."""
+    told = {UNWRITTEN: "layer_unwritten", KEPT: "layer_state"}
+    return next((cause for words, cause in told.items() if words in explained), None)
 
 
 def _text(of: Callable[[Stage, FoundError], str], stage: Stage, found: FoundError) -> str:

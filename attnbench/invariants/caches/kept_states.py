@@ -27,6 +27,9 @@ _SHORT = 8
 NAMED = 3
 """Most tensors of a kind that are named."""
 
+UNWRITTEN = "in which nothing was written"
+"""How slots of a cache are called that hold what a new one holds."""
+
 _NEAR = 1e-2
 """Tensors that are off by less than this part of the one that is off most are right."""
 
@@ -53,8 +56,8 @@ def kept_states(player: Player, found: FoundError) -> str:
     if not calls.is_right(one, past, count):
         if not past or not calls.is_right(calls.of_one(0), 0, past + count):
             return calls.slots_of_a_token() + calls.behind_nothing(past + count)
-        if short := calls.behind_short_calls(past):
-            return short
+        if found_there := calls.reads_unwritten(past, count) or calls.behind_short_calls(past):
+            return found_there
         first = first_wrong(calls, past, count)
         return calls.left_by_the_last(track.cache, past, count, bool(first)) + first
     return calls.left_before(track.cache, one, past, count, in_words(tuple(before)))
@@ -90,7 +93,23 @@ class _States(GivenCalls):
             return ""
         call = f"a first call on {_tokens(wrong[0])}, with a new cache,"
         fewer = ", and none on fewer does" * (wrong[0] > 1)
-        return f"\n  already {call} gives other outputs than one without a cache{fewer}"
+        already = f"\n  already {call} gives other outputs than one without a cache{fewer}"
+        return already + self.reads_unwritten(0, wrong[0])
+
+    def reads_unwritten(self, past: int, count: int) -> str:
+        """A sentence on slots that no call writes, and without which the next one is right."""
+        new, held = dict(tensors_of(self.of_one(0))), self.of_one(past)
+        names = []
+        for place, tensor in tensors_of(self.after(held, past, count)[1]):
+            axis = _unwritten(new.get(place), tensor, past + count)
+            own = dict(tensors_of(held)).get(place)
+            if axis is not None and own is not None and own.shape == tensor.shape:
+                own.data = own.narrow(axis, 0, past + count).clone()
+                names.append(f"{place} {tuple(tensor.shape)}")
+        if not 0 < len(names) <= NAMED or not self.is_right(held, past, count):
+            return ""
+        what = f"slots of {' and '.join(names)} {UNWRITTEN}"
+        return f"\n  it reads {what}: without these its output is right"
 
     def behind_short_calls(self, past: int) -> str:
         """A sentence where the next call is wrong only behind a first call on few tokens."""
@@ -145,6 +164,17 @@ class _States(GivenCalls):
         is_added = all(kept.values()) and all(one.shape == two.shape for one, two in apart.values())
         what = f"in what {call} adds" if is_added else f"after {call}"
         return f"\n  {what}, {_unlike(apart, past + count)}"
+
+
+def _unwritten(new: Tensor | None, held: Tensor, count: int) -> int | None:
+    """The axis along which only the first slots are other than in a new cache, if there is one."""
+    if new is None or new.shape != held.shape:
+        return None
+    for axis in range(held.dim()):
+        written = (new != held).movedim(axis, 0).flatten(1).any(1).nonzero().flatten()
+        if held.shape[axis] > count and written.tolist() == [*range(count)]:
+            return axis
+    return None
 
 
 def _tokens(count: int) -> str:

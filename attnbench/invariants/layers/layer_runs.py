@@ -282,7 +282,7 @@ def _repair(subject: LayerSubject) -> str:
     def expected(layer: LayerCase) -> Tensor:
         return _referred(subject, layer.module, layer.hidden, layer.real(layer.hidden))
 
-    return repair(subject, expected)
+    return "".join(repair(subject, expected))
 
 
 chunked_equals_recurrent = _two_paths(

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
-from attnbench.invariants.toolkit.comparisons import holds, reject
+from attnbench.invariants.toolkit.comparisons import holds, reject, violation_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, takes_padding
 from attnbench.invariants.toolkit.layer_faults import (
     holds_left_padding,
@@ -25,6 +25,7 @@ from attnbench.invariants.toolkit.layer_faults import (
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
 from attnbench.invariants.toolkit.mixing import first_mixing
 from attnbench.subject.layer import LayerSubject
+from attnbench.subject.tracing import traced
 
 _SIDES = ("padding", "left_padding")
 
@@ -90,7 +91,7 @@ def padded_outputs_are_finite(layer: LayerCase) -> None:
         item = "" if bool(mask[place[0]].any()) else ", of an item without a real token"
         raise InvariantViolation(
             f"output{place} = {output[tuple(place)].item()} at {kind}{item}, but should be finite: "
-            "a gradient, a sum or a norm over the batch would be lost",
+            f"a gradient, a sum or a norm over the batch would be lost{_first_nan(layer, mask)}",
             cause="layer_padding" if kind == "a real token" else None,
         )
 
@@ -161,10 +162,29 @@ def left_padding_is_inert(layer: LayerCase) -> None:
     """An item padded at the left, in a batch or alone, gives what it gives without padding,
     whatever finite numbers the padded tokens hold.
     """
-    violation = leak(layer, layer.padded())
-    if violation is not None and not _told_elsewhere(layer, "padding"):
-        raise violation
-    padded_item_equals_item_alone.check(layer.subject, layer.case)
+    mask = layer.padded()
+    violation = leak(layer, mask)
+    if violation is None or _told_elsewhere(layer, "padding"):
+        violation = violation_of(padded_item_equals_item_alone.check, layer.subject, layer.case)
+    if violation is None:
+        return
+    is_lost = bool(layer.run(layer.hidden, mask)[mask].isnan().any())
+    told = _first_nan(layer, mask) if is_lost else ""
+    cause = "layer_left_nan" if is_lost else "layer_left_padding"
+    raise violation.reworded(f"{violation}{told}", cause=cause)
+
+
+def _first_nan(layer: LayerCase, mask: Tensor) -> str:
+    """The operation of a call with padding that is the first to give NaN."""
+    with torch.no_grad(), traced(layer.module) as trace:
+        layer.subject.call(layer.module, layer.hidden, mask)
+    for one in trace.operations:
+        if bool((one.output == torch.inf).any()):
+            return ""
+        if bool(one.output.isnan().any()):
+            why = ", of a row in which all is -inf" if "softmax" in one.name else ""
+            return f"\n  first NaN in {one.line}{why}"
+    return ""
 
 
 def _told_elsewhere(layer: LayerCase, mask: str) -> bool:

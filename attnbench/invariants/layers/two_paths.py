@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from attnbench.invariants.toolkit.layer_calls import LayerCase
 from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.origins import differ
 from attnbench.invariants.toolkit.partings import agreed, parting
+from attnbench.invariants.toolkit.repairs import repair
 from attnbench.subject.layer import LayerSubject
 
 
@@ -75,9 +77,21 @@ def partings_of_paths(subject: LayerSubject, law: str) -> str:
             ways = [(first, last) for first in (one, two) for last in (one, two)]
             wrong = [way for way in ways if differ(calls[0].behind(*way, cut), expected[:, cut:])]
             text = _wrong_ways(wrong, ways)
+    if cut is None and (changes := _changes(subject, law, one, two)):
+        return changes
     found = [each.lines(two, one, cut) for each in calls]
     mine, theirs = ([lines[n] for lines in found] for n in (0, 1))
     return text + agreed(mine, two, one) + agreed(theirs, one, two)
+
+
+def _changes(subject: LayerSubject, law: str, one: str, two: str) -> str:
+    """The small changes with which one method gives what the other one gives."""
+
+    def of(name: str) -> Callable[[LayerCase], Tensor]:
+        return lambda layer: layer.subject.call(PathCalls(layer, law).paths[name], layer.hidden)[0]
+
+    ways = ((two, one), (one, two))
+    return "".join(repair(subject, of(b), of(a), f"{a} gives what {b} gives")[1] for a, b in ways)
 
 
 def _wrong_ways(wrong: list[tuple[str, str]], ways: list[tuple[str, str]]) -> str:

@@ -112,11 +112,16 @@ def agree_within(
 
 def fails(check: Callable[..., None], *arguments: object) -> bool:
     """Whether a check raises a violation, as to tell of another check's what it is due to."""
+    return violation_of(check, *arguments) is not None
+
+
+def violation_of(check: Callable[..., None], *arguments: object) -> InvariantViolation | None:
+    """The violation that a check raises, or ``None``."""
     try:
         check(*arguments)
-    except InvariantViolation:
-        return True
-    return False
+    except InvariantViolation as violation:
+        return violation
+    return None
 
 
 def state_is_kept(module: nn.Module, before: Mapping[str, Tensor]) -> None:

@@ -21,6 +21,9 @@ from attnbench.subject.tracing import line_of
 _Place = tuple[tuple[str, Any], ...]
 """Steps from a module to what it keeps: the kind of a step, and a name, key or number."""
 
+KEPT = "an earlier call is kept in"
+"""The words with which attributes are named."""
+
 _MOST, _NAMED, _DEEPEST = 40, 3, 6
 _MISSING = object()
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -54,7 +57,7 @@ def kept_values(
         made.setdefault(lines.get(name, ""), []).append(name)
     parts = [" and ".join(names) + (f" ({line})" if line else "") for line, names in made.items()]
     return (
-        f"\n  an earlier call is kept in {' and in '.join(parts)}: with what a new module has "
+        f"\n  {KEPT} {' and in '.join(parts)}: with what a new module has "
         "there, the output is right"
     )
 

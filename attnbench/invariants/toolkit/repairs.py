@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -17,6 +18,11 @@ from attnbench.subject.layer import LayerSubject
 
 _MOST = 1000
 """Most changes that are tried."""
+
+_FEW, _SMALL = 4, 256
+"""Different numbers that no other result has by chance, and the largest denominator of a square."""
+
+_CLOSE, _INFINITE = 1e-7, 1e30
 
 _RATES: dict[str, Callable[[Tensor], Tensor]] = {
     "falls twice as fast, as over half as many features": lambda rates: rates**2,
@@ -34,25 +40,36 @@ _POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def repair(subject: LayerSubject, expected: Callable[[LayerCase], Tensor]) -> str:
+def _run(layer: LayerCase) -> Tensor:
+    return layer.run(layer.hidden)
+
+
+def repair(
+    subject: LayerSubject,
+    expected: Callable[[LayerCase], Tensor],
+    call: Callable[[LayerCase], Tensor] = _run,
+    what: str = "it is right",
+) -> tuple[str, str]:
     """Which outputs are wrong, if not all, and a change with which two calls are right, if known.
 
     Args:
         subject: a layer.
         expected: what the output should be, in float64.
+        call: gives the output.
+        what: the words in front of the change.
     """
     found, places = [], ""
     for length in (7, 9):
         case = Case((1,), length, length, 16, 16, 16, dtype="float64", seed=length)
         layer = LayerCase(subject, subject.legal(case))
-        tried = _Tried(layer, expected(layer))
+        tried = _Tried(layer, expected, call)
         places = tried.places()
         tries = itertools.islice(tried.changes(), _MOST)
         found.append([text for text, is_right in tries if is_right])
         if not found[-1]:
-            return places
+            return places, ""
     both = [text for text in found[0] if text in found[1]]
-    return places + (f"\n  it is right {both[0]}" if both else "")
+    return places, (f"\n  {what} {both[0]}" if both else "")
 
 
 class _Tried:
@@ -60,14 +77,23 @@ class _Tried:
 
     Args:
         layer: the layer and its tokens.
-        expected: its right output.
+        expected: gives its right output.
+        call: gives its output.
     """
 
-    def __init__(self, layer: LayerCase, expected: Tensor) -> None:
-        self.layer, self.expected = layer, expected
-        self.noted = Correction()
+    def __init__(
+        self,
+        layer: LayerCase,
+        expected: Callable[[LayerCase], Tensor],
+        call: Callable[[LayerCase], Tensor],
+    ) -> None:
+        self.layer, self.call = layer, call
+        self.noted, beside = Correction(), Correction()
+        with beside:
+            self.expected = expected(layer)
         with self.noted:
-            self.output = layer.run(layer.hidden)
+            self.output = call(layer)
+        self.beside = list(filter(None, map(_numbers, beside.results.values())))
 
     def places(self) -> str:
         """A sentence on the tokens whose outputs are wrong; empty if all are."""
@@ -100,23 +126,28 @@ class _Tried:
     def is_right(self, place: Key | None = None, value: Tensor | None = None) -> bool:
         """Whether the output is right, with another result of an operation."""
         if place is None:
-            return not differ(self.layer.run(self.layer.hidden), self.expected)
+            return not differ(self.call(self.layer), self.expected)
         with Correction(lambda key, result: value if key == place else result):
-            output = self.layer.run(self.layer.hidden)
+            output = self.call(self.layer)
         return not differ(output, self.expected)
 
     def _factors(self, result: Tensor) -> Iterator[tuple[str, float]]:
-        """Yield factors of scores, by the sizes that a scale may be the root of."""
+        """Yield factors: by which a result of the right way is another, or roots of sizes.
+
+        The last are of what has a number for each key, as scores and biases have.
+        """
+        if (mine := _numbers(result)) is not None:
+            ratios = (_ratio(mine, other) for other in self.beside)
+            for factor in dict.fromkeys(round(f, 9) for f in ratios if f is not None):
+                yield f"multiplied by {_as_root(factor)}", factor
         length, size = self.layer.hidden.shape[1:]
-        if (
-            result.dim() < 2
-            or result.shape[-2:] != (length, length)
-            or result.dtype != torch.float64
-        ):
+        if result.dim() < 2 or result.shape[-1] != length or result.dtype != torch.float64:
             return
-        for root in (2.0**0.5, 2.0, size**0.5, size**0.25):
-            yield f"multiplied by {root:.3g}", root
-            yield f"divided by {root:.3g}", 1 / root
+        heads = {t.shape[-1] for t in self.noted.results.values() if t.dim() == 4} - {length, 1}
+        roots = [2.0, *(n for n in sorted(heads) if n < size), float(size)]
+        for root in dict.fromkeys(power for n in roots for power in (n**0.5, float(n))):
+            yield f"multiplied by {_as_root(root)}", root
+            yield f"divided by {_as_root(root)}", 1 / root
 
     def _orders(self, name: str, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[str, bool]]:
         """Yield other orders of the features that a projection gives, or takes."""
@@ -130,6 +161,32 @@ class _Tried:
                         continue
                     with _in_place(beside, beside[order]):
                         yield text, self.is_right()
+
+
+def _numbers(result: Tensor) -> tuple[Tensor, int] | None:
+    """The finite numbers of a result, sorted, and how many others it has; ``None`` if few."""
+    if result.dtype != torch.float64:
+        return None
+    finite = result[result.isfinite() & (result.abs() < _INFINITE)].sort().values
+    return (finite, result.numel() - len(finite)) if len(torch.unique(finite)) >= _FEW else None
+
+
+def _ratio(one: tuple[Tensor, int], two: tuple[Tensor, int]) -> float | None:
+    """The factor by which all numbers of one result are those of another, unless it is 1."""
+    if one[1] != two[1] or one[0].shape != two[0].shape:
+        return None
+    factor = float(two[0].norm() / one[0].norm())
+    if abs(factor - 1) < _CLOSE:
+        return None
+    gap = (one[0] * factor - two[0]).abs().amax()
+    return factor if gap <= _CLOSE * two[0].abs().amax() else None
+
+
+def _as_root(factor: float) -> str:
+    """A factor in words, as a root where it is one of a small number."""
+    root = Fraction(factor * factor).limit_denominator(_SMALL)
+    is_root = abs(float(root) - factor * factor) < 1e-7 and Fraction(factor).denominator != 1
+    return f"{factor:.4g}" + (f" (the root of {root})" if is_root else "")
 
 
 def _own(name: str) -> str:
@@ -176,10 +233,10 @@ def _reordered(count: int) -> Iterator[tuple[str, Tensor]]:
         if count % (groups * kinds):
             continue
         each, text = numbers.reshape(groups, kinds, -1), f"{groups} groups of {kinds} parts"
-        yield (
-            f"as {kinds} groups of {groups} parts instead of {text}",
-            each.transpose(0, 1).flatten(),
-        )
+        turned = f"as {kinds} groups of {groups} parts instead of {text}"
+        if groups == kinds:
+            turned = f"with rows and columns of {groups} x {groups} parts exchanged"
+        yield turned, each.transpose(0, 1).flatten()
         if kinds > 3:  # several queries for each key and value
             blocks = torch.cat([part.flatten() for part in torch.split(each, [kinds - 2, 1, 1], 1)])
             three = f"3 blocks, of {groups * (kinds - 2)}, {groups} and {groups} parts"

@@ -227,3 +227,86 @@ def test_what_a_call_does_not_write_to_a_cache_is_named(is_kept: bool) -> None:
     assert report.ok == is_kept
     told = "a call on 1 token leaves cache['last'] (2, 1, 8) as it was"
     assert (told in str(report)) == (not is_kept)
+
+
+class Preallocated(nn.Module):
+    """Attention to the tokens so far, in slots of a cache of which a single query sees all."""
+
+    def __init__(self, size: int, *, is_right: bool) -> None:
+        super().__init__()
+        self.mixed, self.is_right = nn.Linear(size, 2 * size), is_right
+
+    def forward(self, hidden: Tensor, cache: dict[str, Any] | None = None) -> Tensor:
+        key, value = self.mixed(hidden).chunk(2, -1)
+        past, count = 0, hidden.shape[1]
+        if cache is not None:
+            past = cache["length"]
+            cache["length"] = end = past + count
+            cache["key"][:, past:end], cache["value"][:, past:end] = key, value
+            key, value = cache["key"], cache["value"]
+        scores = hidden @ key.mT
+        if self.is_right or count > 1:
+            seen = torch.ones(count, key.shape[1], dtype=torch.bool).tril(past)
+            scores = scores.masked_fill(~seen, -torch.inf)
+        return scores.softmax(-1) @ value
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_slots_that_nothing_was_written_to_are_named(is_right: bool) -> None:
+    def new(module: nn.Module, rows: int) -> dict[str, Any]:
+        weight: Any = module.mixed.weight
+        slots = {name: weight.new_zeros(rows, 16, weight.shape[1]) for name in ("key", "value")}
+        return {**slots, "length": 0}
+
+    layer = LayerSpec(
+        name="preallocated",
+        make=lambda size: Preallocated(size, is_right=is_right),
+        accepts=("cache",),
+        causal=True,
+        dtypes=("float64", "float32"),
+        cache=CacheSpec(new=new, length=lambda cache: cache["length"], capacity=16),
+    )
+    report = attnbench.check(layer, profile="quick", invariants=[CUT])
+    assert report.ok is is_right
+    slots = "cache['key'] (1, 16, 8) and cache['value'] (1, 16, 8)"
+    text = f"it reads slots of {slots} in which nothing was written: without these its output is"
+    assert is_right or text in report.outcomes[0].reason
+    assert is_right or "slots of the cache in which nothing was written are read" in str(report)
+
+
+class LeftPadded(nn.Module):
+    """Two causal steps, of which the first gives NaN at padding, or none does."""
+
+    def __init__(self, size: int, hidden_score: float) -> None:
+        super().__init__()
+        self.mixed, self.hidden_score = nn.Linear(size, size), hidden_score
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        seen = torch.ones(hidden.shape[1], hidden.shape[1], dtype=torch.bool).tril()
+        if padding_mask is not None:
+            seen = seen & padding_mask[:, None]
+        for _ in range(2):
+            scores = (hidden @ self.mixed(hidden).mT).masked_fill(~seen, self.hidden_score)
+            hidden = scores.softmax(-1) @ hidden
+        return hidden
+
+
+@pytest.mark.parametrize("score", [-1e9, -torch.inf])
+def test_nan_of_padding_at_the_left_is_told_with_its_line(score: float) -> None:
+    layer = LayerSpec(
+        name="left_padded",
+        make=lambda size: LeftPadded(size, score),
+        accepts=("padding_mask",),
+        causal=True,
+        dtypes=("float64", "float32"),
+        laws=frozenset({"left_padding_is_inert"}),
+    )
+    names = ["left_padding_is_inert", "padded_outputs_are_finite"]
+    report = attnbench.check(layer, profile="quick", invariants=names)
+    assert report.ok is (score > -torch.inf), str(report)
+    if not report.ok:
+        shown = str(report)
+        assert "left_padded: padding at the left makes outputs of real tokens NaN" in shown
+        assert "first NaN in softmax at test_explanations.py:" in shown
+        assert "of a row in which all is -inf" in shown
+        assert "by design?" not in shown

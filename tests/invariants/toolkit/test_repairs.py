@@ -80,3 +80,46 @@ def test_what_makes_a_layer_right_is_told(mistake: str, told: str) -> None:
     (found,) = attnbench.check(declared, profile="quick", invariants=names).outcomes
     assert found.status == ("failed" if mistake else "passed")
     assert told in found.reason
+
+
+class Paths(nn.Module):
+    """Scores of a latent, by keys or by queries that take up their projection."""
+
+    def __init__(self, size: int, mistake: str) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(size, 6), nn.Linear(size, 6, bias=False)
+        self.value, self.mistake = nn.Linear(size, size), mistake
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        scores = self.query(hidden) @ self.key(hidden).mT * 6**-0.5
+        return scores.softmax(-1) @ self.value(hidden)
+
+    def absorbed(self, hidden: Tensor) -> Tensor:
+        weight = self.key.weight
+        if self.mistake == "order":
+            weight = weight.unflatten(0, (2, 3)).transpose(0, 1).flatten(0, 1)
+        query = self.query(hidden) @ weight
+        scores = query @ hidden.mT * (8 if self.mistake == "scale" else 6) ** -0.5
+        return scores.softmax(-1) @ self.value(hidden)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("scale", "is multiplied by 1.155 (the root of 4/3)"),
+        ("order", "with the features that query gives as 3 groups of 2 parts instead of 2 groups"),
+        ("", ""),
+    ],
+)
+def test_what_makes_two_methods_agree_is_told(mistake: str, told: str) -> None:
+    law = "absorbed_equals_expanded"
+    declared = LayerSpec(
+        name="paths",
+        make=lambda size: Paths(size, mistake),
+        laws=frozenset({law}),
+        paths={law: ("forward", "absorbed")},
+        dtypes=("float64", "float32"),
+    )
+    (found,) = attnbench.check(declared, profile="quick", invariants=[law]).outcomes
+    assert found.status == ("failed" if mistake else "passed")
+    assert told in found.reason
