@@ -29,6 +29,8 @@ from attnbench.subject.tensors import Inputs, largest
 _MOVES = 8
 _WIDE = ("float32", "float64")
 _UNITS = 64
+_OPTIONS: dict[str, object] = {"scale": 0.7, "softcap": 0.5, "window_size": (1, 1)}
+"""Options that change the scores, or the keys that they are of."""
 
 
 class _Sums:
@@ -64,17 +66,20 @@ def _returns_textbook(subject: Subject) -> str | None:
     return reason
 
 
-@invariant(
-    kinds=("mechanism",),
-    cases=lambda subject: _cases(subject, "none", "boolean", "causal", "bias", "empty_row"),
-    applies=_returns_textbook,
-)
+def _sum_cases(subject: Subject) -> CaseStrategy:
+    given = ("nothing", *(name for name in _OPTIONS if name in subject.accepts))
+    masks = ("none", "boolean", "causal", "bias", "empty_row")
+    return _cases(subject, *masks, variants={"given": given} if len(given) > 1 else {})
+
+
+@invariant(kinds=("mechanism",), cases=_sum_cases, applies=_returns_textbook)
 def log_sums_are_those_of_the_scores(subject: Subject, case: Case) -> None:
     """The log-sum-exp that comes with the output is that of the scores that masks leave, in the
     base that is declared.
     """
-    sums = _Sums(subject, case)
-    inputs = sums.base.inputs
+    sums, option = _Sums(subject, case), str(case.variant("given", "nothing"))
+    changes = {} if option == "nothing" else {option: _OPTIONS[option]}
+    inputs = sums.base.inputs.replace(**changes)
     with torch.no_grad():
         _, lse = sums.subject.output_and_log_sums(sums.base.module, inputs)
         right = stages_of(inputs).log_sums
@@ -88,7 +93,8 @@ def log_sums_are_those_of_the_scores(subject: Subject, case: Case) -> None:
     got = torch.where(seen, lse.cpu().double(), right)
     base = "" if subject.conventions.lse_base == "e" else " in base 2"
     try:
-        agree_within(got, right, allowed, "lse", f"the log-sum-exp of the scores{base}")
+        what = "".join(f"with {name}={value}, " for name, value in changes.items()) + "lse"
+        agree_within(got, right, allowed, what, f"the log-sum-exp of the scores{base}")
     except InvariantViolation as violation:
         factors = {"log_sum_base_two": 1 / math.log(2.0), "log_sum_times_log_two": math.log(2.0)}
         for cause, factor in factors.items():

@@ -169,6 +169,25 @@ def _scales(call: Call) -> Named:
         yield "stored_scales_ignored", textbook_output(bare)
 
 
+def _scales_of_groups(call: Call) -> Named:
+    """A scale by head that is repeated over the heads of the query in the wrong order."""
+    inputs = call.inputs
+    if not inputs.enable_gqa or not call.scaled:
+        return
+    count, heads = inputs.query.shape[-3], inputs.key.shape[-3]
+    right, tiled = torch.arange(count) // (count // heads), torch.arange(count) % heads
+
+    def laid(name: str, order: Tensor) -> Tensor | None:
+        tensor: Tensor | None = getattr(inputs, name)
+        has_heads = tensor is not None and tensor.dim() > 2 and tensor.shape[-3] == heads
+        return tensor.index_select(-3, order) if has_heads and tensor is not None else tensor
+
+    names = ("key", "value", "k_scale", "v_scale")
+    for other in ("k_scale", "v_scale") if inputs.k_scale is not inputs.v_scale else ():
+        parts = {name: laid(name, tiled if name == other else right) for name in names}
+        yield f"{other}_tiled", textbook_output(inputs.replace(enable_gqa=False, **parts))
+
+
 def _groups(call: Call) -> Named:
     if not call.inputs.enable_gqa or not call.scaled:
         return
@@ -189,4 +208,13 @@ def _groups(call: Call) -> Named:
         yield name, textbook_output(expanded)
 
 
-TOPICS: tuple[Topic, ...] = (_ignored, _windows, _softcaps, _sinks, _slopes, _scales, _groups)
+TOPICS: tuple[Topic, ...] = (
+    _ignored,
+    _windows,
+    _softcaps,
+    _sinks,
+    _slopes,
+    _scales,
+    _scales_of_groups,
+    _groups,
+)

@@ -21,6 +21,9 @@ _CASES = (
     Case((2, 3), 4, 6, 8, 8, 5, mask="bias", seed=2),
 )
 
+OPTIONS = {"scale": 0.7, "softcap": 0.5, "window_size": (1, 1)}
+"""Options that change the log-sum-exp."""
+
 _DROPPING = Case((), 3, 5, 4, 4, 10)
 _CALLS, _SHARE = 1024, 0.3
 _CHANCE = 0.05
@@ -42,19 +45,29 @@ def _log_sum_mistake(subject: MechanismSubject) -> str | None:
         if not subject.takes_mask(case.mask) or subject.unsupported(case) is not None:
             continue
         module, inputs = subject.build(case)
-        output, found = subject.output_and_log_sums(module, inputs)
-        stages, lse = stages_of(inputs), found.cpu().double() * unit
-        if not _is_near(output.cpu().double(), stages.output):
-            return None
-        if not _is_near(lse, stages.log_sums):
-            names = {name for name, other in _log_sums(inputs, stages) if _is_near(lse, other)}
-            common = names if common is None else common & names
+        for given in (inputs, *_with_options(subject, inputs)):
+            output, found = subject.output_and_log_sums(module, given)
+            stages, lse = stages_of(given), found.cpu().double() * unit
+            if not _is_near(output.cpu().double(), stages.output):
+                return None
+            if not _is_near(lse, stages.log_sums):
+                names = {name for name, other in _log_sums(given, stages) if _is_near(lse, other)}
+                common = names if common is None else common & names
+    if common and len(common) > 1:  # other masks are right, or not taken
+        common.discard("log_sum_without_mask")
     return common.pop() if common and len(common) == 1 else None
+
+
+def _with_options(subject: MechanismSubject, inputs: Inputs) -> Iterator[Inputs]:
+    """The same call with one of the options each, none of which takes all keys from a row."""
+    for name in sorted(OPTIONS.keys() & {*subject.accepts}) if inputs.attn_mask is None else ():
+        yield inputs.replace(**{name: OPTIONS[name]})
 
 
 def _log_sums(inputs: Inputs, stages: Stages) -> Iterator[tuple[str, Tensor]]:
     """The log-sum-exps that mistakes give."""
-    lse, scale = stages.log_sums, inputs.query.shape[-1] ** -0.5
+    lse, default = stages.log_sums, inputs.query.shape[-1] ** -0.5
+    scale = default if inputs.scale is None else inputs.scale
     allowed, scores = stages.allowed, stages.scores
     top = (scores + stages.bias).masked_fill(~allowed, -math.inf).amax(-1)
     rest = lse - top
@@ -71,7 +84,11 @@ def _log_sums(inputs: Inputs, stages: Stages) -> Iterator[tuple[str, Tensor]]:
         yield "log_sum_of_two_bases", top * factor + rest
         yield "log_sum_of_two_bases", top + rest * factor
     yield "log_sum_of_smoothed_keys", lse - scores.mean(-1)
-    yield "log_sum_without_scale", stages.replace(scores=scores / scale).log_sums
+    if inputs.softcap is None:
+        yield "log_sum_without_scale", stages.replace(scores=scores / scale).log_sums
+    for name in OPTIONS:
+        if getattr(inputs, name) is not None:
+            yield f"log_sum_ignores_{name}", stages_of(inputs.replace(**{name: None})).log_sums
     if not bool(allowed.all()):
         yield "log_sum_without_mask", stages.replace(allowed=torch.ones_like(allowed)).log_sums
     if bool(stages.bias.any()):

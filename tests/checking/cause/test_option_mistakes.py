@@ -249,6 +249,21 @@ def test_heads_that_are_tiled_in_one_of_two_are_named(
     assert named(given, attend(given.query, key, value)) == {mistake}
 
 
+@pytest.mark.parametrize("name", ["k_scale", "v_scale"])
+def test_a_scale_by_head_that_is_tiled_over_groups_is_named(name: str) -> None:
+    scales = {n: torch.tensor([0.5, 3.0]).double()[:, None, None] for n in ("k_scale", "v_scale")}
+    given = drawn(2, 2).replace(query=drawn(2, 4).query, enable_gqa=True, **scales)
+    laid = {n: s.repeat_interleave(2, 0) for n, s in scales.items()}
+    key, value = (t.repeat_interleave(2, 1) for t in (given.key, given.value))
+
+    def output() -> Tensor:
+        return attend(given.query, key * laid["k_scale"], value * laid["v_scale"])
+
+    assert agree(output(), stages_of(given).output, MARGIN)
+    laid[name] = scales[name].repeat(2, 1, 1)
+    assert named(given, output()) == {f"{name}_tiled"}
+
+
 PREFIXES = ("softcap", "sinks", "alibi", "window", "k_scale", "v_scale", "stored", "groups")
 
 

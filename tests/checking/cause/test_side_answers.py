@@ -18,6 +18,7 @@ from attnbench.checking.cause.witnesses import explanations
 from attnbench.checking.known_causes import cause_in_words, cause_of_mistake
 from attnbench.checking.outcomes import Failure
 from attnbench.checking.plan import select_invariants
+from attnbench.invariants.toolkit.comparisons import fails
 from attnbench.subject.lookup import resolve
 
 LOG_SUMS: dict[str | None, Callable[[Tensor, Tensor, float], Tensor]] = {
@@ -100,6 +101,49 @@ def test_a_log_sum_in_base_two_may_be_of_two_bases_as_well() -> None:
     )
     (subject,) = resolve(spec)
     assert side_mistake(subject) == "log_sum_of_two_bases"
+
+
+class Capped(nn.Module):
+    def __init__(self, mistake: str | None) -> None:
+        super().__init__()
+        self.mistake = mistake
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        default = query.shape[-1] ** -0.5
+        bare = query @ key.mT
+        raw = bare * (default if scale is None else scale)
+        scores = raw if softcap is None else softcap * (raw / softcap).tanh()
+        output = scores.softmax(-1) @ value
+        sums = {"log_sum_ignores_softcap": raw, "log_sum_ignores_scale": bare * default}
+        return output, sums.get(self.mistake or "", scores).logsumexp(-1)
+
+
+@pytest.mark.parametrize("mistake", [None, "log_sum_ignores_softcap", "log_sum_ignores_scale"])
+def test_a_log_sum_that_ignores_an_option_is_found_and_told(mistake: str | None) -> None:
+    taken = ("softcap",) if mistake == "log_sum_ignores_softcap" else ("scale",)
+    spec = attnbench.MechanismSpec(
+        name="capped",
+        make=lambda *sizes: Capped(mistake),
+        equal_sizes=True,
+        returns=("output", "lse"),
+        accepts=taken,
+        laws=("pools_values",),
+        conventions={"masks": ()},
+    )
+    (subject,) = resolve(spec)
+    assert side_mistake(subject) == mistake
+    (chosen,) = select_invariants(["log_sums_are_those_of_the_scores"])
+    for given in ("nothing", *taken):
+        case = Case((2, 3), 4, 6, 8, 8, 5).tried(given=given)
+        assert fails(chosen.check, subject, case) is (given != "nothing" and mistake is not None)
 
 
 Drop = Callable[[Tensor, float], Tensor]
