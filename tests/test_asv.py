@@ -405,6 +405,7 @@ def test_a_subject_that_an_older_commit_lacks_is_not_available_there(history: Hi
     assert found["gamma"] == bytes_of(history[2][0][0])["gamma"]
 
 
+@pytest.mark.long
 def test_what_a_benchmark_hands_over_as_samples_asv_keeps_as_samples(history: History) -> None:
     """asv does not promise this form; a newer one that drops it is noticed here."""
     scratch, commits, _ = history

@@ -94,6 +94,7 @@ def test_a_subject_without_a_usable_answer_fails_once_and_skips_the_rest(project
     assert "not run: WrongShape returned scores of shape" in run.text
 
 
+@pytest.mark.long
 def test_a_subject_without_a_usable_answer_fails_once_where_the_contract_is_deselected(
     project: Path,
 ) -> None:

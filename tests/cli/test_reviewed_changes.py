@@ -48,8 +48,8 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_is_the_one_without_which_the_check_passes(changed: Path) -> None:
     hunks = hunks_of(str(changed))
     assert [list(hunk.lines) for hunk in hunks] == [[7], [8], [9]]
-    assert culprit(hunks, COMMAND, 1) == hunks[2]
-    assert culprit(hunks[:2], COMMAND, 1) is None
+    assert culprit(hunks[1:], COMMAND, 1) == hunks[2]
+    assert culprit(hunks[:1], COMMAND, 1) is None
     trees = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(trees.stdout.splitlines()) == 1
 

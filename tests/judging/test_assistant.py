@@ -73,7 +73,7 @@ def test_a_candidate_finds_no_seed_and_no_environment_of_the_command(tmp_path: P
 @pytest.mark.parametrize(
     ("number", "as_group"),
     [
-        (signal.SIGINT, True),
+        pytest.param(signal.SIGINT, True, marks=pytest.mark.long),
         (signal.SIGINT, False),
         pytest.param(signal.SIGTERM, False, marks=pytest.mark.long),
         (signal.SIGKILL, False),

@@ -106,7 +106,12 @@ def test_the_script_fails_in_a_clean_process_as_the_check_did(
 @pytest.mark.parametrize(
     ("body", "invariant", "line"),
     [
-        ("2 if torch.compiler.is_compiling() else 1", "compiled_equals_eager", "torch.compile("),
+        pytest.param(
+            "2 if torch.compiler.is_compiling() else 1",
+            "compiled_equals_eager",
+            "torch.compile(",
+            marks=pytest.mark.long,
+        ),
         ("1 if query.sum().item() < 1e9 else 2", "exported_equals_eager", "torch.export.export("),
         ("1 if query.sum().item() < 1e9 else 2", "vmap_equals_batch", "torch.func.vmap("),
         ("1 if query.sum().item() < 1e9 else 2", "fake_tensors_tell_the_shape", "FakeTensorMode("),
