@@ -17,6 +17,8 @@ from attnbench.subject.tensors import Inputs
 
 _LEAVES = ("query", "key", "value")
 _NEAR = 1e-4
+_SHARE = 0.3
+"""Share of the weights that are dropped."""
 _CASES = (
     Case((2, 3), 5, 5, 8, 8, 8, dtype="float64"),
     Case((2, 3), 5, 5, 8, 8, 8, dtype="float64", mask="causal", seed=1),
@@ -57,9 +59,57 @@ def gradient_mistake(subject: Subject) -> str | None:
                 names = _names(found, *_gradients(call, weight))
                 if names is not None:
                     common = names if common is None else common & names
+    if common is None and not is_meant and is_textbook(subject):
+        return _dropout_mistake(subject)
     if common and len(common) > 1:  # other masks are right, or not taken
         common.discard("gradient_without_mask")
     return common.pop() if common and len(common) == 1 else None
+
+
+def _dropout_mistake(subject: Subject) -> str | None:
+    """The mistake of a backward pass with dropout; the identity as value shows what is dropped."""
+    module, inputs = subject.build(subject.legal(_CASES[0]))
+    inputs = inputs.replace(dropout_p=_SHARE)
+    if "dropout_p" not in subject.accepts:
+        return None
+
+    def seeded(given: Inputs) -> Tensor:
+        torch.manual_seed(0)
+        return subject.output(module.train(), given)
+
+    eye = torch.eye(inputs.key.shape[-2]).to(inputs.value)
+    shown = seeded(inputs.replace(value=eye.expand(*inputs.key.shape[:-1], -1)))
+    weights = stages_of(inputs).weights
+    kept = shown.detach() / weights
+    if not _is_near(kept, (kept > 0).to(kept) / (1 - _SHARE)):
+        return None  # what is wrong with the output is wrong with its gradients
+    weight = torch.randn(shown.shape[:-1] + inputs.value.shape[-1:]).to(shown)
+    leaves = [getattr(inputs, name).detach().requires_grad_() for name in _LEAVES]
+    with torch.enable_grad():
+        output = seeded(inputs.replace(**dict(zip(_LEAVES, leaves, strict=True))))
+        found = torch.autograd.grad(output, leaves, weight, allow_unused=True)
+    if not _is_near(output.detach(), shown.detach() @ inputs.value):
+        return None  # it draws others for another value
+    named = _names(found, *_gradients_of_dropout(inputs, weights, kept, weight))
+    return named.pop() if named and len(named) == 1 else None
+
+
+def _gradients_of_dropout(
+    inputs: Inputs, weights: Tensor, kept: Tensor, weight: Tensor
+) -> Iterator[Named]:
+    """The gradients with some weights dropped, and without what the forward pass does to them."""
+    slopes, scale = weight @ inputs.value.mT, inputs.query.shape[-1] ** -0.5
+    right = (weights * kept * slopes).sum(-1, keepdim=True)
+
+    def of(factors: Tensor, mean: Tensor | None = None) -> Gradients:
+        mean = (weights * factors * slopes).sum(-1, keepdim=True) if mean is None else mean
+        terms = weights * (factors * slopes - mean) * scale
+        return terms @ inputs.key, terms.mT @ inputs.query, (weights * factors).mT @ weight
+
+    yield "right", of(kept)
+    for mean in (None, right):
+        yield "gradient_without_dropout", of(torch.ones_like(kept), mean)
+        yield "gradient_of_dropout_not_rescaled", of((kept > 0).to(kept), mean)
 
 
 def _names(found: tuple[Tensor | None, ...], right: Named, *mistakes: Named) -> set[str] | None:

@@ -14,6 +14,7 @@ from attnbench.adapters import sdpa
 from attnbench.cases.case import Case
 from attnbench.checking.cause.gradient_mistakes import gradient_mistake
 from attnbench.checking.cause.replays import explains
+from attnbench.checking.known_causes import cause_of_mistake
 from attnbench.checking.outcomes import Failure
 from attnbench.checking.plan import select_invariants
 from attnbench.subject.lookup import resolve
@@ -142,6 +143,45 @@ def test_what_the_backward_pass_lacks_is_told_by_its_gradients(mode: str) -> Non
     )
     expected = None if mode in ("right", "other") else f"gradient_{mode}"
     assert gradient_mistake(subject) == expected
+
+
+class Dropping(torch.autograd.Function):
+    """Dropout of weights, whose factors the backward pass may lack; ``lacking`` tells which."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, share: float, lacking: str) -> Tensor:
+        kept = (torch.rand_like(weights) >= share).to(weights)
+        factors = kept / (1 - share)
+        lacks = {"without_dropout": torch.ones_like(kept), "of_dropout_not_rescaled": kept}
+        ctx.save_for_backward(lacks.get(lacking, factors))
+        return weights * factors
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0] * ctx.saved_tensors[0], None, None
+
+
+@pytest.mark.parametrize("mode", ["right", "without_dropout", "of_dropout_not_rescaled"])
+def test_what_the_backward_pass_lacks_of_dropout_is_told(mode: str) -> None:
+    def function(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+    ) -> Tensor:
+        scores = query @ key.mT * query.shape[-1] ** -0.5
+        if attn_mask is not None:
+            scores = scores.masked_fill(~attn_mask, -math.inf)
+        weights = scores.softmax(-1)
+        weights = Dropping.apply(weights, dropout_p, mode) if dropout_p else weights
+        output: Tensor = weights @ value
+        return output
+
+    (subject,) = resolve(sdpa(function, name="mine"))
+    assert gradient_mistake(subject) == (None if mode == "right" else f"gradient_{mode}")
+    assert mode == "right" or cause_of_mistake(f"gradient_{mode}") == "dropout_gradient"
 
 
 @pytest.mark.parametrize(
