@@ -320,7 +320,8 @@ def test_where_the_contracts_own_call_fails_no_property_of_another_is_told() -> 
 
 
 def test_what_a_failure_names_counts_at_its_place_where_the_table_has_no_cause() -> None:
-    padded = failed("padded_item_equals_item_alone", "left_padding_is_inert", "layouts_agree")
+    others = ("padded_item_equals_item_alone", "caches_are_independent", "layouts_agree")
+    padded = failed(*others)
     found = [*padded, *failed("items_are_independent", named="items_mixed")]
     assert clue_of(found) == Clue("fails", "items_are_independent", "items_mixed")
     assert clue_of([*padded, *failed("items_are_independent")]) is None
