@@ -15,6 +15,7 @@ from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.kept_states import NAMED, UNWRITTEN, kept_states, tensors_of
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import steps
+from attnbench.invariants.caches.repaired_calls import repaired_call
 from attnbench.invariants.caches.seen_tokens import Replay, seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
 from attnbench.invariants.toolkit.kept_values import KEPT, kept_values
@@ -59,6 +60,8 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         states = states or _text(lambda s, f: kept_states(Replay(s, judged), f), each, found)
     texts = [_text(of, stage, found) for of in cuts]
     seen = seen_tokens(stage, judged, found)
+    if judged == "split" and all(step.kind in ("begin", "append") for step in found.steps):
+        seen += repaired_call(stage.subject, 0) or repaired_call(stage.subject, 3)
     return seen + states + "".join(texts) + _in_double(stage, judged, found)
 
 
@@ -125,7 +128,7 @@ def _left(stage: Stage, found: FoundError) -> str:
 
 
 def _unread(stage: Stage, found: FoundError) -> str:
-    """The tensors of a cache on which the next call does not depend, where it does on others."""
+    """The tensors of a cache on which the next call does not depend."""
     module, held = _after(stage, 1, 3)
     tokens = stage.tokens[:1, 3 : 3 + found.steps[-1].count].clone()
     read: dict[bool, list[str]] = {True: [], False: []}
@@ -138,9 +141,11 @@ def _unread(stage: Stage, found: FoundError) -> str:
             list(tensors_of(cache))[number][1].nan_to_num_().add_(other)
             got, _ = stage.subject.call(module, tokens, None, cache)
             read[not torch.equal(got, expected)].append(f"{place} {tuple(tensor.shape)}")
-    if not read[True] or not read[False] or len(read[False]) > NAMED:
+    if not read[False] or len(read[False]) > NAMED:
         return ""
-    return f"\n  the next call does not read {either(read[False])}, which the cache holds"
+    count = tokens.shape[1]
+    call = "the next call" if read[True] else f"a next call on {count} token{'s' * (count > 1)}"
+    return f"\n  {call} does not read {either(read[False])}, which the cache holds"
 
 
 def _unwritten(stage: Stage, found: FoundError) -> str:

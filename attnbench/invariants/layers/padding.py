@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
+from attnbench.invariants.caches.repaired_calls import repaired_padding
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.comparisons import holds, reject, violation_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, takes_padding
@@ -53,7 +54,8 @@ def _way(layer: LayerCase, mask: Tensor) -> tuple[str, str | None]:
             "\n  With the mask inverted nothing of this happens: the layer takes True for padding, "
             "but padding_mask is True for a real token."
         ), "mask_inverted"
-    if (cause := masks_no_key(layer.subject)) is not None:
+    ahead = sees_the_future(layer.subject, "none")  # whatever the mask hides
+    if not ahead and (cause := masks_no_key(layer.subject)) is not None:
         remark = "\n  The mask changes no output of a real token: it hides no key from them."
         return remark, cause
     if len(mask) > 1 and not any(_leaks_alone(layer, mask, item) for item in range(len(mask))):
@@ -169,7 +171,7 @@ def left_padding_is_inert(layer: LayerCase) -> None:
     if violation is None:
         return
     is_lost = bool(layer.run(layer.hidden, mask)[mask].isnan().any())
-    told = _first_nan(layer, mask) if is_lost else ""
+    told = _first_nan(layer, mask) if is_lost else repaired_padding(layer.subject)
     cause = "layer_left_nan" if is_lost else "layer_left_padding"
     raise violation.reworded(f"{violation}{told}", cause=cause)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ _FEW, _SMALL = 4, 256
 """Different numbers that no other result has by chance, and the largest denominator of a square."""
 
 _CLOSE, _INFINITE = 1e-7, 1e30
+_NO_SHIFTS: Mapping[str, int] = MappingProxyType({})
 
 _RATES: dict[str, Callable[[Tensor], Tensor]] = {
     "falls twice as fast, as over half as many features": lambda rates: rates**2,
@@ -37,6 +39,7 @@ _POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "is one higher": lambda places: places + 1,
     "is one lower": lambda places: places - 1,
     "is counted from the end": lambda places: places.flip(0),
+    "is counted from 0": lambda places: places - places[0],
 }
 
 
@@ -49,6 +52,7 @@ def repair(
     expected: Callable[[LayerCase], Tensor],
     call: Callable[[LayerCase], Tensor] = _run,
     what: str = "it is right",
+    shifts: Mapping[str, int] = _NO_SHIFTS,
 ) -> tuple[str, str]:
     """Which outputs are wrong, if not all, and a change with which two calls are right, if known.
 
@@ -57,13 +61,16 @@ def repair(
         expected: what the output should be, in float64.
         call: gives the output.
         what: the words in front of the change.
+        shifts: other numbers from which positions may begin, in words; none is below 0.
     """
     found, places = [], ""
     for length in (7, 9):
         case = Case((1,), length, length, 16, 16, 16, dtype="float64", seed=length)
         layer = LayerCase(subject, subject.legal(case))
-        tried = _Tried(layer, expected, call)
+        tried = _Tried(layer, expected, call, shifts)
         places = tried.places()
+        if not differ(tried.output, tried.expected):
+            return "", ""  # it is not wrong here
         tries = itertools.islice(tried.changes(), _MOST)
         found.append([text for text, is_right in tries if is_right])
         if not found[-1]:
@@ -79,6 +86,7 @@ class _Tried:
         layer: the layer and its tokens.
         expected: gives its right output.
         call: gives its output.
+        shifts: by how much positions may be shifted.
     """
 
     def __init__(
@@ -86,8 +94,9 @@ class _Tried:
         layer: LayerCase,
         expected: Callable[[LayerCase], Tensor],
         call: Callable[[LayerCase], Tensor],
+        shifts: Mapping[str, int],
     ) -> None:
-        self.layer, self.call = layer, call
+        self.layer, self.call, self.shifts = layer, call, shifts
         self.noted, beside = Correction(), Correction()
         with beside:
             self.expected = expected(layer)
@@ -106,14 +115,14 @@ class _Tried:
     def changes(self) -> Iterator[tuple[str, bool]]:
         """Yield each change in words, and whether the output is right with it."""
         for name, buffer in self.layer.module.named_buffers():
-            for change, value in _series(buffer):
+            for change, value in _series(buffer, self.shifts):
                 with _in_place(buffer, value):
                     yield f"if {_own(name)} {change}", self.is_right()
         counts = Counter(key.line for key in self.noted.results)
         for key, result in self.noted.results.items():
             several = counts[key.line] > 1
             which = f"result {key.number + 1} of {counts[key.line]}" if several else "the result"
-            for change, value in _series(result):
+            for change, value in _series(result, self.shifts):
                 yield f"if {which} of {key.line} {change}", self.is_right(key, value)
             for change, factor in self._factors(result):
                 text = f"if {which} of {key.line} is {change}"
@@ -125,11 +134,11 @@ class _Tried:
 
     def is_right(self, place: Key | None = None, value: Tensor | None = None) -> bool:
         """Whether the output is right, with another result of an operation."""
-        if place is None:
-            return not differ(self.call(self.layer), self.expected)
-        with Correction(lambda key, result: value if key == place else result):
-            output = self.call(self.layer)
-        return not differ(output, self.expected)
+        try:
+            with Correction(lambda key, result: value if key == place else result):
+                return not differ(self.call(self.layer), self.expected)
+        except Exception:  # no such position, say
+            return False
 
     def _factors(self, result: Tensor) -> Iterator[tuple[str, float]]:
         """Yield factors: by which a result of the right way is another, or roots of sizes.
@@ -205,7 +214,7 @@ def _in_place(tensor: Tensor, value: Tensor) -> Iterator[None]:
             tensor.copy_(before)
 
 
-def _series(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _series(tensor: Tensor, shifts: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
     """Yield other series where a tensor is one of rates or of positions."""
     if tensor.dim() != 1 or len(tensor) < 2:
         return
@@ -218,6 +227,8 @@ def _series(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     if bool((values.diff() == 1).all()):
         for change, other in _POSITIONS.items():
             yield change, other(tensor)
+        for change, shift in shifts.items():
+            yield change, (tensor + shift).clamp(min=0)
 
 
 def _reordered(count: int) -> Iterator[tuple[str, Tensor]]:

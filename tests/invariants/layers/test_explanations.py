@@ -310,3 +310,79 @@ def test_nan_of_padding_at_the_left_is_told_with_its_line(score: float) -> None:
         assert "first NaN in softmax at test_explanations.py:" in shown
         assert "of a row in which all is -inf" in shown
         assert "by design?" not in shown
+
+
+class Placed(nn.Module):
+    """The sum of the tokens so far, each with a place, which may begin anew in each call."""
+
+    def __init__(self, size: int, *, is_right: bool) -> None:
+        super().__init__()
+        self.linear, self.is_right = nn.Linear(size, size), is_right
+
+    def forward(self, hidden: Tensor, cache: dict[str, Any] | None = None) -> Tensor:
+        past = cache["length"] if cache is not None and self.is_right else 0
+        places = torch.arange(past, past + hidden.shape[1])
+        output = (self.linear(hidden) * places.sin()[:, None].to(hidden)).cumsum(1)
+        if cache is not None and hidden.shape[1]:
+            output = output + cache["sum"]
+            cache.update(sum=output[:, -1:], length=cache["length"] + hidden.shape[1])
+        return output
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_positions_that_begin_anew_are_told(is_right: bool) -> None:
+    def new(module: nn.Module, rows: int) -> dict[str, Any]:
+        weight: Any = module.linear.weight
+        return {"sum": weight.new_zeros(rows, 1, weight.shape[1]), "length": 0}
+
+    layer = LayerSpec(
+        name="placed",
+        make=lambda size: Placed(size, is_right=is_right),
+        accepts=("cache",),
+        causal=True,
+        dtypes=("float64", "float32"),
+        cache=CacheSpec(new=new, length=lambda cache: cache["length"]),
+    )
+    report = attnbench.check(layer, profile="quick", invariants=[CUT])
+    assert report.ok is is_right
+    assert is_right or (
+        "a call behind another one is right if the result of arange at test_explanations.py:"
+        in report.outcomes[0].reason
+    )
+    assert is_right or "goes on behind the tokens that are cached" in report.outcomes[0].reason
+    assert "a first call" not in str(report)
+
+
+class Numbered(nn.Module):
+    """Causal attention with a place added to each token: of its slot, or of the real ones."""
+
+    def __init__(self, size: int, *, is_right: bool) -> None:
+        super().__init__()
+        self.places, self.is_right = nn.Embedding(64, size), is_right
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        places = torch.arange(hidden.shape[1]).expand(hidden.shape[:2])
+        seen = torch.ones(hidden.shape[1], hidden.shape[1], dtype=torch.bool).tril()[None]
+        if padding_mask is not None:
+            seen = seen & padding_mask[:, None]
+            if self.is_right:
+                places = (padding_mask.long().cumsum(1) - 1).clamp(min=0)
+        hidden = hidden + self.places(places)
+        return (hidden @ hidden.mT).masked_fill(~seen, -1e9).softmax(-1) @ hidden
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_positions_that_count_padding_are_told(is_right: bool) -> None:
+    layer = LayerSpec(
+        name="numbered",
+        make=lambda size: Numbered(size, is_right=is_right),
+        accepts=("padding_mask",),
+        causal=True,
+        dtypes=("float64", "float32"),
+        laws=frozenset({"left_padding_is_inert"}),
+    )
+    report = attnbench.check(layer, profile="quick", invariants=["left_padding_is_inert"])
+    assert report.ok is is_right
+    text = "with 3 padded tokens it is right if the result of arange at test_explanations.py:"
+    assert is_right or text in report.outcomes[0].reason
+    assert is_right or "is counted from the first real token" in report.outcomes[0].reason
