@@ -13,8 +13,7 @@ from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, fails, state_is_kept
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, ordinary, placed_at
-from attnbench.invariants.toolkit.kept_values import kept_values
-from attnbench.invariants.toolkit.layer_rounding import copied
+from attnbench.invariants.toolkit.kept_values import explained
 from attnbench.specs import KINDS
 from attnbench.subject.devices import generator_of
 from attnbench.subject.subject import Subject
@@ -128,15 +127,16 @@ def calls_leave_no_trace(subject: Subject, case: Case) -> None:
 
 def _as_new(base: Baseline, fresh: Baseline, output: Tensor, change: str) -> None:
     """Compare an output with that of a new module on the same inputs."""
-    new = copied(fresh.module, fresh.module)
+    subject = base.subject
+
+    def is_right(module: nn.Module) -> bool:
+        return not fails(fresh.expect, subject.output(module, fresh.inputs), "", "")
+
     try:
         fresh.expect(output, change, "a new module")
     except InvariantViolation as violation:
-
-        def is_right(module: nn.Module) -> bool:
-            return not fails(fresh.expect, base.subject.output(module, fresh.inputs), "", "")
-
-        raise violation.reworded(f"{violation}{kept_values(base.module, new, is_right)}") from None
+        explained(violation, lambda: (base.module, subject.build(base.case)[0]), is_right)
+        raise
 
 
 def _hiding_nothing(inputs: Inputs) -> Inputs:

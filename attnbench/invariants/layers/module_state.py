@@ -14,11 +14,9 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import fails, state_is_kept
 from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.kept_values import kept_values
+from attnbench.invariants.toolkit.kept_values import explained
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
-from attnbench.invariants.toolkit.layer_calls import listed as in_words
 from attnbench.invariants.toolkit.layer_faults import mixes_items
-from attnbench.invariants.toolkit.layer_rounding import copied
 from attnbench.specs import KINDS
 from attnbench.subject.layer_limits import unused_parameters
 from attnbench.subject.subject import Subject
@@ -47,15 +45,13 @@ def layer_calls_leave_no_trace(layer: LayerCase) -> None:
 def _as_new(layer: LayerCase, calls: list[tuple[Tensor, Tensor | None]]) -> None:
     """Call a module that had all calls but the last, and compare it with a new one."""
     *earlier, last = calls
-    used = copied(layer.module, layer.module)
     got, fresh = layer.run(*last), LayerCase(layer.subject, layer.case)
-    new = copied(fresh.module, fresh.module)
     expected = fresh.run(*last)
     fresh.hidden, fresh.mask = last
     lengths = [hidden.shape[1] for hidden, _ in earlier]
-    change = f"after calls on {in_words(lengths)} tokens, output" if lengths else "output"
+    what = f"after {_in_words(lengths)}, output" if lengths else "output"
     real = layer.real(*last)
-    violation = fresh.differs(got, expected, real, what=change, other="a new module")
+    violation = fresh.differs(got, expected, real, what=what, other="a new module")
     if violation is None:
         return
 
@@ -67,8 +63,20 @@ def _as_new(layer: LayerCase, calls: list[tuple[Tensor, Tensor | None]]) -> None
     def is_right(module: nn.Module) -> bool:
         return fresh.differs(run(module, last), expected, real) is None
 
-    told = kept_values(used, new, is_right, lambda module: run(module, *earlier))
-    raise violation.reworded(f"{violation}{told}")
+    def modules() -> tuple[nn.Module, nn.Module]:
+        used, new = (layer.subject.build(layer.case)[0] for _ in range(2))
+        with torch.no_grad():
+            run(used, *earlier)
+        return used, new
+
+    raise explained(violation, modules, is_right, lambda module: run(module, *earlier))
+
+
+def _in_words(lengths: list[int]) -> str:
+    """Calls on so many tokens each."""
+    counts = sorted({*lengths})
+    tokens = f"{' and '.join(map(str, counts))} token{'s' * (counts != [1])}"
+    return f"{'calls' if lengths[1:] else 'a call'} on {tokens}"
 
 
 def _other_weights(layer: LayerCase) -> None:
@@ -145,17 +153,21 @@ def changed_parameters_are_used(subject: Subject, case: Case) -> None:
     """After a step of its parameters a module gives what one that had them from the start gives."""
     base, fresh = Baseline(subject, case), Baseline(subject, case)
     base.run(base.inputs)
-    generator = torch.Generator().manual_seed(case.seed)
-    with torch.no_grad():
-        for old, new in zip(base.module.parameters(), fresh.module.parameters(), strict=True):
-            if old.is_floating_point():
-                step = torch.randn(old.shape, generator=generator).to(old) * old.abs().mean() / 2
-                old.add_(step)
-                new.add_(step)
-    used, made = (copied(one.module, one.module) for one in (base, fresh))
+    for one in (base, fresh):
+        _step(one.module, case.seed)
+
+    def call(module: nn.Module) -> Tensor:
+        return subject.output(module, base.inputs)
 
     def is_right(module: nn.Module) -> bool:
-        return not fails(fresh.expect, base.subject.output(module, base.inputs), "", "")
+        return not fails(fresh.expect, call(module), "", "")
+
+    def modules() -> tuple[nn.Module, nn.Module]:
+        used, new = (subject.build(case)[0] for _ in range(2))
+        call(used)
+        _step(used, case.seed)
+        _step(new, case.seed)
+        return used, new
 
     try:
         fresh.expect(
@@ -164,10 +176,18 @@ def changed_parameters_are_used(subject: Subject, case: Case) -> None:
             "a module with these parameters from the start",
         )
     except InvariantViolation as violation:
-        told = kept_values(
-            used, made, is_right, lambda module: base.subject.output(module, base.inputs)
-        )
-        raise violation.reworded(f"{violation}{told}") from None
+        explained(violation, modules, is_right, call)
+        raise
+
+
+def _step(module: nn.Module, seed: int) -> None:
+    """Change each parameter by half of its mean size."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for old in module.parameters():
+            if old.is_floating_point():
+                step = torch.randn(old.shape, generator=generator).to(old) * old.abs().mean() / 2
+                old.add_(step)
 
 
 @layer_invariant(masks=_MASKS, regimes=("normal",), dtypes=("float32",), min_q_len=2)

@@ -17,9 +17,8 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import fails
-from attnbench.invariants.toolkit.kept_values import kept_values
+from attnbench.invariants.toolkit.kept_values import explained
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
-from attnbench.invariants.toolkit.layer_rounding import copied
 from attnbench.specs import Invariant
 from attnbench.subject.layer import SOURCE
 from attnbench.subject.subject import Subject
@@ -115,7 +114,6 @@ def _counts(layer: _Beside, what: str) -> None:
         return
     text = f"with {_DRAWS} other draws of {what} the output is the same, bit for bit"
     anew, _ = layer.subject.build(layer.case)
-    new = copied(anew, anew)
     expected = layer.subject.call(anew, layer.hidden, None, **drawn[0])[0]
     if torch.equal(expected, whole):
         raise InvariantViolation(f"{text}: it is unused")
@@ -128,8 +126,12 @@ def _counts(layer: _Beside, what: str) -> None:
     def earlier(module: nn.Module) -> None:
         layer.subject.call(module, layer.hidden, None, **layer.given)
 
-    told = kept_values(layer.module, new, is_right, earlier)
-    raise InvariantViolation(text + told, cause="state_kept")
+    violation = InvariantViolation(text, cause="state_kept")
+
+    def modules() -> tuple[nn.Module, nn.Module]:
+        return layer.module, layer.subject.build(layer.case)[0]
+
+    raise explained(violation, modules, is_right, earlier)
 
 
 def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:

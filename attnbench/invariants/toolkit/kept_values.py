@@ -7,6 +7,7 @@ is right, and without any of which it is wrong, are named.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from attnbench.attention.torch_internals import OperationMode
+from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.origins import memory_of
 from attnbench.subject.tracing import line_of
 
@@ -25,7 +27,6 @@ KEPT = "an earlier call is kept in"
 """The words with which attributes are named."""
 
 _MOST, _NAMED, _DEEPEST = 40, 3, 6
-_MISSING = object()
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _OF_TORCH = frozenset(vars(nn.Module()))
 
@@ -48,7 +49,7 @@ def kept_values(
         with torch.no_grad():
             found = _Kept(used, new, is_right).least()
             lines = _lines(new, earlier, found) if found and earlier is not None else {}
-    except Exception:  # it cannot be copied: others tell
+    except (Exception, SystemExit):  # it cannot be copied: others tell
         return ""
     if not 0 < len(found) <= _NAMED:
         return ""
@@ -60,6 +61,28 @@ def kept_values(
         f"\n  {KEPT} {' and in '.join(parts)}: with what a new module has "
         "there, the output is right"
     )
+
+
+def explained(
+    violation: InvariantViolation,
+    modules: Callable[[], tuple[nn.Module, nn.Module]],
+    is_right: Callable[[nn.Module], bool],
+    earlier: Callable[[nn.Module], object] | None = None,
+) -> InvariantViolation:
+    """A violation that says what is kept once it is read, for which the modules are made then."""
+
+    def told() -> str:
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return kept_values(*modules(), is_right, earlier)
+        except (Exception, SystemExit):  # nobody expects one of a message
+            return ""
+
+    return violation.explained(told)
+
+
+class _Missing:
+    """Stands for what is not there, as a class, of which a copy is the same."""
 
 
 class _Lines(OperationMode):
@@ -101,10 +124,11 @@ class _Kept:
 
     def is_right(self, places: list[_Place]) -> bool:
         """Whether the output is right with what a new module has at some places."""
-        module, other = _copy(self.used), _copy(self.new)
+        module = _copy(self.used)
+        held = [_get(self.new, place) for place in places]
         try:
-            for place in places:
-                _put(module, place, _get(other, place))
+            for place, value in zip(places, _copy(held), strict=True):
+                _put(module, place, value)
             return self._is_right(module)
         except Exception:  # one part needs another
             return False
@@ -171,11 +195,11 @@ def _steps(held: Any) -> dict[tuple[str, Any], Any]:
 def _get(held: Any, place: _Place) -> Any:
     for kind, key in place:
         if kind in ("part", "attribute"):
-            held = getattr(held, key, _MISSING)
+            held = getattr(held, key, _Missing)
         else:
             has = key in held if isinstance(held, Mapping) else key < len(held)
-            held = held[key] if has else _MISSING
-        if held is _MISSING:
+            held = held[key] if has else _Missing
+        if held is _Missing:
             break
     return held
 
@@ -184,22 +208,22 @@ def _put(module: nn.Module, place: _Place, value: Any) -> None:
     *owner, (kind, key) = place
     held = _get(module, tuple(owner))
     if kind == "attribute" and isinstance(held, nn.Module) and key in held._buffers:
-        held._buffers[key] = None if value is _MISSING else value
+        held._buffers[key] = None if value is _Missing else value
     elif kind == "attribute":
-        delattr(held, key) if value is _MISSING else setattr(held, key, value)
-    elif value is _MISSING:
+        delattr(held, key) if value is _Missing else setattr(held, key, value)
+    elif value is _Missing:
         del held[key]
     else:
         held[key] = value
 
 
-def _copy(module: nn.Module) -> nn.Module:
-    """A copy, in which what is kept has no graph."""
+def _copy(held: Any) -> Any:
+    """A copy of a module or a list, in which what is kept has no graph."""
     memo: dict[int, Any] = {}
-    for part in module.modules():
-        for value in vars(part).values():
-            _detached(value, memo)
-    return copy.deepcopy(module, memo)
+    parts = map(vars, held.modules()) if isinstance(held, nn.Module) else [dict(enumerate(held))]
+    for value in itertools.chain.from_iterable(part.values() for part in parts):
+        _detached(value, memo)
+    return copy.deepcopy(held, memo)
 
 
 def _detached(held: Any, memo: dict[int, Any], depth: int = 0) -> None:

@@ -75,7 +75,7 @@ def copied(module: nn.Module, default: nn.Module | None = None) -> nn.Module:
     """
     try:
         return copy.deepcopy(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if default is not None:
             return default
         reject(f"the module cannot be copied ({type(error).__name__}), of which copies_agree tells")
