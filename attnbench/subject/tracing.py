@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import linecache
+import sys
 import sysconfig
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -145,15 +148,25 @@ def _name_of(func: Any) -> str:
 
 def _place() -> str:
     """The line outside torch and this package that called the operation."""
-    for frame in reversed(traceback.extract_stack(limit=60)):
-        path, traced_by_torch = Path(frame.filename), frame.filename.startswith("<eval_with_key>")
-        if path.name not in _RECORDERS and any(map(path.is_relative_to, _CALLERS)):
-            return ""
-        if not traced_by_torch and not any(map(path.is_relative_to, _NOT_THEIRS)):
-            if "<" in frame.filename or not frame.line:
-                return ""
-            return f"{path.name}:{frame.lineno}: {frame.line.strip()}"
+    frame: FrameType | None = sys._getframe(1)
+    while frame and (whose := _whose(frame.f_code.co_filename)) != "a caller's":
+        if whose == "theirs":
+            file, number = frame.f_code.co_filename, frame.f_lineno
+            line = linecache.getline(file, number, frame.f_globals).strip()
+            return f"{Path(file).name}:{number}: {line}" if line else ""
+        frame = frame.f_back
     return ""
+
+
+@functools.cache
+def _whose(file: str) -> str:
+    """Whose lines are in a file: asked for each operation, and so kept."""
+    path = Path(file)
+    if path.name not in _RECORDERS and any(map(path.is_relative_to, _CALLERS)):
+        return "a caller's"
+    if file.startswith("<eval_with_key>") or any(map(path.is_relative_to, _NOT_THEIRS)):
+        return "torch's"
+    return "a caller's" if "<" in file else "theirs"
 
 
 def joined(tensors: list[Tensor], shape: torch.Size) -> Tensor | None:

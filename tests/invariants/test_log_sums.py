@@ -118,6 +118,32 @@ def test_another_shape_is_named() -> None:
     assert failure.cause == "log_sum_shape"
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_an_option_that_no_mask_may_go_with_is_given_alone(forgotten: bool) -> None:
+    class Capped(Stored):
+        cap: float | None = None
+
+        def forward(self, *given: Any, softcap: float | None = None, **more: Any) -> Any:
+            if softcap and more.get("attn_mask") is not None:
+                raise NotImplementedError("softcap with a mask")
+            self.cap = softcap
+            return super().forward(*given, **more)
+
+        def scores(self, query: Tensor, key: Tensor) -> Tensor:
+            scores = super().scores(query, key)
+            return self.cap * (scores / self.cap).tanh() if self.cap else scores
+
+        def log_sums(self, scores: Tensor, weights: Tensor) -> Tensor:
+            if self.cap and forgotten:
+                scores = self.cap * (scores / self.cap).atanh()
+            return super().log_sums(scores, weights)
+
+    spec = replace(STORED.spec, make=Capped, accepts=("is_causal", "softcap"), reference=None)
+    (found,) = attnbench.check(spec, profile="quick", invariants=SUMS).outcomes
+    assert found.status == ("failed" if forgotten else "passed"), found.reason
+    assert "raised" not in found.reason
+
+
 def test_what_is_returned_is_one_of_three() -> None:
     with pytest.raises(SpecError, match="returns should be one of"):
         attnbench.MechanismSpec(name="x", make=Stored, returns=("lse",))

@@ -77,8 +77,8 @@ def wrong_maximum(subject: Subject) -> str | None:
 
 
 def lost_squares(subject: Subject) -> str | None:
-    """The mistake of squares that float16 cannot hold, in scores that do not grow with what the
-    query and the key hold, as they are normalised.
+    """The mistake of squares or products that float16 cannot hold, in scores that do not grow with
+    what the query and the key hold, as they are normalised.
     """
     answer = subject.output if subject.kind == "mechanism" else subject.scores
     module, inputs = subject.build(subject.legal(CASE).replace(dtype="float16"))

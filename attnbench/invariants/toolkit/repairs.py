@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -21,7 +21,7 @@ _MOST = 1000
 """Most changes that are tried."""
 
 _FEW, _SMALL = 4, 256
-"""Different numbers that no other result has by chance, and the largest denominator of a square."""
+"""Different numbers that no other result has by chance, and the largest part of a fraction."""
 
 _CLOSE, _INFINITE = 1e-7, 1e30
 _NO_SHIFTS: Mapping[str, int] = MappingProxyType({})
@@ -134,8 +134,9 @@ class _Tried:
 
     def is_right(self, place: Key | None = None, value: Tensor | None = None) -> bool:
         """Whether the output is right, with another result of an operation."""
+        corrected = Correction(lambda key, result: value if key == place else result)
         try:
-            with Correction(lambda key, result: value if key == place else result):
+            with corrected if place else nullcontext():
                 return not differ(self.call(self.layer), self.expected)
         except Exception:  # no such position, say
             return False
@@ -148,15 +149,15 @@ class _Tried:
         if (mine := _numbers(result)) is not None:
             ratios = (_ratio(mine, other) for other in self.beside)
             for factor in dict.fromkeys(round(f, 9) for f in ratios if f is not None):
-                yield f"multiplied by {_as_root(factor)}", factor
+                yield f"multiplied by {in_words(factor)}", factor
         length, size = self.layer.hidden.shape[1:]
         if result.dim() < 2 or result.shape[-1] != length or result.dtype != torch.float64:
             return
         heads = {t.shape[-1] for t in self.noted.results.values() if t.dim() == 4} - {length, 1}
         roots = [2.0, *(n for n in sorted(heads) if n < size), float(size)]
         for root in dict.fromkeys(power for n in roots for power in (n**0.5, float(n))):
-            yield f"multiplied by {_as_root(root)}", root
-            yield f"divided by {_as_root(root)}", 1 / root
+            yield f"multiplied by {in_words(root)}", root
+            yield f"divided by {in_words(root)}", 1 / root
 
     def _orders(self, name: str, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[str, bool]]:
         """Yield other orders of the features that a projection gives, or takes."""
@@ -191,11 +192,15 @@ def _ratio(one: tuple[Tensor, int], two: tuple[Tensor, int]) -> float | None:
     return factor if gap <= _CLOSE * two[0].abs().amax() else None
 
 
-def _as_root(factor: float) -> str:
-    """A factor in words, as a root where it is one of a small number."""
-    root = Fraction(factor * factor).limit_denominator(_SMALL)
-    is_root = abs(float(root) - factor * factor) < 1e-7 and Fraction(factor).denominator != 1
-    return f"{factor:.4g}" + (f" (the root of {root})" if is_root else "")
+def in_words(factor: float) -> str:
+    """A factor; also as a fraction, or the root of one, where four digits are not all of it."""
+    text = f"{factor:.4g}"
+    for power, words in ((1, "{}"), (2, "the root of {}")):
+        exact = Fraction(factor**power).limit_denominator(_SMALL)
+        small = abs(float(exact) / factor**power - 1) < _CLOSE and exact.numerator <= _SMALL
+        if small and float(text) != factor:
+            return f"{text} ({words.format(exact)})"
+    return text
 
 
 def _own(name: str) -> str:

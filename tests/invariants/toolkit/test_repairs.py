@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import LayerSpec
+from attnbench.invariants.toolkit.repairs import in_words
 
 
 def numbers(count: int) -> Tensor:
@@ -67,7 +68,7 @@ RIGHT = spec("")
         ("rates", "right if rates falls twice as fast, as over half as many features"),
         (
             "places",
-            "if result 1 of 2 of arange at test_repairs.py:14: return torch.arange(count) is one",
+            "if result 1 of 2 of arange at test_repairs.py:15: return torch.arange(count) is one",
         ),
         ("later", "right if rates starts at its second number"),
         ("scale", "is divided by 2"),
@@ -123,3 +124,18 @@ def test_what_makes_two_methods_agree_is_told(mistake: str, told: str) -> None:
     (found,) = attnbench.check(declared, profile="quick", invariants=[law]).outcomes
     assert found.status == ("failed" if mistake else "passed")
     assert told in found.reason
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (0.5, "0.5"),
+        (2 / 3, "0.6667 (2/3)"),
+        (3**0.5, "1.732 (the root of 3)"),
+        (1e-4, "0.0001"),
+        (1 / 4096, "0.0002441"),
+        (1e5**0.5, "316.2"),
+    ],
+)
+def test_a_factor_is_a_fraction_or_a_root_of_small_numbers_alone(factor: float, words: str) -> None:
+    assert in_words(factor) == words
