@@ -28,7 +28,7 @@ _INPUTS_CHANGED = "inputs_changed"
 _NAN_ONLY = ("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training")
 """Only NaN in padding violates these, so that other failures have another cause."""
 
-_SCALAR, _FORMULA = "agrees_with_scalar_reference", "scores_formula"
+_SCALAR, _FORMULA, _NARROW = "agrees_with_scalar_reference", "scores_formula", "half_precision"
 
 _FLOAT32 = "computed_in_float32"
 """This mistake shows in float64 alone."""
@@ -40,8 +40,7 @@ _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths
 """Different failures that show several of these have one cause: no kind of mask is applied."""
 
 _DECISIVE = {"nan_result", "extra_keys_share", "unwritten_read", "special_case"}
-_DECISIVE |= {"layer_unwritten", "layer_state", "layer_left_nan"}
-_NARROW = "half_precision"
+_DECISIVE |= {"layer_unwritten", "layer_state"}
 _OF_SCORES = (None, _NARROW, "not_finite", "log_sum", "splits", "stored_scales")
 """Causes of specific invariants that other scores violate as well."""
 

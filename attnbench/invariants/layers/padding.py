@@ -16,6 +16,7 @@ from attnbench.invariants.toolkit.comparisons import holds, reject, violation_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, takes_padding
 from attnbench.invariants.toolkit.layer_faults import (
     holds_left_padding,
+    holds_right_padding,
     leak,
     leaks_padding,
     masks_no_key,
@@ -26,7 +27,7 @@ from attnbench.invariants.toolkit.layer_faults import (
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
 from attnbench.invariants.toolkit.mixing import first_mixing
 from attnbench.subject.layer import LayerSubject
-from attnbench.subject.tracing import traced
+from attnbench.subject.tracing import Operation, traced
 
 _SIDES = ("padding", "left_padding")
 
@@ -170,23 +171,39 @@ def left_padding_is_inert(layer: LayerCase) -> None:
         violation = violation_of(padded_item_equals_item_alone.check, layer.subject, layer.case)
     if violation is None:
         return
-    is_lost = bool(layer.run(layer.hidden, mask)[mask].isnan().any())
+    is_lost = violation.got != violation.got and violation.expected == violation.expected
     told = _first_nan(layer, mask) if is_lost else repaired_padding(layer.subject)
     cause = "layer_left_nan" if is_lost else "layer_left_padding"
-    raise violation.reworded(f"{violation}{told}", cause=cause)
+    is_of_this_side = holds_right_padding(layer.subject)
+    raise violation.reworded(f"{violation}{told}", cause=cause if is_of_this_side else None)
 
 
 def _first_nan(layer: LayerCase, mask: Tensor) -> str:
     """The operation of a call with padding that is the first to give NaN."""
-    with torch.no_grad(), traced(layer.module) as trace:
-        layer.subject.call(layer.module, layer.hidden, mask)
+    try:
+        with torch.no_grad(), traced(layer.module) as trace:
+            layer.subject.call(layer.module, layer.hidden, mask)
+    except (Exception, SystemExit):  # a layer may refuse to be looked at
+        return ""
+    before = None
     for one in trace.operations:
         if bool((one.output == torch.inf).any()):
             return ""
         if bool(one.output.isnan().any()):
-            why = ", of a row in which all is -inf" if "softmax" in one.name else ""
+            is_hidden = before is not None and _is_of_hidden_rows(one, before)
+            why = ", of a row in which all is -inf" if is_hidden else ""
             return f"\n  first NaN in {one.line}{why}"
+        before = one
     return ""
+
+
+def _is_of_hidden_rows(lost: Operation, before: Operation) -> bool:
+    """Whether a softmax gives NaN in just the rows that are -inf throughout in what it is of."""
+    scores, weights = before.output, lost.output
+    if "softmax" not in lost.name or scores.numel() != weights.numel() or not weights.dim():
+        return False
+    scores = scores.reshape(-1, weights.shape[-1])
+    return torch.equal((scores == -torch.inf).all(-1), weights.reshape_as(scores).isnan().any(-1))
 
 
 def _told_elsewhere(layer: LayerCase, mask: str) -> bool:

@@ -113,23 +113,31 @@ def holds_left_padding(subject: LayerSubject) -> bool:
     if LEFT in subject.laws:
         return True
     try:
-        return all(map(_holds_left_padding, _plain(subject, "none")))
+        return all(_holds_padding(layer, at_left=True) for layer in _plain(subject, "none"))
     except Exception:  # it refuses such padding
         return False
 
 
-def _holds_left_padding(layer: LayerCase) -> bool:
+@functools.lru_cache(maxsize=256)
+def holds_right_padding(subject: LayerSubject) -> bool:
+    """Whether an item padded at the right gives, in a few calls, what it gives alone."""
+    return all(_holds_padding(layer, at_left=False) for layer in _plain(subject, "none"))
+
+
+def _holds_padding(layer: LayerCase, *, at_left: bool) -> bool:
     rows, length = layer.hidden.shape[:2]
     pads = (0, length // 3, length - 1)[:rows]
     mask = torch.arange(length, device=layer.hidden.device) >= torch.tensor(pads)[:, None]
+    mask = mask if at_left else mask.flip(1)
     if leak(layer, mask) is not None:
         return False
     got = layer.run(layer.hidden, mask)
     for row, pad in enumerate(pads):
-        own = layer.hidden[row : row + 1, pad:]
+        real = slice(pad, None) if at_left else slice(length - pad)
+        own = layer.hidden[row : row + 1, real]
         expected = layer.run(own)
 
-        mine, limits = got[row : row + 1, pad:], functools.partial(layer.limits, own)
+        mine, limits = got[row : row + 1, real], functools.partial(layer.limits, own)
         if layer.differs(mine, expected, layer.real(own), limits) is not None:
             return False
     return True
