@@ -102,6 +102,15 @@ def test_what_fails_in_wide_dtypes_too_is_not_lost_by_half_types() -> None:
     assert clue_of(found) == Clue("fails", "masked_slots_are_inert", "hidden_slots_reach")
 
 
+def test_gradients_that_are_wrong_in_every_dtype_are_no_matter_of_half_types() -> None:
+    found = failed("gradients_are_as_accurate_as_the_output")
+    assert clue_of(found) == Clue(
+        "fails", "gradients_are_as_accurate_as_the_output", "half_gradient"
+    )
+    found += failed("gradients_are_right")
+    assert clue_of(found) == Clue("fails", "gradients_are_right", "gradient")
+
+
 def test_squares_that_overflow_explain_half_types_alone() -> None:
     wide, half = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("float32", "float16"))
     found = failed("gradients_are_finite_at_extremes", case=half, smallest=True)

@@ -146,6 +146,18 @@ def test_an_invariant_passes_the_right_attention_and_fails_its_mutant(name: str)
     assert_tells_apart(INVARIANTS[name], MUTANTS[name])
 
 
+class Smoothed(Attention):
+    """Less the mean of all keys, which moves all scores alike, but for rounding."""
+
+    def forward(self, query: Tensor, key: Tensor, *given: Any, **more: Any) -> Any:
+        return super().forward(query, key - key.mean(-2, keepdim=True), *given, **more)
+
+
+def test_rounding_of_what_is_later_is_no_leak() -> None:
+    found = run(mutant(Smoothed), INVARIANTS["future_does_not_leak"])
+    assert found.status == "passed", found.reason
+
+
 @pytest.mark.parametrize("base", [Attention, EmptyRowsGetTheMean])
 def test_a_bias_behind_may_be_left_of_rows_without_keys(base: type[Attention]) -> None:
     class Projected(base):  # type: ignore[misc, valid-type]
