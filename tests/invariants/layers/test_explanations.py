@@ -230,11 +230,14 @@ def test_what_a_call_does_not_write_to_a_cache_is_named(is_kept: bool) -> None:
 
 
 class Preallocated(nn.Module):
-    """Attention to the tokens so far, in slots of a cache of which a single query sees all."""
+    """Attention to the tokens so far, in slots of a cache of which a single query may see all.
 
-    def __init__(self, size: int, *, is_right: bool) -> None:
+    Or places are counted from the end of the cache.
+    """
+
+    def __init__(self, size: int, mistake: str) -> None:
         super().__init__()
-        self.mixed, self.is_right = nn.Linear(size, 2 * size), is_right
+        self.mixed, self.mistake = nn.Linear(size, 2 * size), mistake
 
     def forward(self, hidden: Tensor, cache: dict[str, Any] | None = None) -> Tensor:
         key, value = self.mixed(hidden).chunk(2, -1)
@@ -244,15 +247,17 @@ class Preallocated(nn.Module):
             cache["length"] = end = past + count
             cache["key"][:, past:end], cache["value"][:, past:end] = key, value
             key, value = cache["key"], cache["value"]
-        scores = hidden @ key.mT
-        if self.is_right or count > 1:
+        start = key.shape[1] - count if self.mistake == "counted" else past
+        places = torch.arange(start, start + count)[:, None] - torch.arange(key.shape[1])
+        scores = hidden @ key.mT + places.to(hidden).sin()
+        if self.mistake != "read" or count > 1:
             seen = torch.ones(count, key.shape[1], dtype=torch.bool).tril(past)
             scores = scores.masked_fill(~seen, -torch.inf)
         return scores.softmax(-1) @ value
 
 
-@pytest.mark.parametrize("is_right", [True, False])
-def test_slots_that_nothing_was_written_to_are_named(is_right: bool) -> None:
+@pytest.mark.parametrize("mistake", ["", "read", "counted"])
+def test_slots_that_nothing_was_written_to_are_named_where_they_are_read(mistake: str) -> None:
     def new(module: nn.Module, rows: int) -> dict[str, Any]:
         weight: Any = module.mixed.weight
         slots = {name: weight.new_zeros(rows, 16, weight.shape[1]) for name in ("key", "value")}
@@ -260,18 +265,51 @@ def test_slots_that_nothing_was_written_to_are_named(is_right: bool) -> None:
 
     layer = LayerSpec(
         name="preallocated",
-        make=lambda size: Preallocated(size, is_right=is_right),
+        make=lambda size: Preallocated(size, mistake),
         accepts=("cache",),
         causal=True,
         dtypes=("float64", "float32"),
         cache=CacheSpec(new=new, length=lambda cache: cache["length"], capacity=16),
     )
     report = attnbench.check(layer, profile="quick", invariants=[CUT])
-    assert report.ok is is_right
+    assert report.ok is (not mistake)
     slots = "cache['key'] (1, 16, 8) and cache['value'] (1, 16, 8)"
     text = f"it reads slots of {slots} in which nothing was written: without these its output is"
-    assert is_right or text in report.outcomes[0].reason
-    assert is_right or "slots of the cache in which nothing was written are read" in str(report)
+    assert (text in str(report)) is (mistake == "read")
+    told = "slots of the cache in which nothing was written are read"
+    assert (told in str(report)) is (mistake == "read")
+    text = f"it is right with just the written slots of {slots}"
+    assert (text in str(report)) is (mistake == "counted")
+
+
+class Apart(nn.Module):
+    """Tokens that never depend on others; it keeps the last, and calls behind two go wrong."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, cache: dict[str, Any] | None = None) -> Tensor:
+        output: Tensor = self.linear(hidden)
+        if cache is None:
+            return output
+        past = cache.get("length", 0)
+        cache.update(length=past + hidden.shape[1], last=hidden[:, -1:].clone())
+        return output * 1.1 if past >= 2 else output
+
+
+def test_that_no_call_reads_what_none_needs_is_not_told() -> None:
+    layer = LayerSpec(
+        name="apart",
+        make=Apart,
+        accepts=("cache",),
+        causal=True,
+        dtypes=("float64", "float32"),
+        cache=CacheSpec(new=lambda module, rows: {}),
+    )
+    found = told(layer, CUT)
+    assert "parts from one call in mul at test_explanations.py:" in found
+    assert "does not read" not in found
 
 
 class LeftPadded(nn.Module):
