@@ -157,6 +157,31 @@ class LayerDrop(torch.nn.Module):
         return hidden if self.training and random.random() < 0.5 else hidden + self.two(hidden)
 
 
+class DropsUntilEvaluation(torch.nn.Module):
+    """A call in evaluation may set the rate to 0 for good."""
+
+    def __init__(self, size: int, for_good: bool) -> None:
+        super().__init__()
+        self.out, self.rate, self.for_good = torch.nn.Linear(size, size), 0.5, for_good
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Output ``(B, L, E)``."""
+        rate = self.rate if self.training else 0.0
+        if self.for_good:
+            self.rate = rate
+        return hidden + torch.dropout(self.out(hidden), rate, True)
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_a_call_in_evaluation_that_switches_dropout_off_for_good_is_told(for_good: bool) -> None:
+    spec = attnbench.LayerSpec(name="drops", make=lambda n: DropsUntilEvaluation(n, for_good))
+    report = attnbench.check(spec, profile="quick", invariants=["dropout_is_drawn_once"])
+    assert report.ok != for_good
+    told = "calls leave something on the module that changes later ones (likely cause)"
+    assert (told in str(report)) == for_good
+    assert ("behind a call in evaluation, output" in str(report)) == for_good
+
+
 def test_what_is_dropped_in_training_by_another_generator_is_seeded_too() -> None:
     spec = attnbench.LayerSpec(name="drops", make=LayerDrop)
     names = ["dropout_is_drawn_once", "checkpointing_changes_nothing"]

@@ -71,8 +71,9 @@ def checkpointing_changes_nothing(layer: LayerCase) -> None:
     applies=has_slopes,
 )
 def dropout_is_drawn_once(subject: Subject, case: Case) -> None:
-    """In training, after the same seed, a layer gives the same output, and its gradients are its
-    finite differences: nothing is drawn anew in the backward pass.
+    """In training, after the same seed, a layer gives the same output, also behind a call in
+    evaluation, and its gradients are its finite differences: nothing is drawn anew in the backward
+    pass.
     """
     still = Baseline(subject, case).output
     if not bool(still.isfinite().all()):
@@ -82,6 +83,12 @@ def dropout_is_drawn_once(subject: Subject, case: Case) -> None:
     if torch.allclose(base.output, still, rtol=0.0, atol=1e-9):
         raise RefusalError("in training it gives what it gives in evaluation: nothing is drawn")
     agree_within(base.run(base.inputs), base.output, 1e-9, f"{change}output", other)
+    base.subject.output(base.module.eval(), base.inputs)
+    behind = f"{change}behind a call in evaluation, output"
+    try:
+        agree_within(base.run(base.inputs), base.output, 1e-9, behind, other)
+    except InvariantViolation as violation:
+        raise violation.reworded(str(violation), cause="layer_state") from None
     inputs, named = leaves_of(base.module, base.inputs)
     if not base.run(inputs).requires_grad:
         reject("the output has no graph")
