@@ -76,6 +76,8 @@ def _follows(name: str, statement: str, what: str) -> Invariant:
         layer = _Beside(subject, case, what)
         with torch.no_grad():
             _counts(layer, what)
+            if what == "source":
+                _behind_a_longer(layer)
             cut = 1 + layer.choose(case.q_len - 1)
             try:
                 _compare(layer, what, cut)
@@ -132,6 +134,17 @@ def _counts(layer: _Beside, what: str) -> None:
         return layer.module, layer.subject.build(layer.case)[0]
 
     raise explained(violation, modules, is_right, earlier)
+
+
+def _behind_a_longer(layer: _Beside) -> None:
+    """Raise if a call with a longer source leaves some of it to the next one."""
+    whole, source = layer.ask(layer.rows)[0], layer.given["source"]
+    try:
+        layer.call(layer.hidden, source=torch.cat([source, source.flip(1)], 1))
+    except Exception:  # it takes sources of one length
+        return
+    change, other = "after a call with a longer source", "the same call before"
+    layer.judge(layer.ask(layer.rows)[0], whole, change, other, "layer_state")
 
 
 def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:

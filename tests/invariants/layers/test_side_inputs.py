@@ -128,3 +128,31 @@ def test_a_source_that_is_kept_from_an_earlier_call_is_not_told_as_unused() -> N
         report = attnbench.check(spec, profile="quick", invariants=SOURCE)
         assert told in str(report)
         assert f"mine: {cause}" in str(report)
+
+
+class Padded(nn.Module):
+    """Attention to rows of eight, of which the last may keep what an earlier call left there."""
+
+    def __init__(self, size: int, cleared: bool) -> None:
+        super().__init__()
+        self.out, self.rows, self.cleared = nn.Linear(size, size), torch.empty(0), cleared
+
+    def forward(self, hidden: Tensor, memory: Tensor) -> Tensor:
+        batch, length, size = memory.shape
+        count = -(-length // 8) * 8
+        kept = self.rows.dtype == memory.dtype and self.rows.shape == (batch, 16, size)
+        if self.cleared or not kept:
+            self.rows = memory.new_zeros(batch, 16, size)
+        self.rows = torch.cat([memory.detach(), self.rows[:, length:]], 1)
+        rows = torch.cat([memory, self.rows[:, length:count]], 1)
+        output: Tensor = self.out((hidden @ rows.mT).softmax(-1) @ rows)
+        return output
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+def test_what_a_longer_source_leaves_in_a_padded_buffer_is_told(cleared: bool) -> None:
+    spec = layer(lambda size: Padded(size, cleared), source="memory", name="padded")
+    report = attnbench.check(spec, profile="quick", invariants=SOURCE)
+    assert report.ok == cleared, str(report)
+    assert ("after a call with a longer source, output" in str(report)) != cleared
+    assert ("padded: calls leave something on the module" in str(report)) != cleared
