@@ -27,6 +27,9 @@ from attnbench.subject.tensors import Inputs
 _SHIFTS = (2.0**10, 2.0**14, -(2.0**14))
 """Times 1/√E these leave float32's exponential, and float64's, no number but 0, or infinity."""
 
+_FAR, _FINE = 2.0**18, 1e-12
+"""Below what running maxima begin with; and the largest unit with which digits are left there."""
+
 _LEAST = 1e6
 """A number that stands for -inf above minus this may be above scores that lie so low."""
 
@@ -38,6 +41,8 @@ _CASES = (
     Case((1,), 140, 300, mask="causal"),
     Case((1,), 130, 258, mask="window"),
     Case((1,), 6, 258, mask="boolean"),
+    Case((2,), 4, 4, 8, 8, 8),
+    Case((2,), 3, 7, 8, 8, 8, mask="padding"),
 )
 
 
@@ -75,7 +80,7 @@ def common_shift_of_scores_changes_nothing(subject: Subject, case: Case) -> None
         _compare(base, 1.0)
     except InvariantViolation:
         raise RefusalError("no feature moves all of its scores together") from None
-    for shift in _SHIFTS:
+    for shift in (*_SHIFTS, _FAR) if base.eps < _FINE else _SHIFTS:
         _compare(base, shift)
 
 

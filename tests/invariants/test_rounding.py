@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from attnbench_zoo.base import Mutant
@@ -84,3 +86,16 @@ def test_a_sum_in_float32_is_no_sum_in_a_half_type() -> None:
     name = "rounding_has_no_bias"
     report = check(_plain, style="flash", invariants=[name], profile="quick", dtypes=["float32"])
     assert [outcome.status for outcome in report.outcomes] == ["passed"], str(report)
+
+
+@pytest.mark.parametrize("least", [-math.inf, -5e4])
+def test_a_running_maximum_begins_below_all_scores(least: float) -> None:
+    class FromLeast(Attention):
+        def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+            largest = hidden.amax(-1, keepdim=True).clamp(min=least)
+            powers = (hidden - largest.masked_fill(largest.isneginf(), 0.0)).exp()
+            sums = powers.sum(-1, keepdim=True)
+            return powers / sums.masked_fill(sums == 0.0, 1.0)
+
+    outcome = run(mutant(FromLeast), INVARIANTS["common_shift_of_scores_changes_nothing"])
+    assert outcome.status == ("failed" if least > -math.inf else "passed"), outcome.reason
