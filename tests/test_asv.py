@@ -239,6 +239,7 @@ FIRST_CASE = next(iter(asv.CASES))
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_suite_of_this_repository_is_read_and_one_of_its_functions_timed(
     tmp_path: Path,
 ) -> None:

@@ -186,8 +186,8 @@ OUTCOMES = {
 """For each cheat the refusals, or other verdicts, that answer it, whatever is drawn."""
 
 
-KINDS = {cheat: frozenset(met) for cheat, met in OUTCOMES.items()}
-"""The outcomes of each cheat: one with the same is tried in CI, and all of them by tox -e long."""
+KINDS = {cheat: min(met) for cheat, met in OUTCOMES.items()}
+"""An outcome of each cheat: one with the same is tried in CI, and all of them by tox -e long."""
 
 
 @pytest.fixture(scope="module")

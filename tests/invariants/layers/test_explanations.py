@@ -138,6 +138,7 @@ def test_what_is_not_finite_with_a_cache_is_told_as_that() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_cropped_token_that_still_counts_is_named() -> None:
     layer = BROKEN["counter_only"]
     reason = told(layer, KILLERS["counter_only"])
@@ -145,6 +146,7 @@ def test_a_cropped_token_that_still_counts_is_named() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_another_row_that_counts_is_named() -> None:
     reason = told(BROKEN["keys_only"], KILLERS["keys_only"])
     assert "and a token that is not of its sequence; in one call it depends on" in reason
