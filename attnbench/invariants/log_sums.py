@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy
+from attnbench.checking.cause.side_answers import OPTIONS
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -29,8 +30,6 @@ from attnbench.subject.tensors import Inputs, largest
 _MOVES = 8
 _WIDE = ("float32", "float64")
 _UNITS = 64
-_OPTIONS: dict[str, object] = {"scale": 0.7, "softcap": 0.5, "window_size": (1, 1)}
-"""Options that change the scores, or the keys that they are of."""
 
 
 class _Sums:
@@ -67,7 +66,7 @@ def _returns_textbook(subject: Subject) -> str | None:
 
 
 def _sum_cases(subject: Subject) -> CaseStrategy:
-    given = ("nothing", *(name for name in _OPTIONS if name in subject.accepts))
+    given = ("nothing", *(name for name in OPTIONS if name in subject.accepts))
     masks = ("none", "boolean", "causal", "bias", "empty_row")
     return _cases(subject, *masks, variants={"given": given} if len(given) > 1 else {})
 
@@ -79,7 +78,7 @@ def log_sums_are_those_of_the_scores(subject: Subject, case: Case) -> None:
     """
     sums, option = _Sums(subject, case), str(case.variant("given", "nothing"))
     alone = case.mask == "none" and case.q_len <= case.kv_len  # more together may be refused
-    changes = {option: _OPTIONS[option]} if option in _OPTIONS and alone else {}
+    changes = {option: OPTIONS[option]} if option in OPTIONS and alone else {}
     inputs = sums.base.inputs.replace(**changes)
     with torch.no_grad():
         _, lse = sums.subject.output_and_log_sums(sums.base.module, inputs)

@@ -21,8 +21,8 @@ _CASES = (
     Case((2, 3), 4, 6, 8, 8, 5, mask="bias", seed=2),
 )
 
-OPTIONS = {"scale": 0.7, "softcap": 0.5, "window_size": (1, 1)}
-"""Options that change the log-sum-exp."""
+OPTIONS: dict[str, object] = {"scale": 0.7, "softcap": 0.5, "window_size": (1, 1)}
+"""Options that change the scores, or the keys that they are of, and so the log-sum-exp."""
 
 _DROPPING = Case((), 3, 5, 4, 4, 10)
 _CALLS, _SHARE = 1024, 0.3

@@ -52,7 +52,9 @@ def repaired_padding(subject: LayerSubject) -> str:
         return layer.run(layer.hidden, mask[None])[:, _PADDED:]
 
     shifts = {"is counted from the first real token": -_PADDED}
+
+    def alone(layer: LayerCase) -> Tensor:
+        return layer.run(layer.hidden[:, _PADDED:])
+
     what = f"with {_PADDED} padded tokens it is right"
-    return repair(subject, lambda layer: layer.run(layer.hidden[:, _PADDED:]), call, what, shifts)[
-        1
-    ]
+    return repair(subject, alone, call, what, shifts)[1]
