@@ -16,7 +16,7 @@ from attnbench.subject.probing.probed_calls import Answer, Calls
 from attnbench.subject.probing.questions import QUESTIONS
 from attnbench.subject.styles.callee import name_of
 from attnbench.subject.styles.constructors import constructor_arguments
-from attnbench.subject.styles.fitting import fits
+from attnbench.subject.styles.fitting import fits, fitting
 from attnbench.subject.styles.renaming import parsed, renamed
 from attnbench.subject.styles.signature import FIRST, MEANINGS, Keywords, keywords_of, order_of
 from attnbench.subject.styles.style_choice import adapted
@@ -183,7 +183,8 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
     if by_stride and "enable_gqa" not in calls.named and style == "flash":
         style = None  # that style has no other word for groups than to call with them
     if style is None or calls.usual or isinstance(function, MechanismSpec):
-        return Probe(name, answers, conventions, None, function, call)
+        shown = None if isinstance(function, MechanismSpec) or call else _style_by_names(function)
+        return Probe(name, answers, conventions, shown, function, call)
     call = _call_as_shown(function, style, call, answers)
     if fits(function if call is None else renamed(function, call), style) is not None:
         style = None
@@ -219,6 +220,14 @@ def _style_of_class(made: Any) -> str | None:
     keywords = keywords_of(made.forward) if hasattr(made, "forward") else None
     masked = keywords is not None and "attn_mask" in keywords
     return "multihead" if masked and fits(made, "multihead") is None else None
+
+
+def _style_by_names(function: Any) -> str | None:
+    """The style that its argument names alone show; ``None`` for none, or for several."""
+    if has_textbook_names(function):
+        return "textbook"
+    found = [style for style in fitting(function) if style not in _OF_FUNCTIONS]
+    return found[0] if len(found) == 1 else None
 
 
 def _call_as_shown(

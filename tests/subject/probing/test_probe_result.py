@@ -279,6 +279,42 @@ def test_a_target_without_a_style_gets_a_proposal(options: Any, line: str) -> No
         resolve(make(**options))
 
 
+def lectured(queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Any = None) -> Tensor:
+    lengths = torch.full(keys.shape[:1], keys.shape[1]) if valid_lens is None else valid_lens
+    hidden = torch.arange(keys.shape[1]) >= lengths.reshape(len(keys), -1, 1)
+    scores = queries @ keys.mT / queries.shape[-1] ** 0.5
+    return scores.masked_fill(hidden, -1e6).softmax(-1) @ values
+
+
+def handed(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
+) -> Any:
+    out = sdpa(query, key, value, attention_mask, scale=options.get("scaling"))
+    return out.transpose(1, 2), None
+
+
+def packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool = False,
+) -> Tensor:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("function", "style"), [(lectured, "textbook"), (handed, "interface"), (packed, "varlen")]
+)
+def test_a_style_that_argument_names_show_is_proposed(function: Any, style: str) -> None:
+    probed = probe(function)
+    assert probed.options == f"--as {style}"
+    assert isinstance(probed.spec, attnbench.MechanismSpec)
+
+
 def test_the_spec_of_a_probe_calls_the_function_as_it_was_probed() -> None:
     function = make(layout="blhe", corner="tl")
     subject = MechanismSubject("f", probe(function).spec, Address("f"))
