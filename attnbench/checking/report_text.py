@@ -189,5 +189,6 @@ def case_in_words(case_id: str) -> str:
         parts.append(f"values {case.regime}")
     if case.device != default.device:
         parts.append(case.device)
-    parts += [f"{name} {option}" for name, option in getattr(case, "variants", ())]
-    return ", ".join([*parts, f"seed {case.seed}"])
+    varied = ", ".join(f"{name}={option}" for name, option in getattr(case, "variants", ()))
+    text = ", ".join([*parts, f"seed {case.seed}"])
+    return f"{text} (the property varies {varied})" if varied else text

@@ -152,3 +152,9 @@ def test_no_design_is_offered_for_what_nobody_means() -> None:
     assert "by design?" not in failure_text(
         replace(BAD, failure=replace(found, cause="layer_state"))
     )
+
+
+def test_what_the_property_itself_varies_is_told_apart_from_the_case() -> None:
+    case = Case().tried(heads="own")
+    varied = replace(BAD, failure=replace(FOUND, case=case.id))
+    assert f"seed {case.seed} (the property varies heads=own)\n" in failure_text(varied)
