@@ -20,7 +20,7 @@ from attnbench.errors import InvariantViolation, UsageError
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.oracle.budget import SHORT_SUM, SMALLEST_STEP
 from attnbench.oracle.operations import change_by_moves
-from attnbench.oracle.textbook import stages_of
+from attnbench.oracle.textbook import scale_of, stages_of
 from attnbench.subject.tensors import Inputs
 
 _DRAWS = 8
@@ -199,7 +199,7 @@ class Expected:
         key = torch.where(key.isfinite(), key, 0.0)
         if inputs.enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
-        move = (query @ key.mT).mul_(2.0).sqrt_().mul_(abs(_scale(inputs)))
+        move = (query @ key.mT).mul_(2.0).sqrt_().mul_(abs(scale_of(inputs)))
         move = torch.maximum(move, self._scores.abs()).mul_(eps)
         if self._bias is not None:
             move.add_(self._bias.abs(), alpha=self._eps)  # the sum is rounded too
@@ -213,17 +213,13 @@ def _fits_float32(value: Tensor) -> bool:
     return float(sizes.amin()) > 1 / _HUGE and float(sizes.amax()) < _HUGE
 
 
-def _scale(inputs: Inputs) -> float:
-    return inputs.query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale
-
-
 def _stages(inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Scores, bias, weights and value; a call without options takes the short way."""
     if all(getattr(inputs, one.name) is one.default for one in _OPTIONS):
         query, key, value = (
             t.to("cpu", torch.float64) for t in (inputs.query, inputs.key, inputs.value)
         )
-        scores = (query * _scale(inputs)) @ key.mT
+        scores = (query * scale_of(inputs)) @ key.mT
         return scores, None, scores.softmax(-1), value
     stages = stages_of(inputs)
     return stages.scores, stages.bias, stages.weights, stages.finite_value

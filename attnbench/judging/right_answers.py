@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnbench.benchmark.agreement.attention_agreement import cut, ratio_of_errors
 from attnbench.oracle.budget import Oracle
-from attnbench.oracle.textbook import TEXTBOOK, ScaledDot
+from attnbench.oracle.textbook import TEXTBOOK, ScaledDot, scale_of
 from attnbench.subject.tensors import Inputs
 
 _FURTHEST = 3
@@ -173,7 +173,7 @@ def _one_unit(oracle: Oracle, rows: list[int]) -> Tensor:
     query, weights, output, scores = (t[..., rows, :] for t in every)
     query, key = query.square(), inputs.key.square()
     value = inputs.value.square().mean(-1, keepdim=True)  # only means over Ev are needed
-    scale = inputs.query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale
+    scale = scale_of(inputs)
     squares = weights.square()
     moved = squares * (2 * scale**2 * (query @ key.mT) + scores.square())
     from_scores = moved @ value - 2 * (output * (moved @ inputs.value)).mean(-1, keepdim=True)

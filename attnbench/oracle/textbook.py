@@ -71,9 +71,21 @@ class Stages:
         return replace(self, **changes)
 
     @property
+    def masked_scores(self) -> Tensor:
+        """``(*lead, L, S)``: the scores with their bias; -inf where a key is not allowed."""
+        return (self.scores + self.bias).masked_fill(~self.allowed, -math.inf)
+
+    @property
+    def powers(self) -> tuple[Tensor, Tensor]:
+        """``exp(x - top)`` of the masked scores x, and the top of each row ``(*lead, L, 1)``."""
+        top = self.masked_scores.amax(-1, keepdim=True)
+        top = top.masked_fill(top == -math.inf, 0.0)
+        return (self.masked_scores - top).exp(), top
+
+    @property
     def weights(self) -> Tensor:
         """``(*lead, L, S)``: softmax over the allowed keys; zeros in a row without any."""
-        scores = (self.scores + self.bias).masked_fill(~self.allowed, -math.inf)
+        scores = self.masked_scores
         if self.sinks is None:  # a row of -inf alone would make NaN, and NaN gradients
             scores = scores.masked_fill(~self.allowed.any(-1, keepdim=True), 0.0)
             return scores.softmax(-1).masked_fill(~self.allowed, 0.0)
@@ -83,7 +95,7 @@ class Stages:
     @property
     def log_sums(self) -> Tensor:
         """``(*lead, L)``: log-sum-exp of the scores of allowed keys; -inf in a row without any."""
-        scores = (self.scores + self.bias).masked_fill(~self.allowed, -math.inf)
+        scores = self.masked_scores
         if self.sinks is not None:
             scores = torch.cat([scores, self.sinks.expand(*scores.shape[:-1], 1)], -1)
         return scores.logsumexp(-1)
@@ -114,12 +126,16 @@ def stages_of(inputs: Inputs) -> Stages:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (t.repeat_interleave(groups, dim=-3) for t in (key, value))
     allowed, bias = allowed_and_bias(inputs.replace(key=key))
-    scale = query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale
-    scores = (query * scale) @ torch.where(key.isfinite(), key, 0.0).mT
+    scores = (query * scale_of(inputs)) @ torch.where(key.isfinite(), key, 0.0).mT
     if inputs.softcap is not None:
         scores = inputs.softcap * (scores / inputs.softcap).tanh()
     sinks = None if inputs.sinks is None else inputs.sinks.cpu().double()[..., None, None]
     return Stages(scores, value, allowed, bias, sinks)
+
+
+def scale_of(inputs: Inputs) -> float:
+    """The factor of q·k in the scores: the argument, or 1/√E."""
+    return inputs.query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale
 
 
 def restored(inputs: Inputs) -> Inputs:

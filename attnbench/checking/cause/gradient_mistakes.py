@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.oracle.textbook import Stages, is_textbook, stages_of
+from attnbench.oracle.textbook import Stages, is_textbook, scale_of, stages_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -159,7 +159,7 @@ def _gradients(inputs: Inputs, weight: Tensor) -> Iterator[Named]:
     count = inputs.query.shape[-3] if inputs.query.dim() > 2 else 1
     groups = count // key.shape[-3] if inputs.enable_gqa else 1
     key = key.repeat_interleave(groups, -3) if groups > 1 else key
-    scale = inputs.query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale
+    scale = scale_of(inputs)
     cap = inputs.softcap
     slope = 1 - (stages.scores / cap).square() if cap is not None else torch.ones(())
 

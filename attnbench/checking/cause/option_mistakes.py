@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnbench.checking.cause.textbook_call import Call, Named, Topic
-from attnbench.oracle.textbook import restored, stages_of, textbook_output
+from attnbench.oracle.textbook import restored, scale_of, stages_of, textbook_output
 
 _BLOCKS = (2, 4, 8, 16, 32, 64, 128)
 
@@ -54,8 +54,7 @@ def _windows(call: Call) -> Named:
 
 def _raw(call: Call) -> tuple[Tensor, float]:
     """The scores without a soft cap, and the scale in them."""
-    scale = call.inputs.query.shape[-1] ** -0.5 if call.inputs.scale is None else call.inputs.scale
-    return stages_of(call.inputs.replace(softcap=None)).scores, scale
+    return stages_of(call.inputs.replace(softcap=None)).scores, scale_of(call.inputs)
 
 
 def _softcaps(call: Call) -> Named:
@@ -88,9 +87,8 @@ def _sinks(call: Call) -> Named:
     sinks, stages = call.stages.sinks, call.stages
     if sinks is None:
         return
-    _, scale = _raw(call)
     ways = {
-        "sinks_scaled": sinks * scale,
+        "sinks_scaled": sinks * scale_of(call.inputs),
         "sinks_subtracted": -sinks,
         "sinks_of_other_heads": sinks.flip(-3),
         "sinks_of_the_first_head": sinks[:1].expand_as(sinks),
@@ -105,10 +103,7 @@ def _sinks(call: Call) -> Named:
                 f"sinks_counted_by_block_{block}",
                 stages.replace(sinks=sinks + math.log(count)).output,
             )
-    scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
-    top = scores.amax(-1, keepdim=True)
-    top = top.masked_fill(top == -math.inf, 0.0)
-    powers = (scores - top).exp()
+    powers, _ = stages.powers
     sums = powers.sum(-1, keepdim=True)
     yield "sinks_not_shifted", call.pool(powers / (sums + sinks.exp()))
     yield "sinks_added_to_the_sum", call.pool(powers / (sums + sinks))

@@ -38,7 +38,7 @@ def _keys(call: Call) -> Named:
 
 def _axes(call: Call) -> Named:
     stages = call.stages
-    scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
+    scores = stages.masked_scores
     if scores.dim() > 3:
         joint = scores.transpose(-3, -2)
         weights = joint.flatten(-2).softmax(-1).nan_to_num(0.0).reshape(joint.shape)
@@ -56,11 +56,7 @@ def _axes(call: Call) -> Named:
 
 def _softmax(call: Call) -> Named:
     stages = call.stages
-    weights = stages.weights
-    scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
-    top = scores.amax(-1, keepdim=True)
-    top = top.masked_fill(top == -math.inf, 0.0)
-    powers = (scores - top).exp()
+    weights, (powers, top) = stages.weights, stages.powers
     yield "softmax_twice", stages.replace(scores=weights, bias=stages.bias * 0).output
     yield (
         "softmax_of_base_two",
@@ -93,7 +89,7 @@ def _merges(call: Call) -> Named:
     their maxima, or over two parts by log-sums in other units.
     """
     stages, (q_len, kv_len) = call.stages, call.lengths
-    scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
+    scores = stages.masked_scores
     halves = [[cut] for cut in {kv_len // 2, (kv_len + 1) // 2, kv_len - q_len} if 0 < cut < kv_len]
     sizes = {-(-kv_len // 3), -(-kv_len // 4), *_BLOCKS}
     blocks = [[*range(size, kv_len, size)] for size in sizes if 1 < size < kv_len]
@@ -121,7 +117,7 @@ def _merges(call: Call) -> Named:
 def _rescaling(call: Call) -> Named:
     """Blocks of keys whose sums are not rescaled where a later block moves the largest score."""
     stages = call.stages
-    scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
+    scores = stages.masked_scores
     for block in (2, 4, 8, 16, 32, 64, 128):
         if call.lengths[1] <= block:
             continue

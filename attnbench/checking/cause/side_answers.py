@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.oracle.textbook import Stages, is_textbook, stages_of
+from attnbench.oracle.textbook import Stages, is_textbook, scale_of, stages_of
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -66,10 +66,9 @@ def _with_options(subject: MechanismSubject, inputs: Inputs) -> Iterator[Inputs]
 
 def _log_sums(inputs: Inputs, stages: Stages) -> Iterator[tuple[str, Tensor]]:
     """The log-sum-exps that mistakes give."""
-    lse, default = stages.log_sums, inputs.query.shape[-1] ** -0.5
-    scale = default if inputs.scale is None else inputs.scale
+    lse, scale = stages.log_sums, scale_of(inputs)
     allowed, scores = stages.allowed, stages.scores
-    top = (scores + stages.bias).masked_fill(~allowed, -math.inf).amax(-1)
+    top = stages.masked_scores.amax(-1)
     rest = lse - top
     yield "log_sum_without_maximum", rest
     yield "log_sum_with_maximum_twice", lse + top
