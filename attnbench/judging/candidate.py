@@ -134,9 +134,8 @@ class _Desk:
         if output.numel() * output.element_size() > request["room"]:
             return {**told, "fault": "not_plain", "text": f"it is {list(output.shape)}"}
         if output.numel():
-            self.tensor(
-                [dtype, output.shape, _dense(output.shape), request["out"], output.numel(), 0]
-            )[...].copy_(output.detach())
+            place = [dtype, [output.numel()], [1], request["out"], output.numel(), 0]
+            self.tensor(place).view(output.shape).copy_(output.detach())
         if "again" not in request:
             self.kept.append((_span(output), output))
         return told
@@ -164,14 +163,6 @@ def _span(tensor: Tensor) -> tuple[int, int]:
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     count = 1 + sum((size - 1) * stride for size, stride in pairs)
     return tensor.data_ptr(), tensor.data_ptr() + count * tensor.element_size()
-
-
-def _dense(shape: Any) -> list[int]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return strides[::-1]
 
 
 def _told(error: BaseException) -> dict[str, str]:

@@ -131,9 +131,7 @@ def student_quantile(df: float, tail: float) -> float:
 
 def low_quantile(slots: Sequence[Slot]) -> float:
     """The time of a call: a low quantile of the clean slots."""
-    times = sorted(slot.seconds for slot in clean(slots))
+    times = [slot.seconds for slot in clean(slots)]
     if len(times) == 1:
         return times[0]
-    place = QUANTILE * (len(times) - 1)
-    index = math.floor(place)
-    return times[index] + (place - index) * (times[min(index + 1, len(times) - 1)] - times[index])
+    return statistics.quantiles(times, n=round(1 / QUANTILE), method="inclusive")[0]

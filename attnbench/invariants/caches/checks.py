@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,31 +30,21 @@ def has_cache(subject: LayerSubject, *operations: str) -> str | None:
     for name in operations:
         if getattr(cache, name) is None:
             return f"not tried: its CacheSpec has no {name}"
-    return _unusable(subject) or _refusal(subject, operations)
+    return _obstacle(subject, operations)
 
 
-@functools.lru_cache(maxsize=64)
-def _unusable(subject: LayerSubject) -> str | None:
-    with torch.random.fork_rng(devices=[]):
-        try:
-            case = subject.legal(Case((2,), 3, 3, 8, 8, 8))
-            module, inputs = subject.build(case)
-            with torch.no_grad():
-                subject.call(module, inputs.query, None, subject.new_cache(module, 2))
-        except (Exception, SystemExit) as error:
-            return f"not run: {raised_text(subject, error)}; cached_calls_keep_the_contract tells"
-    return None
-
-
-@functools.lru_cache(maxsize=64)
-def _refusal(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
-    """The reason, if an operation refuses even in the easiest case."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        case = subject.legal(Case((2,), 3, 3, 8, 8, 8))
-        module, inputs = subject.build(case)
-        answer = None
-        for length in (2, 0):  # a cache that cannot be cropped may still be emptied
-            _, cache = subject.call(module, inputs.query, None, subject.new_cache(module, 2))
+@functools.lru_cache(maxsize=256)
+def _obstacle(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
+    """Why the easiest call with a cache raises, or an operation refuses even there."""
+    answer = None
+    for length in (2, 0):  # a cache that cannot be cropped may still be emptied
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            try:
+                module, inputs = subject.build(subject.legal(Case((2,), 3, 3, 8, 8, 8)))
+                _, cache = subject.call(module, inputs.query, None, subject.new_cache(module, 2))
+            except (Exception, SystemExit) as error:
+                text = raised_text(subject, error)
+                return f"not run: {text}; cached_calls_keep_the_contract tells"
             try:
                 if "select" in operations:
                     subject.select(cache, torch.tensor([1, 0], device=inputs.query.device))
@@ -66,26 +56,20 @@ def _refusal(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
                 return None
             else:
                 return None
-        return answer
+    return answer
 
 
-def _wide_cases(subject: Subject) -> CaseStrategy:
-    """One case in float32, or two beyond the profile quick."""
-    case = subject.legal(Case((3,), 24, 24, 8, 8, 8))
-    quick = current_profile().name == "quick"
-    wide = case if quick else subject.legal(case.replace(query_size=16, seed=1))
-    return listed(*dict.fromkeys([case, wide]))
-
-
-def cache_cases(subject: Subject) -> CaseStrategy:
+def cache_cases(
+    subject: Subject, dtypes: Sequence[str] = ("bfloat16", "float16", "float64")
+) -> CaseStrategy:
     """Two cases in float32 and one in each other dtype; for quick one, and one in a half type."""
     case = subject.legal(Case((3,), 24, 24, 8, 8, 8))
-    other = [d for d in ("bfloat16", "float16", "float64") if d in subject.dtypes]
-    wide = subject.legal(case.replace(query_size=16, seed=1))
+    found = [case.replace(dtype=dtype) for dtype in dtypes if dtype in subject.dtypes]
     if current_profile().name == "quick":
-        other, wide = other[:1], case
-    found = dict.fromkeys([case, wide, *(case.replace(dtype=d) for d in other)])
-    return listed(*found)
+        found = found[:1]
+    else:
+        found.insert(0, subject.legal(case.replace(query_size=16, seed=1)))
+    return listed(*dict.fromkeys([case, *found]))
 
 
 def cache_invariant(
@@ -124,7 +108,7 @@ def cache_invariant(
         statement=statement,
         check=check,
         kinds=("layer",),
-        cases=_wide_cases if judged == "mixed" else cache_cases,
+        cases=functools.partial(cache_cases, dtypes=()) if judged == "mixed" else cache_cases,
         applies=applies,
         law=law,
     )

@@ -18,12 +18,16 @@ class Property:
         invariant: name of the invariant that reports it.
         operations: kinds of step in its programs besides ``begin`` and ``append``; ``pads`` for
             sequences that begin with padding.
-        scheduled: programs that run first.
+        programs: ``programs(subject, w)`` gives programs that run first, around a window w.
     """
 
     invariant: str
     operations: tuple[str, ...]
-    scheduled: Callable[[LayerSubject], Sequence[Program]]
+    programs: Callable[[LayerSubject, int], Sequence[Program]]
+
+    def scheduled(self, subject: LayerSubject) -> Sequence[Program]:
+        """The programs that run first; without a declared window, a cache may have a small one."""
+        return self.programs(subject, subject.width or 4)
 
 
 def operations(subject: LayerSubject, judged: str) -> tuple[str, ...]:
@@ -36,13 +40,7 @@ def operations(subject: LayerSubject, judged: str) -> tuple[str, ...]:
     return tuple(name for name in PROPERTIES[judged].operations if name not in lacking)
 
 
-def _window(subject: LayerSubject) -> int:
-    """The declared window; without one, a small one that a cache may have undeclared."""
-    return subject.width or 4
-
-
-def _cuts(subject: LayerSubject) -> list[Program]:
-    w = _window(subject)
+def _cuts(subject: LayerSubject, w: int) -> list[Program]:
     once = [1] * (2 * w + 2)
     return [
         steps(2, 3, 1, 1, 2),
@@ -62,8 +60,7 @@ def _cuts(subject: LayerSubject) -> list[Program]:
     ]
 
 
-def _with_calls_between(subject: LayerSubject) -> list[Program]:
-    w = _window(subject)
+def _with_calls_between(subject: LayerSubject, w: int) -> list[Program]:
     between = Step("without", count=5)
     return [
         steps(2, 3, between, 1, 1),
@@ -73,8 +70,7 @@ def _with_calls_between(subject: LayerSubject) -> list[Program]:
     ]
 
 
-def _selections(subject: LayerSubject) -> list[Program]:
-    w = _window(subject)
+def _selections(subject: LayerSubject, w: int) -> list[Program]:
     unequal = [
         steps(2, 4, (1, 0), 1, 2, pads=(2, 0)),
         steps(3, 5, (2, 2, 0), 2, 1, pads=(0, 3, 1)),
@@ -94,8 +90,7 @@ def _selections(subject: LayerSubject) -> list[Program]:
     ]
 
 
-def _crops(subject: LayerSubject) -> list[Program]:
-    w = _window(subject)
+def _crops(subject: LayerSubject, w: int) -> list[Program]:
     return [
         steps(2, 6, -4, 1, 2),
         steps(2, 5, "0", 3, 1),
@@ -115,8 +110,7 @@ def _second(count: int) -> Step:
     return Step("append", 1, count)
 
 
-def _lockstep(subject: LayerSubject) -> list[Program]:
-    w = _window(subject)
+def _lockstep(subject: LayerSubject, w: int) -> list[Program]:
     other, fork = Step("begin", count=2), Step("fork")
     padded = steps(
         2, Step("begin", count=2, rows=(0, 3)), 4, _second(5), 1, _second(1), 2, pads=(2, 0)
@@ -132,8 +126,7 @@ def _lockstep(subject: LayerSubject) -> list[Program]:
     ]
 
 
-def _lengths(subject: LayerSubject) -> list[Program]:
-    w = _window(subject)
+def _lengths(subject: LayerSubject, w: int) -> list[Program]:
     return [
         steps(2, 3, 1, 5),
         steps(3, 4, (2, 0), 1, -2, 3),
@@ -143,8 +136,7 @@ def _lengths(subject: LayerSubject) -> list[Program]:
     ]
 
 
-def _padded(subject: LayerSubject) -> list[Program]:
-    w = _window(subject)
+def _padded(subject: LayerSubject, w: int) -> list[Program]:
     return [
         steps(2, 5, 1, 1, pads=(3, 0)),
         steps(3, 5, 1, 1, 2, pads=(0, 4, 5)),
@@ -157,8 +149,7 @@ def _padded(subject: LayerSubject) -> list[Program]:
     ]
 
 
-def _mixtures(subject: LayerSubject) -> list[Program]:
-    w = _window(subject)
+def _mixtures(subject: LayerSubject, w: int) -> list[Program]:
     fork, between = Step("fork"), Step("without", count=3)
     return [
         steps(3, 6, (2, 0), -4, 1, between, 2, pads=(0, 3, 1)),
@@ -171,11 +162,10 @@ def _mixtures(subject: LayerSubject) -> list[Program]:
     ]
 
 
-def _ragged(subject: LayerSubject) -> list[Program]:
+def _ragged(subject: LayerSubject, w: int) -> list[Program]:
     def of(*counts: int) -> Step:
         return Step("append", count=max(counts), rows=counts)
 
-    w = _window(subject)
     return [
         steps(2, of(3, 5), 1, 1),
         steps(3, of(4, 1, 2), of(1, 2, 0), 1, 2),
