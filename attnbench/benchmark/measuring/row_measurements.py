@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
@@ -71,13 +71,9 @@ class RowMeasurement:
     null_s: float | None = None
     load: Mapping[str, float] = field(default_factory=dict)
 
-    def as_data(self) -> dict[str, Any]:
-        """Convert to plain data; :meth:`of_data` is the inverse."""
-        return asdict(self)
-
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> RowMeasurement:
-        """Create a measurement from the data that :meth:`as_data` returned."""
+        """Create a measurement from the data that :func:`dataclasses.asdict` made of one."""
         slots = tuple(Slot(**slot) for slot in data["slots"])
         blocks = tuple(
             Block(block["order"], tuple(Slot(**slot) for slot in block["slots"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from attnbench.benchmark.measuring.row_measurements import RowMeasurement
@@ -30,9 +31,8 @@ def append(path: Path, item: StoredMeasurement) -> None:
     Raises:
         RecordError: the file cannot be written.
     """
-    line = {**vars(item), "measurement": item.measurement.as_data()}
     with writing(path), path.with_suffix(_SUFFIX).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps(asdict(item)) + "\n")
 
 
 def read(path: Path) -> list[StoredMeasurement]:

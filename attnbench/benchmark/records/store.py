@@ -31,16 +31,6 @@ def run_path(folder: Path, run: str) -> Path:
     return folder / f"{run}.jsonl"
 
 
-def _write_error(path: Path, error: OSError) -> RecordError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        reason = "there is no space left; free some, or name another folder with --results"
-    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        reason = "it may not be written to; change its permissions, or name another with --results"
-    else:
-        reason = f"{error.strerror or error}; name another folder with --results"
-    return RecordError(f"cannot write to {path}: {reason}. What was recorded before is kept.")
-
-
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Convert errors of writing a file of records in this context.
@@ -51,7 +41,15 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _write_error(path, error) from None
+        reason = f"{error.strerror or error}; name another folder with --results"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = "there is no space left; free some, or name another folder with --results"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            reason = (
+                "it may not be written to; change its permissions, or name another with --results"
+            )
+        text = f"cannot write to {path}: {reason}. What was recorded before is kept."
+        raise RecordError(text) from None
 
 
 def check_writable(folder: Path) -> None:
