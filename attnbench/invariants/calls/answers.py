@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import fault_at
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.decorator import invariant
+from attnbench.invariants.toolkit.kept_values import explained
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 
@@ -20,5 +24,26 @@ def keeps_the_contract(subject: Subject, case: Case) -> None:
     NaN, the same each time, and changes no input.
     """
     fault = fault_at(subject, case)
-    if fault is not None:
-        raise InvariantViolation(fault.text, cause=fault.cause) from fault.error
+    if fault is None:
+        return
+    violation = InvariantViolation(fault.text, cause=fault.cause)
+    if fault.kind == "random":
+        violation = _with_what_is_kept(violation, subject, case)
+    raise violation from fault.error
+
+
+def _with_what_is_kept(
+    violation: InvariantViolation, subject: Subject, case: Case
+) -> InvariantViolation:
+    """A violation that names the attribute which makes the second of two equal calls another."""
+    module, inputs = subject.build(case)
+    with torch.no_grad():
+        expected = subject.output(module, inputs)
+
+    def is_right(module: nn.Module) -> bool:
+        return torch.equal(subject.output(module, inputs), expected)
+
+    def modules() -> tuple[nn.Module, nn.Module]:
+        return module, subject.build(case)[0]
+
+    return explained(violation, modules, is_right, lambda new: subject.output(new, inputs))

@@ -160,3 +160,22 @@ def test_passing_checks_of_what_is_kept_copy_no_module() -> None:
     assert attnbench.check(spec, profile="quick", invariants=names).ok
     module = Uncopied(2, 2)
     assert copied(module, module) is module
+
+
+class Counting(nn.Linear):
+    """A projection to which each call adds the number of calls before it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, size)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(hidden) + self.calls
+
+
+def test_a_buffer_that_makes_the_second_of_two_equal_calls_another_is_named() -> None:
+    spec = LayerSpec(name="counting", make=Counting)
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    line = r"an earlier call is kept in calls \(test_kept_values.py:\d+: self.calls \+= 1\)"
+    assert re.search(line, report.outcomes[0].reason)
