@@ -18,6 +18,19 @@ def known_causes() -> Mapping[str, Any]:
     return causes
 
 
+@functools.cache
+def table() -> tuple[tuple[str, str | None], ...]:
+    """Invariants in order, the most specific first, each with the cause that it points at."""
+    causes, parts = known_causes(), ("specific", "general", "late")
+    return tuple((name, cause) for part in parts for name, cause in causes[part])
+
+
+def shown_by(cause: str) -> list[str]:
+    """The invariants that show a cause, the best first."""
+    names = [*known_causes()["shown_by"].get(cause, ())]
+    return list(dict.fromkeys([*names, *(name for name, other in table() if other == cause)]))
+
+
 def mistake_of(explained: str) -> str:
     """The name of a mistake without the number of its variant."""
     return re.sub(r"_\d+$", "", explained)

@@ -12,8 +12,11 @@ from typing import Any
 
 from attnbench.checking.known_causes import cause_in_words
 
-_BY = re.compile(r"(?:gradient by|direction of) (.+)")
-"""The inputs whose gradient a quantity is, at its end."""
+_WHICH = {
+    "gradient": (re.compile(r"(?:gradient by|direction of) (.+)"), ": that by {}"),
+    "layout": (re.compile(r"^with \w+ (query|key|value), "), ": that of {} is enough"),
+}
+"""The input that a quantity names, by a part of the name of the cause, and the words for it."""
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
 """All statuses; a report is ok if it has only ``passed`` and ``skipped``."""
@@ -132,9 +135,12 @@ class Outcome:
         if failure is None or not failure.cause:
             return None
         words = cause_in_words(failure.cause, failure.mistakes)
-        is_general = "gradient" in failure.cause and words == cause_in_words(failure.cause)
-        by = _BY.search(failure.quantity) if is_general else None
-        return words + (f": that by {by[1]}" if by else "")
+        if words != cause_in_words(failure.cause):
+            return words
+        for part, (pattern, more) in _WHICH.items():
+            if part in failure.cause and (found := pattern.search(failure.quantity)):
+                return words + more.format(found[1])
+        return words
 
     @property
     def ok(self) -> bool:

@@ -24,7 +24,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import agree_within, fails, holds
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.documents import HUGE, OPTIONS, Documents
-from attnbench.invariants.toolkit.pages import Pages
+from attnbench.invariants.toolkit.pages import Pages, misread
 from attnbench.subject.subject import Subject
 
 _PAGES = (
@@ -187,7 +187,7 @@ def pages_are_invisible(subject: Subject, case: Case) -> None:
 def _over_all_pages(subject: Subject, case: Case) -> None:
     documents = Documents(subject, case, "paged")
     lengths = [max(1, keys) for _, keys in documents.lengths]
-    new = min(lengths) if documents.causal else 2
+    new = 1 if case.q_len == 1 else min(lengths) if documents.causal else 2
     parts = [documents.part(new, length) for length in lengths]
     with torch.no_grad():
         expected = torch.stack([documents.separate(part) for part in parts])
@@ -198,6 +198,8 @@ def _over_all_pages(subject: Subject, case: Case) -> None:
             try:
                 agree_within(got, expected, documents.allowed(expected), what, "each row by itself")
             except InvariantViolation as violation:
+                if told := misread(documents, new):
+                    raise violation.reworded(str(violation), cause=told) from None
                 if not mixed and bool((got.abs() >= HUGE[case.dtype] / 2).any()):
                     raise violation.reworded(str(violation), cause="unwritten_read") from None
                 plain = not (documents.causal or documents.grouped or documents.options)

@@ -14,7 +14,12 @@ from torch import Tensor
 import attnbench
 from attnbench import MechanismSpec
 from attnbench.adapters import paged, varlen
-from attnbench.errors import StyleError
+from attnbench.cases.case import Case
+from attnbench.checking.cause.extent import extent_of
+from attnbench.checking.outcomes import Failure
+from attnbench.checking.plan import select_invariants
+from attnbench.errors import InvariantViolation, StyleError
+from attnbench.subject.lookup import resolve
 
 LAWS = ["packed_equals_separate", "packed_documents_are_independent", "packed_slack_is_inert"]
 PAGES = ["pages_are_invisible"]
@@ -141,6 +146,41 @@ def test_how_many_slots_of_its_pages_a_row_reads_is_told() -> None:
     found = re.search(r"of (\d+) tokens, reads (\d+) slots of its pages", outcome.reason)
     assert found is not None
     assert int(found[2]) < int(found[1])
+
+
+def pages_laid(q: Tensor, k: Tensor, v: Tensor, lens: Tensor, table: Tensor, way: str) -> Tensor:
+    """Pages are looked up otherwise than by the table of their row; for one query they are not."""
+    numbers = torch.arange(table.shape[1])
+    other = {
+        "pages_after_the_first": table[:, :1] + numbers,
+        "pages_in_memory": torch.arange(len(table))[:, None] + numbers,
+        "pages_of_another": table.roll(1, 0),
+    }[way]
+    other = other.clamp(max=len(k) - 1)
+    other = table if q.shape[1] == 1 else other
+    return gathered_pages(q, k, v, cache_seqlens=lens, block_table=other)
+
+
+@pytest.mark.parametrize("way", ["pages_after_the_first", "pages_in_memory", "pages_of_another"])
+def test_where_pages_are_read_instead_is_named(way: str) -> None:
+    def paged_wrongly(
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        cache_seqlens: Tensor,
+        block_table: Tensor,
+        causal: bool = False,
+    ) -> Tensor:
+        return pages_laid(q, k_cache, v_cache, cache_seqlens, block_table, way)
+
+    (subject,) = resolve(paged(paged_wrongly))
+    (invariant,) = select_invariants(PAGES)
+    case = Case((), 3, 5, 4, 4, 4).tried(order="plain", heads="own", beside="nothing")
+    with pytest.raises(InvariantViolation) as violation:
+        invariant.check(subject, case)
+    assert violation.value.cause == way
+    failure = Failure(case=case.id, smallest=True)
+    assert extent_of(subject, invariant, failure) == "where there are several queries"
 
 
 @pytest.mark.parametrize("slots", ["finite", "any"])

@@ -1,10 +1,13 @@
-"""Where alone a failure shows: in half types, from a number of keys on, or beside whole blocks."""
+"""Where alone a failure shows: in half types, from a number of keys on, beside whole blocks, or
+with options where there is one query, or no mask.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from attnbench.cases.case import Case
+from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import COMPILING, Failure
 from attnbench.errors import InvariantViolation
 from attnbench.specs import Invariant
@@ -17,6 +20,16 @@ _LEAST = 8
 
 _MOST_PAIRS = 2**15
 """Most query-key pairs in a call that is made to tell it."""
+
+_MASKS = {
+    "none": "",
+    "boolean": "a boolean mask",
+    "floating": "a floating mask",
+    "padding": "valid lengths",
+    "causal": "causality",
+}
+_LEAST_MASKS = 2
+"""Kinds of mask beside none that have to tell something."""
 
 _AXES = {("kv_len",): "keys", ("q_len",): "queries", ("q_len", "kv_len"): "queries and keys"}
 
@@ -41,7 +54,10 @@ def extent_of(subject: Subject, invariant: Invariant, failure: Failure) -> str:
             return None
         return False
 
-    return ", ".join(filter(None, (_by_size(case, fails), _by_dtype(subject, case, fails))))
+    found = [_by_size(case, fails), _by_dtype(subject, case, fails)]
+    if invariant.name in known_causes()["anywhere"]:
+        found += [_by_queries(case, fails), _by_mask(case, fails)]
+    return ", ".join(filter(None, found))
 
 
 _Fails = Callable[[Case], bool | None]
@@ -56,6 +72,37 @@ def _by_dtype(subject: Subject, case: Case, fails: _Fails) -> str:
     others = [name for name in _HALVES if name in subject.dtypes and name != case.dtype]
     is_only = any(fails(case.replace(dtype=name)) is False for name in others)
     return f"in {case.dtype} alone" if is_only else "in half types alone"
+
+
+def _by_queries(case: Case, fails: _Fails) -> str:
+    """Whether it takes one query, or several, of what one query shows as well as several."""
+    keys = [case.kv_len, *(max(case.kv_len, 3) + more for more in (0, 1, 4))]
+    alone = [fails(case.replace(q_len=1, kv_len=count)) for count in keys]
+    among = [fails(case.replace(q_len=q, kv_len=count)) for q in (2, 3, 4) for count in keys]
+    if alone.count(True) > 1 and False in among and not any(among):
+        return "where there is one query"
+    if among.count(True) > 1 and False in alone and not any(alone):
+        return "where there are several queries"
+    return ""
+
+
+def _by_mask(case: Case, fails: _Fails) -> str:
+    """Whether it takes the absence of any mask, or some kinds of mask."""
+    wide = case.replace(q_len=max(case.q_len, 3), kv_len=max(case.kv_len, 5))
+    fails_at = {
+        mask: found
+        for mask in _MASKS
+        if (found := fails(case.replace(mask=mask)) or fails(wide.replace(mask=mask))) is not None
+    }
+    is_open = fails_at.pop("none", None)
+    if is_open is None or len(fails_at) < _LEAST_MASKS:
+        return ""
+    if is_open:
+        return "" if any(fails_at.values()) else "where there is no mask"
+    told = [words for mask, words in _MASKS.items() if fails_at.get(mask)]
+    if len(told) == len(fails_at):
+        told = ["a mask"]
+    return f"beside {' or '.join(told)}" if told else ""
 
 
 def _by_size(case: Case, fails: _Fails) -> str:

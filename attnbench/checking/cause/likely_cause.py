@@ -13,7 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnbench.cases.case import Case
-from attnbench.checking.known_causes import cause_of_mistake, known_causes, mistake_of
+from attnbench.checking.known_causes import (
+    cause_of_mistake,
+    known_causes,
+    mistake_of,
+    shown_by,
+    table,
+)
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 
 _NAMING_SHARE = 0.3
@@ -39,8 +45,7 @@ _COMBINED = "options_combined"
 _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths_ignored"}
 """Different failures that show several of these have one cause: no kind of mask is applied."""
 
-_DECISIVE = {"nan_result", "extra_keys_share", "unwritten_read", "special_case"}
-_DECISIVE |= {"layer_unwritten", "layer_state"}
+_DECISIVE = "nan_result extra_keys_share unwritten_read special_case layer_unwritten layer_state"
 _OF_SCORES = (None, _NARROW, "not_finite", "log_sum", "splits", "stored_scales")
 """Causes of specific invariants that other scores violate as well."""
 
@@ -64,15 +69,6 @@ class Clue:
     kind: str
     what: str
     cause: str
-
-
-@functools.cache
-def _table() -> tuple[tuple[str, str | None], ...]:
-    causes = known_causes()
-    return tuple((name, cause) for part in _PARTS for name, cause in causes[part])
-
-
-_PARTS = ("specific", "general", "late")
 
 
 @functools.cache
@@ -103,25 +99,30 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         return Clue("fails", _STATE, "state_kept")  # what was kept is wrong in other calls
     exact, deviating = _mistakes(failures)
     if (made := _made(exact)) is not None:
-        told = [name for name in known_causes()["rather"].get(made.cause, ()) if name in failures]
-        return Clue("fails", told[0], dict(_table())[told[0]] or "") if told else made
+        return _rather(made, failures)
     if cause_named is None:
         cause_named = next((f.named for f in _forward(failures).values() if _is_decisive(f)), None)
     if cause_named in (None, _FORMULA) and (made := _made(deviating)) is not None:
         return made
     if cause_named is not None:
-        return Clue("says", cause_named, cause_named)
+        return _rather(Clue("says", cause_named, cause_named), failures)
     if KEEPS_CONTRACT in failures:  # any other call fails as the contract's does
         return None
     wide = {n: failure for n, failure in failures.items() if not fails_narrow(failure)}
     return _clue_in_table(wide or failures, failures)  # half types lose nothing in wide ones
 
 
-def _mistakes(failures: Mapping[str, Failure]) -> tuple[list[str], list[str]]:
-    """The mistakes that give the output, and those that only say how weights deviate.
+def _rather(clue: Clue, failures: Mapping[str, Failure]) -> Clue:
+    """A clue, or the failure that tells more than its cause."""
+    for name in known_causes()["rather"].get(clue.cause, ()):
+        if name in failures:
+            return Clue("fails", name, failures[name].named or str(dict(table())[name]))
+    return clue
 
-    These say nothing where a function contradicts itself, as with another layout, and in a failure
-    of a specific invariant, which is about more.
+
+def _mistakes(failures: Mapping[str, Failure]) -> tuple[list[str], list[str]]:
+    """The mistakes that give the output, and those that only say how weights deviate, which say
+    nothing where a function contradicts itself, and in a failure of a specific invariant.
     """
     causes = known_causes()
     specific, others = dict(causes["specific"]), {*causes["accepts"], *causes["with_options"]}
@@ -158,8 +159,8 @@ def _clue_in_table(
 ) -> Clue | None:
     """The first clue of the table among some of the failures."""
     wide_count = _wide_count(failures)
-    causes = dict(_table())
-    for name, default in _table():
+    causes = dict(table())
+    for name, default in table():
         candidate = candidates.get(name)
         default = _FORMULA if candidate and candidate.named == _FORMULA else default
         if (
@@ -212,7 +213,7 @@ def fails_narrow(failure: Failure) -> bool:
 def _is_decisive(failure: Failure) -> bool:
     """Whether what it names is true whatever else fails: NaN in both of two calls needs no mask."""
     is_open = failure.case is not None and Case.from_id(failure.case).mask == "none"
-    return is_open and failure.named in _DECISIVE and not fails_narrow(failure)
+    return is_open and failure.named in _DECISIVE.split() and not fails_narrow(failure)
 
 
 def _named_cause(failures: Mapping[str, Failure]) -> str | None:
@@ -264,7 +265,7 @@ def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
     for outcome in outcomes:
         if outcome.failure is not None and outcome.failure.cause:
             return outcome
-    order = {name: place for place, (name, _) in enumerate(_table())}
+    order = {name: place for place, (name, _) in enumerate(table())}
     failures = [o for o in outcomes if o.failure is not None] or list(outcomes[:1])
     failures = [o for o in failures if o.invariant not in _NAN_ONLY] or failures
     raising = [o for o in failures if o.failure is not None and o.failure.raised]
@@ -277,7 +278,7 @@ def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
 
 def _best_failure(clue: Clue, outcomes: Sequence[Outcome]) -> Outcome:
     """The failure that shows a cause: one of its topic, one that names it, or the first."""
-    order = {name: i for i, (name, _) in enumerate(_table())}
+    order = {name: i for i, (name, _) in enumerate(table())}
     places = {name: i for i, name in enumerate(shown_by(clue.cause))}
 
     def rank(outcome: Outcome) -> tuple[int, bool, int]:
@@ -292,9 +293,3 @@ def _best_failure(clue: Clue, outcomes: Sequence[Outcome]) -> Outcome:
         return places.get(name, len(places)), not bears_it, order.get(name, len(order))
 
     return min((o for o in outcomes if o.failure is not None), key=rank)
-
-
-def shown_by(cause: str) -> list[str]:
-    """The invariants that show a cause, the best first."""
-    names = [*known_causes()["shown_by"].get(cause, ())]
-    return list(dict.fromkeys([*names, *(name for name, other in _table() if other == cause)]))

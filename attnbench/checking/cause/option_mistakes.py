@@ -11,6 +11,7 @@ from attnbench.checking.cause.textbook_call import Call, Named, Topic
 from attnbench.oracle.textbook import restored, scale_of, stages_of, textbook_output
 
 _BLOCKS = (2, 4, 8, 16, 32, 64, 128)
+_TIMES = (2, 3, 4, 8)
 
 
 def _ignored(call: Call) -> Named:
@@ -96,13 +97,10 @@ def _sinks(call: Call) -> Named:
     }
     for name, other in ways.items():
         yield name, stages.replace(sinks=other).output
-    for block in _BLOCKS:
-        count = -(-call.lengths[1] // block)
+    by_block = {f"by_block_{block}": -(-call.lengths[1] // block) for block in _BLOCKS}
+    for way, count in {**by_block, **{f"times_{n}": n for n in _TIMES}}.items():
         if count > 1:
-            yield (
-                f"sinks_counted_by_block_{block}",
-                stages.replace(sinks=sinks + math.log(count)).output,
-            )
+            yield f"sinks_counted_{way}", stages.replace(sinks=sinks + math.log(count)).output
     powers, _ = stages.powers
     sums = powers.sum(-1, keepdim=True)
     yield "sinks_not_shifted", call.pool(powers / (sums + sinks.exp()))

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.cause.likely_cause import (
-    fails_narrow,
-    shown_by,
-)
+from attnbench.cases.case_space import space_of
+from attnbench.cases.case_strategies import cases
+from attnbench.cases.space_parts import Space
+from attnbench.checking.cause.likely_cause import fails_narrow
 from attnbench.checking.cause.own_answers import MIXED
 from attnbench.checking.cause.textbook_call import Call
 from attnbench.checking.cause.weight_deviations import deviation
@@ -25,7 +25,7 @@ from attnbench.checking.cause.witnesses import (
     redrawn,
     reproduces,
 )
-from attnbench.checking.known_causes import cause_of_mistake, mistake_of
+from attnbench.checking.known_causes import cause_of_mistake, mistake_of, shown_by
 from attnbench.checking.outcomes import COMPILING, Failure
 from attnbench.oracle.textbook import is_textbook
 from attnbench.specs import Invariant
@@ -118,6 +118,8 @@ def made_at(subject: Subject, invariant: Invariant, failure: Failure) -> tuple[s
         found = (_made(subject, invariant, other) for other in again if names)
         kinds = {mistake_of(name) for name in next((f for f in found if f is not None), ())}
         names = {name for name in names if mistake_of(name) in kinds}
+        for other in _of_other_kinds(subject, invariant, case) if len(names) > 1 else ():
+            names = names & (_made(subject, invariant, other) or names) or names
         causes = set(map(cause_of_mistake, names))
         return tuple(sorted(names)) if len(causes) == 1 else ()
     return ()
@@ -130,6 +132,15 @@ def _made(subject: Subject, invariant: Invariant, case: Case) -> set[str] | None
         return None
     with torch.no_grad():
         return _common(subject, _answers_at(subject, invariant, case))
+
+
+def _of_other_kinds(subject: Subject, invariant: Invariant, case: Case) -> Iterator[Case]:
+    """The case with other values of the option that an invariant is about."""
+    for part in space_of((invariant.cases or cases)(subject)).parts[:1]:
+        kinds = part.domain.variants.get("kind", ()) if isinstance(part, Space) else ()
+        yield from (
+            case.tried(kind=kind) for kind in kinds if kind != case.variant("kind", str(kind))
+        )
 
 
 def _wider(case: Case) -> Iterator[Case]:
@@ -145,6 +156,7 @@ def _wider(case: Case) -> Iterator[Case]:
         yield case.replace(**changes)
     names = ("q_len", "kv_len", *features)  # sizes that are equal, or in an order, stay so
     yield case.replace(**{name: getattr(case, name) + 4 for name in names})
+    yield case.replace(**{**wide, "lead": (2, 3), "kv_len": max(case.kv_len, kv_len)})
 
 
 def _common(subject: Subject, answers: list[Answer]) -> set[str] | None:

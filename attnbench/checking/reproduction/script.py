@@ -73,13 +73,14 @@ def with_evidence(
                 failure = replace(failure, mistakes=mistakes)
                 outcome = replace(outcome, failure=failure)
         earlier.append(outcome)
-        leads = not written or with_cause(earlier)[-1].diagnosis is not None
-        if failure is not None and failure.case and tries > 0 and leads:
-            tries -= 1
+        told = with_cause(earlier)[-1].diagnosis is not None
+        if failure is not None and failure.case and (told or (tries > 0 and not written)):
+            script, invariant = None, by_name[outcome.invariant]
             with seeded():
-                script = reproduce(subject, by_name[outcome.invariant], Case.from_id(failure.case))
-                extent = extent_of(subject, by_name[outcome.invariant], failure)
-            written = written or script is not None
+                extent = extent_of(subject, invariant, failure)
+                if tries > 0:
+                    script = reproduce(subject, invariant, Case.from_id(failure.case))
+            tries, written = tries - 1, written or script is not None
             outcome = replace(outcome, failure=replace(failure, extent=extent, script=script))
         yield outcome
 

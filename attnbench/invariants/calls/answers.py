@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import fault_at
@@ -26,6 +26,11 @@ def keeps_the_contract(subject: Subject, case: Case) -> None:
     fault = fault_at(subject, case)
     if fault is None:
         return
+    if fault.kind == "nan" and case.layout != "contiguous":
+        module, inputs = subject.build(case)
+        plain = subject.output(module, inputs.map(Tensor.contiguous))
+        if not bool(plain.isnan().any()):
+            raise InvariantViolation(f"{fault.text}, and not for contiguous ones", cause="layout")
     violation = InvariantViolation(fault.text, cause=fault.cause)
     if fault.kind == "random":
         violation = _with_what_is_kept(violation, subject, case)

@@ -34,11 +34,15 @@ def layouts_agree(subject: Subject, case: Case) -> None:
     """Strides and offsets of the inputs do not change the output."""
     base = Baseline(subject, case)
     plain = base.on(base.inputs.map(lambda tensor: tensor.contiguous()))
-    plain.expect(
-        base.output,
-        f"with {case.layout} query, key and value, output",
-        "the same call with contiguous ones",
-    )
+    same = "the same call with contiguous ones"
+    try:
+        plain.expect(base.output, f"with {case.layout} query, key and value, output", same)
+    except InvariantViolation:
+        for name in base.inputs.floating:  # or else one of them is enough
+            one = plain.inputs.replace(**{name: getattr(base.inputs, name)})
+            same = "the same call with a contiguous one"
+            plain.expect(base.run(one), f"with {case.layout} {name}, output", same)
+        raise
     mask = base.inputs.attn_mask
     if mask is not None:
         got = base.run(base.inputs.replace(attn_mask=lay_out(mask, "transposed")))
@@ -51,6 +55,11 @@ def _gradients(
     base: Baseline, inputs: Inputs, handed: Tensor, run: Callable[[Inputs], Tensor]
 ) -> dict[str, Tensor | None]:
     given, leaves = leaves_of(base.module, inputs)
+    for name in given.floating:  # a leaf whose items share memory takes as_strided's gradient
+        tensor = getattr(inputs, name)
+        own = [slice(1 if step == 0 else None) for step in tensor.stride()]
+        leaves[name] = tensor.detach()[tuple(own)].requires_grad_()
+        given = given.replace(**{name: leaves[name].expand(tensor.shape)})
     output = run(given)
     if not output.requires_grad:  # scores that depend on nothing
         return dict.fromkeys(leaves)
@@ -98,15 +107,21 @@ def gradient_layouts_agree(subject: Subject, case: Case) -> None:
     found = _gradients(base, base.inputs, given, run)
     expected = _gradients(base, plain, even, run)
     for name, got in found.items():
-        should = expected[name]
+        should = _summed(expected[name], got)
         quantity = f"handed {way} the gradient{whose} by {name}"
         try:
             same_gradient(got, should, quantity, "the same call all contiguous", eps=base.eps)
         except InvariantViolation:
             bits = functools.partial(_last_bits, generator=base.generator)
             near = [_gradients(base, plain.map(bits), bits(even), run)[name] for _ in range(_RUNS)]
+            near = [_summed(one, got) for one in near]
             if not _is_rounding(got, should, near):
                 raise
+
+
+def _summed(gradient: Tensor | None, like: Tensor | None) -> Tensor | None:
+    """A gradient by each item, summed over those that share memory."""
+    return gradient if gradient is None or like is None else gradient.sum_to_size(like.shape)
 
 
 def _is_rounding(

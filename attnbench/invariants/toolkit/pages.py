@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from attnbench.invariants.toolkit.documents import HUGE, Documents
+
+_SEVERAL = (7, 5, 6)
+"""Tokens of rows that take several pages of two."""
 
 
 class Pages:
@@ -86,3 +89,45 @@ class Pages:
                 f"row {row}, of {self.lengths[row]} tokens, reads {read} slots of its pages"
             )
         return told[0] if told else ""
+
+    def read_elsewhere(self, got: Tensor, expected: Tensor) -> str:
+        """The cause of rows that are read from other slots than the table says, if that gives all
+        wrong ones; else ``""``.
+        """
+        near, size = self.documents.allowed(expected), self.caches[0].shape[1]
+        memory = [cache.flatten(0, 1) for cache in self.caches]
+
+        def is_from(row: int, slots: Tensor) -> bool:
+            tokens = (held[slots] for held in memory)
+            other = self.documents.separate([self.parts[row][0], *tokens])
+            return bool(((got[row] - other).abs() <= near).all())
+
+        def run(row: int, start: int) -> Tensor:
+            return torch.arange(start, min(start + self.lengths[row], len(memory[0])))
+
+        def paged(row: int, table: Tensor) -> Tensor:
+            slots = table[:, None] * size + torch.arange(size)
+            return slots.flatten()[: self.lengths[row]]
+
+        tables, starts = [*self.table.long()], range(len(memory[0]))
+        firsts = [int(table[0]) * size for table in tables]
+        ways: dict[str, Callable[[int], Iterable[Tensor]]] = {
+            "pages_after_the_first": lambda row: [run(row, firsts[row])],
+            "pages_in_memory": lambda row: (run(row, start) for start in starts),
+            "pages_of_another": lambda row: (paged(row, table) for table in tables),
+        }
+        wrong = [
+            n for n in range(len(got)) if not bool(((got[n] - expected[n]).abs() <= near).all())
+        ]
+        for cause, slots in ways.items():
+            if wrong and all(any(is_from(row, found) for found in slots(row)) for row in wrong):
+                return cause
+        return ""
+
+
+def misread(documents: Documents, new: int) -> str:
+    """The cause of rows of several pages that are not read by the table; ``""`` if none is seen."""
+    parts = [documents.part(new, length) for length in _SEVERAL]
+    expected = torch.stack([documents.separate(part) for part in parts])
+    rows = Pages(documents, parts, 2, mixed=True)
+    return rows.read_elsewhere(rows.output(), expected)

@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench.adapters import flash, sdpa
+from attnbench.cases.case import Case
+from attnbench.checking.cause.extent import extent_of
+from attnbench.checking.cause.replays import made_at
 from attnbench.checking.cause.textbook_call import Call
 from attnbench.checking.cause.witnesses import agree, mistaken
 from attnbench.checking.known_causes import known_causes, mistake_of
+from attnbench.checking.outcomes import Failure
+from attnbench.checking.plan import select_invariants
 from attnbench.oracle.textbook import stages_of
+from attnbench.subject.lookup import resolve
 from attnbench.subject.tensors import Inputs
 
 MARGIN = 1e-9
@@ -121,7 +128,8 @@ def test_sinks_that_weigh_otherwise_are_named(mistake: str, total: Change) -> No
     given = drawn(2, 3).replace(sinks=SINKS)
     plain = given.query, given.key, given.value
     assert agree(attend(*plain, sinks=SINKS), stages_of(given).output, MARGIN)
-    assert named(given, attend(*plain, sinks=SINKS, total=total)) == {mistake}
+    found = named(given, attend(*plain, sinks=SINKS, total=total))
+    assert found - {"sinks_counted_times_2"} == {mistake}  # of two blocks
 
 
 SLOPES = torch.tensor([0.5, 0.2, 0.9], dtype=torch.float64)
@@ -314,3 +322,63 @@ def test_a_report_begins_with_the_mistake(spec: Any, invariant: str, words: str)
     report = attnbench.check(spec, profile="quick", invariants=[invariant])
     (outcome,) = (o for o in report.outcomes if o.failure is not None)
     assert words in (outcome.diagnosis or "")
+
+
+def sink_by_part(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """For one query the keys are dealt out to four parts, each of which begins with the sink."""
+    if sinks is not None and query.shape[-2] == 1:
+        sinks = sinks + math.log(4)
+    return attend(query, key, value, sinks=sinks, seen=attn_mask)
+
+
+def open_window(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+) -> Tensor:
+    """Without a mask the window is forgotten."""
+    steps = ahead(query, key)
+    before, after = (limit if limit >= 0 else 10**6 for limit in window_size)
+    inside = (steps >= -before) & (steps <= after)
+    seen = None if attn_mask is None else attn_mask & inside
+    return scaled_dot_product_attention(query, key, value, seen)
+
+
+CASE = Case((1, 1), 1, 3, 1, 1, 1).tried(heads="own", beside="nothing", dropout=False)
+
+
+@pytest.mark.parametrize(
+    ("function", "invariant", "case", "mistake", "extent"),
+    [
+        (
+            sink_by_part,
+            "sinks_take_weight_alone",
+            CASE.tried(kind="usual"),
+            "sinks_counted_times_4",
+            "where there is one query",
+        ),
+        (
+            open_window,
+            "window_leaves_the_keys_around",
+            CASE.tried(kind="behind"),
+            "window_size_ignored",
+            "where there is no mask",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_option_and_where_alone_is_told(
+    function: Any, invariant: str, case: Case, mistake: str, extent: str
+) -> None:
+    (subject,) = resolve(sdpa(function, conventions={"masks": ("boolean",)}))
+    (option,) = select_invariants([invariant])
+    failure = Failure(case=case.id, smallest=True)
+    assert made_at(subject, option, failure) == (mistake,)
+    assert extent_of(subject, option, failure) == extent
