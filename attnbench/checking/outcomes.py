@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from attnbench.checking.known_causes import cause_in_words
+from attnbench.checking.known_causes import cause_in_words, known_causes
 
 _WHICH = {
     "gradient": (re.compile(r"(?:gradient by|direction of) (.+)"), ": that by {}"),
+    "formula": (re.compile(r"scores of 2 \* (query|key) "), ": not in the {}"),
     "layout": (re.compile(r"^with \w+ (query|key|value), "), ": that of {} is enough"),
 }
 """The input that a quantity names, by a part of the name of the cause, and the words for it."""
@@ -137,6 +138,8 @@ class Outcome:
         words = cause_in_words(failure.cause, failure.mistakes)
         if words != cause_in_words(failure.cause):
             return words
+        if failure.cause == "scores_formula":
+            words = known_causes()["laws"].get(self.invariant, words)
         for part, (pattern, more) in _WHICH.items():
             if part in failure.cause and (found := pattern.search(failure.quantity)):
                 return words + more.format(found[1])

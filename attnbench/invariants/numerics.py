@@ -19,6 +19,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import agree_within, needs, reject
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
+from attnbench.invariants.toolkit.score_repairs import repaired_scores
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
@@ -110,7 +111,7 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
             f"{oracle.subject.maker.name} run in float64 is not what its reference= computes in "
             f"Python floats: one of the two, most often the module, does not compute "
             f"{oracle.subject.maker.formula or 'the formula'}.\n"
-            f"  {violation}",
+            f"  {violation}{(oracle.subject.scoring and repaired_scores(oracle.subject)) or ''}",
             cause=None if oracle.subject.scoring is None else "scores_formula",
             compared={"lines": compared_with_reference(oracle.subject, case)},
         ) from None

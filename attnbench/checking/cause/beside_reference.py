@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
+from attnbench.checking.cause.instead import Instead
 from attnbench.oracle.references import Reference, scalar_score
 from attnbench.oracle.textbook import is_textbook
 from attnbench.subject.subject import Subject
@@ -27,28 +28,52 @@ def beside_reference(subject: Subject) -> str | None:
         return None
     module, inputs = subject.build(subject.legal(_CASE))
     is_scoring = subject.scoring is not None
-    got = (subject.scores if is_scoring else subject.weights)(module, inputs)
-    if got is None:
+    answer = subject.scores if is_scoring else subject.weights
+    if (got := answer(module, inputs)) is None:
         return None
-    expected = (_scores if is_scoring else _weights)(subject, module, inputs)
+    expected = (scores_of_reference if is_scoring else _weights)(subject, module, inputs)
     got = got.cpu().double()
     if got.shape != expected.shape or _is_small(got - expected, expected):
         return None
+    for dtype in _HALVES:
+        with Instead(dtype, inputs.query.dtype):
+            wide = answer(module, inputs)
+        if wide is not None and _is_small(wide.cpu().double() - expected, expected):
+            return f"reference_in_{dtype}".replace("torch.", "")
     seen, should = (t.abs() > _NEAR * expected.abs().max() for t in (got, expected))
     others = (seen & (expected == 0)) | (should & (got == 0))
     if not is_scoring and bool(others.any()):
         return "reference_gives_other_keys"
-    gaps = [got - expected] if is_scoring else []
-    if bool(seen.any()) and bool((seen == should).all()):
-        ratio = (got / expected).masked_fill(~seen, math.nan)
-        number = ratio.nanmean()
-        if _is_small(ratio - number, number):
-            return "reference_negated" if _is_small(number + 1, number) else "reference_scaled"
-        gaps += [ratio.log()] if bool((ratio[seen] > 0).all()) else []
-    return next((name for gap in gaps if (name := _kind(gap)) is not None), None)
+    if is_scoring and (name := _added(got - expected, inputs)) is not None:
+        return name
+    if not bool(seen.any()) or not bool((seen == should).all()):
+        return None
+    ratio = (got / expected).masked_fill(~seen, math.nan)
+    number = ratio.nanmean()
+    if _is_small(ratio - number, number):
+        return "reference_negated" if _is_small(number + 1, number) else "reference_scaled"
+    kind = _kind(ratio.log()) if bool((ratio[seen] > 0).all()) else None
+    return None if kind is None else f"reference_times_{kind}"
 
 
-def _scores(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor:
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+def _added(gaps: Tensor, inputs: Inputs) -> str | None:
+    """What is added to the scores that depends on one thing alone, or is a product with it."""
+    kind = _kind(gaps)
+    if kind not in ("queries", "keys"):
+        return None if kind is None else f"reference_plus_{kind}"
+    axis, tensor = (-1, inputs.query) if kind == "queries" else (-2, inputs.key)
+    rows, numbers = tensor.detach().double().flatten(0, -2), gaps.mean(axis).reshape(-1, 1)
+    rows = torch.cat([rows, torch.ones_like(numbers)], -1)
+    rest = numbers - rows @ torch.linalg.lstsq(rows, numbers).solution
+    is_product = len(rows) > rows.shape[-1] and _is_small(rest, numbers)
+    return f"reference_plus_{'product_of_' * is_product}{kind}"
+
+
+def scores_of_reference(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor:
+    """The scores ``(*lead, L, S)`` of a scoring function's reference in Python floats."""
     reference = Reference(subject, module, inputs)
     query, key = reference.inputs.query, reference.inputs.key
     shift = key.shape[-2] - query.shape[-2]
@@ -78,12 +103,12 @@ def _kind(gaps: Tensor) -> str | None:
     """What alone the gaps depend on, the same in all items."""
     gaps = gaps.flatten(0, -3)
     kinds = {
-        "reference_but_for_one_number": gaps - gaps.nanmean(),
-        "reference_but_for_distance": gaps[..., 1:, 1:] - gaps[..., :-1, :-1],
-        "reference_but_for_queries": gaps - gaps.nanmean(-1, keepdim=True),
-        "reference_but_for_keys": gaps - gaps.nanmean(-2, keepdim=True),
+        "one_number": gaps - gaps.nanmean(),
+        "distance": gaps[..., 1:, 1:] - gaps[..., :-1, :-1],
+        "queries": gaps - gaps.nanmean(-1, keepdim=True),
+        "keys": gaps - gaps.nanmean(-2, keepdim=True),
     }
     alike = _is_small(gaps - gaps.nanmean(0), gaps.nan_to_num())
     if not alike:
-        del kinds["reference_but_for_distance"]
+        del kinds["distance"]
     return next((name for name, rest in kinds.items() if _is_small(rest, gaps.nan_to_num())), None)

@@ -19,6 +19,8 @@ from attnbench.checking.cause.score_answers import (
     agrees,
     foreign_scores,
     lost_squares,
+    misplaced_scores,
+    rounded_numbers,
     short_sums,
     unplaced_keys,
     wrong_axis,
@@ -56,7 +58,12 @@ def own_mistake(subject: Subject) -> str | None:
     object.__setattr__(apart, "output", lambda *call: subject.output(*call).clone())
     masks = (_misread_mask, _late_mask, _miscounted_lengths, _read_key, _lost_part)
     rows = (wrong_axis, _mixed_rows, *masks, short_sums, unplaced_keys, wrong_maximum)
-    others: tuple[Callable[[Subject], str | None], ...] = (foreign_scores, lost_squares)
+    others: tuple[Callable[[Subject], str | None], ...] = (
+        foreign_scores,
+        lost_squares,
+        misplaced_scores,
+        rounded_numbers,
+    )
     mechanism = (*rows, side_mistake, lost_squares, gradient_mistake)
     for look in (*(mechanism if subject.kind == "mechanism" else others), beside_reference):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report

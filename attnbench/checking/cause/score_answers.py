@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.checking.cause.instead import Instead
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.subject.subject import Subject
 
@@ -119,6 +120,65 @@ def unplaced_keys(subject: Subject) -> str | None:
     if not bool(steps.any()) or agrees(steps[..., 1:, 1:], steps[..., :-1, :-1]):
         return None
     return "scores_not_by_distance" if bool(steps.isfinite().all()) else None
+
+
+def misplaced_scores(subject: Subject) -> str | None:
+    """The mistake of scores that should depend on the distance of query and key, but do not, or
+    also on how many queries or keys there are. One number for all keys of a row does not count.
+    """
+    module, inputs = subject.build(subject.legal(CASE.replace(q_len=12, kv_len=12)))
+    query, key = inputs.query, inputs.key
+
+    def steps(query: Tensor, key: Tensor) -> Tensor:
+        scores = subject.scores(module, inputs.replace(query=query, key=key))
+        if scores is None or not bool(scores.isfinite().all()):
+            raise ValueError("nothing is told by what is not finite")
+        return scores.diff(dim=-1)
+
+    full = steps(query, key)
+    for count in (6, 3) if "decode_equals_prefill" not in subject.exempt else ():
+        among = full[..., :count, : count - 1]
+        alone = steps(query[..., :count, :], key[..., :count, :])
+        if (gaps := _gaps(alone, among)).any():
+            return _ahead("scores_by_later_count", gaps.tril(-1))
+    if "leading_padding_equals_deleting" not in subject.laws:
+        return None
+    few = query[..., :3, :]
+    got, both = steps(few, key), steps(torch.cat([few, query[..., 3:9, :], few], -2), key)
+    early, late = both[..., :3, :], both[..., 9:, :]
+    if not agrees(got, late):
+        return "queries_counted_from_the_first_key" if agrees(got, early) else None
+    same = steps(*(t[..., :1, :].expand_as(t) for t in (query, key)))
+    if (gaps := _gaps(same[..., 1:, 1:], same[..., :-1, :-1])).any():
+        return _ahead("scores_not_by_distance", gaps.tril(-1))
+    for count in (6, 4, 3, 2):
+        left = min(count, 3)
+        fewer = steps(few[..., -left:, :], key[..., -count:, :])
+        if (gaps := _gaps(fewer, got[..., -left:, 1 - count :])).any():
+            return _ahead("scores_by_count", gaps.tril(count - left - 1))
+    return None
+
+
+def _gaps(one: Tensor, other: Tensor) -> Tensor:
+    return (one - other).abs() > MARGIN * other.abs().max()
+
+
+def _ahead(name: str, behind: Tensor) -> str:
+    """A mistake, or that of keys after the query if all is right for those at or before it."""
+    return name if bool(behind.any()) else "scores_of_later_keys_shifted"
+
+
+def rounded_numbers(subject: Subject) -> str | None:
+    """The mistake of what a scoring function converts to a half type itself, as positions."""
+    case = subject.legal(CASE.replace(q_len=2, kv_len=600)).replace(dtype="bfloat16")
+    module, inputs = subject.build(case)
+    right = subject.scores(copy.deepcopy(module).double(), inputs.map(Tensor.double))
+    got = subject.scores(module, inputs)
+    with Instead(torch.bfloat16, torch.float32):
+        wide = subject.scores(module, inputs)
+    if right is None or got is None or wide is None or _near_in_half(got.double(), right):
+        return None
+    return "numbers_in_half" if _near_in_half(wide.double(), right) else None
 
 
 def foreign_scores(subject: Subject) -> str | None:

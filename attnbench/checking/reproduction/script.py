@@ -21,6 +21,7 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.checking.cause.extent import extent_of
 from attnbench.checking.cause.likely_cause import with_cause
+from attnbench.checking.cause.nan_origin import nan_origin
 from attnbench.checking.cause.replays import explains, made_at
 from attnbench.checking.cause.witnesses import explanations
 from attnbench.checking.outcomes import Outcome
@@ -82,6 +83,8 @@ def with_evidence(
                     script = reproduce(subject, invariant, Case.from_id(failure.case))
             tries, written = tries - 1, written or script is not None
             outcome = replace(outcome, failure=replace(failure, extent=extent, script=script))
+            if "nan" in outcome.reason and (line := nan_origin(subject, invariant, failure)):
+                outcome = replace(outcome, reason=f"{outcome.reason}\n  NaN first in {line}")
         yield outcome
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.layer_calls import LayerCase, listed
@@ -63,40 +64,56 @@ def repair(
         what: the words in front of the change.
         shifts: other numbers from which positions may begin, in words; none is below 0.
     """
+    cases = (Case((1,), n, n, 16, 16, 16, dtype="float64", seed=n) for n in (7, 9))
+    layers = (LayerCase(subject, subject.legal(case)) for case in cases)
+    return first_of((Tried(layer, expected, call, shifts) for layer in layers), what)
+
+
+class _Repairable(Protocol):
+    """A module, and the tokens, or keys, of a call."""
+
+    module: nn.Module
+    hidden: Tensor
+
+
+_Called = TypeVar("_Called", bound=_Repairable)
+
+
+def first_of(tries: Iterable[Tried[Any]], what: str) -> tuple[str, str]:
+    """Which outputs are wrong, if not all, and a change with which each call is right, if known."""
     found, places = [], ""
-    for length in (7, 9):
-        case = Case((1,), length, length, 16, 16, 16, dtype="float64", seed=length)
-        layer = LayerCase(subject, subject.legal(case))
-        tried = _Tried(layer, expected, call, shifts)
+    for tried in tries:
         places = tried.places()
         if not differ(tried.output, tried.expected):
             return "", ""  # it is not wrong here
-        tries = itertools.islice(tried.changes(), _MOST)
-        found.append([text for text, is_right in tries if is_right])
+        changes = itertools.islice(tried.changes(), _MOST)
+        found.append([text for text, is_right in changes if is_right])
         if not found[-1]:
             return places, ""
     both = [text for text in found[0] if text in found[1]]
     return places, (f"\n  {what} {both[0]}" if both else "")
 
 
-class _Tried:
+class Tried(Generic[_Called]):
     """A call with one thing changed each time.
 
     Args:
-        layer: the layer and its tokens.
+        layer: the module and its tokens.
         expected: gives its right output.
         call: gives its output.
         shifts: by how much positions may be shifted.
+        functions: what else a result may be, of itself, in words.
     """
 
     def __init__(
         self,
-        layer: LayerCase,
-        expected: Callable[[LayerCase], Tensor],
-        call: Callable[[LayerCase], Tensor],
-        shifts: Mapping[str, int],
+        layer: _Called,
+        expected: Callable[[_Called], Tensor],
+        call: Callable[[_Called], Tensor],
+        shifts: Mapping[str, int] = _NO_SHIFTS,
+        functions: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({}),
     ) -> None:
-        self.layer, self.call, self.shifts = layer, call, shifts
+        self.layer, self.call, self.shifts, self.functions = layer, call, shifts, functions
         self.noted, beside = Correction(), Correction()
         with beside:
             self.expected = expected(layer)
@@ -127,6 +144,12 @@ class _Tried:
             for change, factor in self._factors(result):
                 text = f"if {which} of {key.line} is {change}"
                 yield text, self.is_right(key, result * factor)
+            for change, function in self.functions.items() if result.is_floating_point() else ():
+                yield f"if {which} of {key.line} is {change}", self.is_right(key, function(result))
+        for name, parameter in self.layer.module.named_parameters():
+            if parameter.dim() == 2 and parameter.shape[0] == parameter.shape[1] > 1:
+                with _in_place(parameter, parameter.detach().mT.clone()):
+                    yield f"if {_own(name)} is transposed", self.is_right()
         for name, part in self.layer.module.named_modules():
             weight, bias = getattr(part, "weight", None), getattr(part, "bias", None)
             if isinstance(weight, Tensor) and weight.dim() == 2:
@@ -154,7 +177,8 @@ class _Tried:
         if result.dim() < 2 or result.shape[-1] != length or result.dtype != torch.float64:
             return
         heads = {t.shape[-1] for t in self.noted.results.values() if t.dim() == 4} - {length, 1}
-        roots = [2.0, *(n for n in sorted(heads) if n < size), float(size)]
+        yield "multiplied by -1", -1.0
+        roots = [2.0, 3.0, *(n for n in sorted(heads) if n < size), float(size)]
         for root in dict.fromkeys(power for n in roots for power in (n**0.5, float(n))):
             yield f"multiplied by {in_words(root)}", root
             yield f"divided by {in_words(root)}", 1 / root

@@ -312,3 +312,47 @@ def test_squares_that_overflow_in_a_norm_show_where_the_scores_do_not_grow(
     spec = attnbench.ScoringSpec(name="normed", make=make, equal_sizes=True)
     (subject,) = resolve(spec)
     assert own_mistake(subject) == mistake
+
+
+class Placed(nn.Module):
+    """Dot products, and a number by the distance of query and key."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.mistake, self.table = mistake, torch.randn(9)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        q_len, kv_len = query.shape[-2], key.shape[-2]
+        first = 0 if self.mistake == "queries_counted_from_the_first_key" else kv_len - q_len
+        steps = torch.arange(kv_len) - torch.arange(first, first + q_len)[:, None]
+        most = min(4, kv_len - 1) if self.mistake == "scores_by_later_count" else 4
+        number = self.table.to(query)[steps.clamp(-most, most) + most]
+        if self.mistake == "scores_of_later_keys_shifted":
+            number = number + (steps > 0) * kv_len * torch.arange(kv_len)
+        if self.mistake == "scores_not_by_distance":
+            number = number + torch.arange(kv_len) * torch.arange(kv_len - q_len, kv_len)[:, None]
+        if self.mistake == "numbers_in_half":
+            number = number + torch.arange(kv_len).to(query.dtype).double().sin().to(number)
+        elif not self.mistake:
+            number = number + number[:1, :1]
+        return query @ key.mT + number
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "",
+        "queries_counted_from_the_first_key",
+        "scores_by_later_count",
+        "scores_of_later_keys_shifted",
+        "scores_not_by_distance",
+        "numbers_in_half",
+    ],
+)
+def test_what_is_wrong_with_scores_by_distance_shows_by_themselves(mistake: str) -> None:
+    laws = () if mistake == "numbers_in_half" else ("leading_padding_equals_deleting",)
+    spec = attnbench.ScoringSpec(
+        name="placed", make=lambda *sizes: Placed(mistake), equal_sizes=True, laws=laws
+    )
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == (mistake or None)

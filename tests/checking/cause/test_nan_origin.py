@@ -1,0 +1,39 @@
+"""The line in which NaN arises is told."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from attnbench import ScoringSpec
+from attnbench.cases.case import Case
+from attnbench.checking.cause.nan_origin import nan_origin
+from attnbench.checking.outcomes import Failure, Outcome
+from attnbench.checking.plan import select_invariants
+from attnbench.subject.lookup import resolve
+
+
+class Hyperbolic(nn.Module):
+    """Minus a distance, which is NaN where rounding takes a product of equal points below 1."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        one, other = ((1 + t.square().sum(-1, keepdim=True)).sqrt() for t in (query, key))
+        product = one @ other.mT - query @ key.mT - 1e-3
+        return -torch.acosh(product)
+
+
+def test_the_line_in_which_nan_arises_is_told() -> None:
+    spec = ScoringSpec(name="mine", make=lambda *sizes: Hyperbolic(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    (invariant,) = select_invariants(["one_tensor_equals_three_copies"])
+    case = Case((2,), 5, 5, 4, 4, 4).id
+    told = nan_origin(subject, invariant, Failure(case=case))
+    assert told.startswith("acosh at test_nan_origin.py:")
+    assert told.endswith("return -torch.acosh(product)")
+    assert nan_origin(subject, invariant, Failure(case=case, raised="ValueError")) == ""
+
+
+def test_a_law_on_scores_has_a_cause_in_its_own_words() -> None:
+    failure = Failure(quantity="scores of 2 * key - 2 * key.roll(1, -2)", cause="scores_formula")
+    told = Outcome("mine", "bilinear", "failed", failure=failure).diagnosis
+    assert told == "scores are not linear in the query and in the key: not in the key"

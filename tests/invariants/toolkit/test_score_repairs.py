@@ -1,0 +1,62 @@
+"""What is told of a scoring function that is right with a small change of what it computes with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnbench import ScoringSpec
+from attnbench.invariants.toolkit.score_repairs import repaired_scores
+from attnbench.subject.lookup import resolve
+
+
+class Distance(nn.Module):
+    """Minus the distance of L·q and L·k over √3E."""
+
+    def __init__(self, mistake: str, size: int) -> None:
+        super().__init__()
+        self.L, self.mistake = nn.Parameter(torch.randn(size, size)), mistake
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        matrix = self.L if self.mistake == "transposed" else self.L.mT
+        apart = (query @ matrix).unsqueeze(-2) - (key @ matrix).unsqueeze(-3)
+        squares = apart.square().sum(-1)
+        lengths = squares if self.mistake == "root" else squares.sqrt()
+        shared = 1 if self.mistake == "scale" else 3
+        scores = -lengths / math.sqrt(shared * query.shape[-1])
+        return -scores if self.mistake == "sign" else scores
+
+
+def reference(module: Any, query: list[float], key: list[float]) -> float:
+    gaps = [a - b for a, b in zip(query, key, strict=True)]
+    rows = (math.fsum(x * y for x, y in zip(row, gaps, strict=True)) for row in module.L.tolist())
+    return -math.sqrt(math.fsum(x * x for x in rows) / (3 * len(query)))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("", ""),
+        ("transposed", "it is right if L is transposed"),
+        ("root", "squares = apart.square().sum(-1) is replaced by its root"),
+        ("scale", "squares = apart.square().sum(-1) is divided by 3"),
+        ("sign", "is multiplied by -1"),
+    ],
+)
+def test_the_change_that_makes_scores_those_of_the_reference_is_told(
+    mistake: str, told: str
+) -> None:
+    spec = ScoringSpec(
+        name="mine",
+        make=lambda size, other: Distance(mistake, size),
+        equal_sizes=True,
+        reference=reference,
+    )
+    (subject,) = resolve(spec)
+    found = repaired_scores(subject)
+    assert found.endswith(told)
+    assert bool(found) == bool(told)
