@@ -139,10 +139,10 @@ def _title(record: Record, others: Sequence[Record]) -> str:
 
 
 def half_width(low: float | None, high: float | None) -> float | None:
-    """Half the width of a ratio's interval, as a share of the ratio.
+    """Half the width of a ratio's interval, as a share of the ratio; ``None`` if it is unknown.
 
     Args:
-        low, high: the ends of the interval.
+        low, high: the ends of the interval; ``None``, or 0 and infinity, if it is unknown.
     """
     return math.expm1(math.log(high / low) / 2) if low and high else None
 

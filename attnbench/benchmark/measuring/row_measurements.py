@@ -105,13 +105,6 @@ class Interval:
         """Whether the interval is finite."""
         return self.low > 0 and math.isfinite(self.high)
 
-    @property
-    def half_width(self) -> float:
-        """Half the width on the log scale, as a share."""
-        if not self.known:
-            return math.inf
-        return math.expm1((math.log(self.high) - math.log(self.low)) / 2)
-
 
 def interval(logs: Sequence[float]) -> Interval:
     """The mean of logs of ratios and its 95 % interval by Student's t, as ratios."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.grid import scoring_address
+from attnbench.benchmark.grid import half_width, scoring_address
 from attnbench.benchmark.machine.load import available_bytes
 from attnbench.benchmark.machine.setting import Setting, fields_of
 from attnbench.benchmark.measuring.row_measurements import (
@@ -94,7 +94,8 @@ class _Row:
     def width(self) -> float:
         """Half width of the ratio's interval; infinite while it is unknown."""
         ratio = ratio_of([m for m in self.measurements if m.slots])
-        return float("inf") if ratio is None else ratio.half_width
+        width = None if ratio is None else half_width(ratio.low, ratio.high)
+        return float("inf") if width is None else width
 
 
 @dataclass(frozen=True, kw_only=True)
