@@ -48,6 +48,7 @@ MIXED = {
     "keys_of_another_head": _HEADS,
     "heads_at_other_places": _HEADS,
     "key_not_read_by_all": _EVERY_KEY,
+    "place_of_item": "leading_sizes_fold",
 }
 """Mistakes that one invariant states, and that explain nothing where it holds."""
 
@@ -59,17 +60,56 @@ def own_mistake(subject: Subject) -> str | None:
     masks = (_misread_mask, _late_mask, _miscounted_lengths, _read_key, _lost_part)
     rows = (wrong_axis, _mixed_rows, *masks, short_sums, unplaced_keys, wrong_maximum)
     others: tuple[Callable[[Subject], str | None], ...] = (
+        _mixed_scores,
         foreign_scores,
         lost_squares,
         misplaced_scores,
         rounded_numbers,
     )
     mechanism = (*rows, side_mistake, lost_squares, gradient_mistake)
+    if subject.kind == "scoring" and not _is_steady(subject):
+        return None
     for look in (*(mechanism if subject.kind == "mechanism" else others), beside_reference):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(apart)) is not None:
                 return found
     return None
+
+
+def _is_steady(subject: Subject) -> bool:
+    """Whether the same call of a scoring function gives the same scores twice."""
+    with contextlib.suppress(Exception, SystemExit), torch.no_grad():
+        module, inputs = subject.build(subject.legal(CASE))
+        one, two = (subject.scores(module, inputs) for _ in range(2))
+        return one is None or two is None or torch.equal(one, two)
+    return True
+
+
+def _mixed_scores(subject: Subject) -> str | None:
+    """The mistake of scores that other heads or items reach, or the place of their item."""
+    module, inputs = subject.build(subject.legal(CASE.replace(lead=(2, 3))))
+
+    def scores(given: Inputs) -> Tensor:
+        found = subject.scores(module, given)
+        if found is None:
+            raise ValueError("it has no scores")
+        return found
+
+    def stay(rows: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+        moved = inputs.map(torch.clone)
+        for tensor in (moved.query, moved.key):
+            tensor[rows] = 1 - 3 * tensor[rows]
+        return agrees(scores(moved)[others], scores(inputs)[others])
+
+    if not stay((-1,), (slice(-1),)) and _ALONE not in subject.spec.exempt:
+        return "items_read_together"
+    every = slice(None)
+    if not stay((every, -1), (every, slice(-1))) and _HEADS not in subject.spec.exempt:
+        return "heads_read_together"
+    if subject.conventions.per_head:
+        return None
+    same = scores(inputs.map(lambda tensor: tensor[:1, :1].expand_as(tensor).clone()))
+    return None if agrees(same[1:, :1], same[:1, :1].expand_as(same[1:, :1])) else "place_of_item"
 
 
 def _mixed_rows(subject: Subject) -> str | None:

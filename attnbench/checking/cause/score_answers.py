@@ -19,6 +19,8 @@ _HUGE = 150.0
 _USUAL, _LARGE = 1.0, 320.0
 """Entries whose squares float16 can hold, and such whose squares it cannot."""
 _HALF_MARGIN = 4e-2
+_ROOM, _TIMES = 4, 8
+"""Units that scores may be off by, and how many times the others, where numbers are rounded."""
 
 
 def wrong_axis(subject: Subject) -> str | None:
@@ -176,9 +178,11 @@ def rounded_numbers(subject: Subject) -> str | None:
     got = subject.scores(module, inputs)
     with Instead(torch.bfloat16, torch.float32):
         wide = subject.scores(module, inputs)
-    if right is None or got is None or wide is None or _near_in_half(got.double(), right):
+    if right is None or got is None or wide is None:
         return None
-    return "numbers_in_half" if _near_in_half(wide.double(), right) else None
+    off, least = (float((scores.double() - right).abs().max()) for scores in (got, wide))
+    room = _ROOM * torch.finfo(got.dtype).eps * float(right.abs().max())
+    return "numbers_in_half" if off > max(room, _TIMES * least) else None
 
 
 def foreign_scores(subject: Subject) -> str | None:

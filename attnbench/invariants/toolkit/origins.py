@@ -41,6 +41,7 @@ class Correction(OperationMode):
 
     Attributes:
         results: results by operation, in their order, before they are put right.
+        given: by operation, the first tensor that it was given, if that has the result's shape.
         origins: operations that were put right, with the one since which nothing is known of what
             they were given.
     """
@@ -49,6 +50,7 @@ class Correction(OperationMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
         self.right = right
         self.results: dict[Key, Tensor] = {}
+        self.given: dict[Key, Tensor] = {}
         self.origins: dict[Key, Key | None] = {}
         self._counts = Counter[str]()
         self._unknown: dict[int, Key] = {}  # by memory, which is held
@@ -56,6 +58,7 @@ class Correction(OperationMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        own = given[0].clone() if given else None
         since = next(filter(None, (self._unknown.get(memory_of(one)) for one in given)), None)
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple) and result else result
@@ -64,6 +67,8 @@ class Correction(OperationMode):
         key, is_view = Key(line, self._counts[line]), bool(getattr(func, "is_view", False))
         self._counts[line] += 1
         self.results[key] = first.clone()
+        if own is not None and (own.shape, own.dtype) == (first.shape, first.dtype):
+            self.given[key] = own
         value = self.right(key, first)
         if value is None:
             if not is_view:

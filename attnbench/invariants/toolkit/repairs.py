@@ -144,8 +144,7 @@ class Tried(Generic[_Called]):
             for change, factor in self._factors(result):
                 text = f"if {which} of {key.line} is {change}"
                 yield text, self.is_right(key, result * factor)
-            for change, function in self.functions.items() if result.is_floating_point() else ():
-                yield f"if {which} of {key.line} is {change}", self.is_right(key, function(result))
+            yield from self._otherwise(key, which)
         for name, parameter in self.layer.module.named_parameters():
             if parameter.dim() == 2 and parameter.shape[0] == parameter.shape[1] > 1:
                 with _in_place(parameter, parameter.detach().mT.clone()):
@@ -154,6 +153,19 @@ class Tried(Generic[_Called]):
             weight, bias = getattr(part, "weight", None), getattr(part, "bias", None)
             if isinstance(weight, Tensor) and weight.dim() == 2:
                 yield from self._orders(_own(name), weight, bias)
+
+    def _otherwise(self, key: Key, which: str) -> Iterator[tuple[str, bool]]:
+        """Yield what else a result may be: a function of itself, or of what it is made of."""
+        if not self.functions or not self.noted.results[key].is_floating_point():
+            return
+        for change, function in self.functions.items():
+            text = f"if {which} of {key.line} is {change}"
+            yield text, self.is_right(key, function(self.noted.results[key]))
+        if (given := self.noted.given.get(key)) is not None:
+            yield f"without {key.line}", self.is_right(key, given)
+            for change, function in self.functions.items():
+                text = f"if {which} of {key.line} is instead what it is made of, {change}"
+                yield text, self.is_right(key, function(given))
 
     def is_right(self, place: Key | None = None, value: Tensor | None = None) -> bool:
         """Whether the output is right, with another result of an operation."""

@@ -356,3 +356,27 @@ def test_what_is_wrong_with_scores_by_distance_shows_by_themselves(mistake: str)
     )
     (subject,) = resolve(spec)
     assert own_mistake(subject) == (mistake or None)
+
+
+def test_scores_that_are_drawn_anew_name_no_mistake() -> None:
+    class Noisy(Placed):
+        def forward(self, query: Tensor, key: Tensor) -> Tensor:
+            return super().forward(query, key) + torch.rand(query.shape[-2], key.shape[-2])
+
+    spec = attnbench.ScoringSpec(name="noisy", make=lambda *sizes: Noisy(""), equal_sizes=True)
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) is None
+
+
+@pytest.mark.parametrize("mistake", ["", "heads_read_together", "items_read_together"])
+def test_scores_that_other_heads_or_items_reach_show_by_themselves(mistake: str) -> None:
+    class Centred(nn.Module):
+        def forward(self, query: Tensor, key: Tensor) -> Tensor:
+            axes = {"heads_read_together": (1, -1), "items_read_together": (0, -1)}
+            more = key.dim() > 3 or mistake != "heads_read_together"
+            over = axes.get(mistake, -1) if more and key.dim() > 2 else -1
+            return query @ (key - key.mean(over, keepdim=True)).mT
+
+    spec = attnbench.ScoringSpec(name="centred", make=lambda *sizes: Centred(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == (mistake or None)

@@ -26,6 +26,7 @@ class Distance(nn.Module):
         apart = (query @ matrix).unsqueeze(-2) - (key @ matrix).unsqueeze(-3)
         squares = apart.square().sum(-1)
         lengths = squares if self.mistake == "root" else squares.sqrt()
+        lengths = squares.log1p() if self.mistake == "log" else lengths
         shared = 1 if self.mistake == "scale" else 3
         scores = -lengths / math.sqrt(shared * query.shape[-1])
         return -scores if self.mistake == "sign" else scores
@@ -42,8 +43,9 @@ def reference(module: Any, query: list[float], key: list[float]) -> float:
     [
         ("", ""),
         ("transposed", "it is right if L is transposed"),
-        ("root", "squares = apart.square().sum(-1) is replaced by its root"),
-        ("scale", "squares = apart.square().sum(-1) is divided by 3"),
+        ("root", "is replaced by its root"),
+        ("log", "is instead what it is made of, replaced by its root"),
+        ("scale", ".sum(-1) is divided by 3"),
         ("sign", "is multiplied by -1"),
     ],
 )
