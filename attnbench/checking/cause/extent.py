@@ -56,7 +56,8 @@ def extent_of(subject: Subject, invariant: Invariant, failure: Failure) -> str:
 
     found = [_by_size(case, fails), _by_dtype(subject, case, fails)]
     if invariant.name in known_causes()["anywhere"]:
-        found += [_by_queries(case, fails), _by_mask(case, fails)]
+        lengths = _by_queries(case, fails) or _by_lengths(case, fails)
+        found += [lengths, _by_mask(case, fails), _by_heads(case, fails)]
     return ", ".join(filter(None, found))
 
 
@@ -79,11 +80,33 @@ def _by_queries(case: Case, fails: _Fails) -> str:
     keys = [case.kv_len, *(max(case.kv_len, 3) + more for more in (0, 1, 4))]
     alone = [fails(case.replace(q_len=1, kv_len=count)) for count in keys]
     among = [fails(case.replace(q_len=q, kv_len=count)) for q in (2, 3, 4) for count in keys]
-    if alone.count(True) > 1 and False in among and not any(among):
+    if _parts(alone, among):
         return "where there is one query"
-    if among.count(True) > 1 and False in alone and not any(alone):
-        return "where there are several queries"
-    return ""
+    return "where there are several queries" if _parts(among, alone) else ""
+
+
+def _parts(failing: list[bool | None], holding: list[bool | None]) -> bool:
+    """Whether nearly all of some calls fail, and none of others, as far as they tell."""
+    told = failing.count(True) + failing.count(False)
+    is_sure = failing.count(True) > 1 and 4 * failing.count(True) >= 3 * told
+    return is_sure and False in holding and not any(holding)
+
+
+def _by_lengths(case: Case, fails: _Fails) -> str:
+    """Whether it takes as many queries as keys, or not as many."""
+
+    def at(*pairs: tuple[int, int]) -> list[bool | None]:
+        return [fails(case.replace(q_len=q_len, kv_len=kv_len)) for q_len, kv_len in pairs]
+
+    square, other = at((2, 2), (4, 4), (7, 7)), at((2, 4), (3, 7), (1, 4), (5, 9))
+    if _parts(square, other):
+        return "where there are as many queries as keys"
+    return "where there are fewer queries than keys" if _parts(other, square) else ""
+
+
+def _by_heads(case: Case, fails: _Fails) -> str:
+    grouped = case.variant("heads", "own") == "grouped"
+    return "with grouped heads" if grouped and fails(case.tried(heads="own")) is False else ""
 
 
 def _by_mask(case: Case, fails: _Fails) -> str:

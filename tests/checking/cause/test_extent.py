@@ -56,6 +56,18 @@ def is_wrong_where(holds: Callable[[Tensor, Tensor], bool]) -> Callable[..., Ten
             Case((), 13, 1, dtype="float16"),
             "where there are more than 12 queries, in half types alone",
         ),
+        (lambda q, k: q.shape[-2] == 1, Case((), 1, 3), "where there is one query"),
+        (lambda q, k: q.shape[-2] > 1, Case((), 2, 1), "where there are several queries"),
+        (
+            lambda q, k: q.shape[-2] == k.shape[-2],
+            Case((), 2, 2),
+            "where there are as many queries as keys",
+        ),
+        (
+            lambda q, k: q.shape[-2] < k.shape[-2],
+            Case((), 1, 2),
+            "where there are fewer queries than keys",
+        ),
     ],
 )
 def test_the_extent_is_what_calls_beside_the_case_show(
