@@ -36,6 +36,7 @@ from attnbench.subject.subject import Subject
 
 _TIME_LIMIT_S = 60
 _TRIES = 3  # most failures of a subject for which a script is tried
+_NAN_LINES = 8  # most failures of a subject for which the line of NaN is looked for
 _LOG_BYTES = 2**16  # read from the end of a script's output, whose last line names the exception
 _MOST_LINES = 200  # lines; a longer script is less helpful than the message
 
@@ -51,6 +52,7 @@ def with_evidence(
     """
     by_name = {invariant.name: invariant for invariant in invariants}
     tries = searches = _TRIES
+    lines = _NAN_LINES
     written = explained = False
     mistakes: tuple[str, ...] = ()
     case_ids: list[str] = []
@@ -73,6 +75,12 @@ def with_evidence(
             if explained:
                 failure = replace(failure, mistakes=mistakes)
                 outcome = replace(outcome, failure=failure)
+        if failure is not None and "nan" in outcome.reason and lines > 0:
+            lines -= 1
+            with seeded():
+                line = nan_origin(subject, by_name[outcome.invariant], failure)
+            more = line and f"\n  NaN, or infinity, first in {line}"
+            outcome = replace(outcome, reason=outcome.reason + more)
         earlier.append(outcome)
         told = with_cause(earlier)[-1].diagnosis is not None
         if failure is not None and failure.case and (told or (tries > 0 and not written)):
@@ -83,8 +91,6 @@ def with_evidence(
                     script = reproduce(subject, invariant, Case.from_id(failure.case))
             tries, written = tries - 1, written or script is not None
             outcome = replace(outcome, failure=replace(failure, extent=extent, script=script))
-            if "nan" in outcome.reason and (line := nan_origin(subject, invariant, failure)):
-                outcome = replace(outcome, reason=f"{outcome.reason}\n  NaN first in {line}")
         yield outcome
 
 

@@ -31,6 +31,25 @@ def test_the_line_in_which_nan_arises_is_told() -> None:
     assert told.startswith("acosh at test_nan_origin.py:")
     assert told.endswith("return -torch.acosh(product)")
     assert nan_origin(subject, invariant, Failure(case=case, raised="ValueError")) == ""
+    (invariant,) = select_invariants(["bounded_by_one"])  # which looks at the scores alone
+    tiny = Case((2,), 5, 5, 4, 4, 4, regime="tiny").id
+    assert nan_origin(subject, invariant, Failure(case=tiny)) == told
+
+
+class Powers(nn.Module):
+    """The logarithm of a product of powers, which overflow."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        powers = (32 * query.square()).exp()
+        return (powers @ key.square().mT).log()
+
+
+def test_the_line_in_which_infinity_arises_is_told() -> None:
+    spec = ScoringSpec(name="mine", make=lambda *sizes: Powers(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    (invariant,) = select_invariants(["one_tensor_equals_three_copies"])
+    told = nan_origin(subject, invariant, Failure(case=Case((2,), 5, 5, 4, 4, 4).id))
+    assert told.startswith("exp at test_nan_origin.py:")
 
 
 def test_a_law_on_scores_has_a_cause_in_its_own_words() -> None:
