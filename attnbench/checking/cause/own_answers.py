@@ -63,13 +63,14 @@ def own_mistake(subject: Subject) -> str | None:
         _mixed_scores,
         foreign_scores,
         lost_squares,
+        beside_reference,  # or what follows from another formula is named
         misplaced_scores,
         rounded_numbers,
     )
     mechanism = (*rows, side_mistake, lost_squares, gradient_mistake)
     if subject.kind == "scoring" and not _is_steady(subject):
         return None
-    for look in (*(mechanism if subject.kind == "mechanism" else others), beside_reference):
+    for look in (*mechanism, beside_reference) if subject.kind == "mechanism" else others:
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(apart)) is not None:
                 return found

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from attnbench import MechanismSpec, ScoringSpec
 from attnbench.checking.cause.beside_reference import beside_reference
+from attnbench.checking.cause.own_answers import own_mistake
 from attnbench.subject.lookup import resolve
 
 
@@ -94,3 +95,20 @@ def test_weights_without_softmax_are_told(decay: float, ahead: int, found: str |
     )
     (subject,) = resolve(spec)
     assert beside_reference(subject) == found
+
+
+def test_what_is_rounded_comes_before_scores_that_are_then_not_by_distance() -> None:
+    class Lowered(nn.Module):
+        def forward(self, query: Tensor, key: Tensor) -> Tensor:
+            steps = torch.arange(key.shape[-2]) * torch.tensor(0.7071).bfloat16()
+            return query @ key.mT + steps.to(query)
+
+    spec = ScoringSpec(
+        name="mine",
+        make=lambda *sizes: Lowered(),
+        equal_sizes=True,
+        reference=lambda m, q, k, i, j: dot(m, q, k) + float(torch.tensor(0.7071)) * j,
+        laws=("leading_padding_equals_deleting",),
+    )
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == "reference_in_bfloat16"
