@@ -39,6 +39,10 @@ __all__ = [
 ]
 
 
+_CLEAR = 10
+"""What is off by so many times what is allowed is not taken for rounding."""
+
+
 class AttnbenchError(Exception):
     """Base of every error that attnbench raises on purpose.
 
@@ -175,9 +179,18 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
     def explained(self, more: Callable[[], str]) -> InvariantViolation:
         """The finding, which ends with what a function says, called once the message is read.
 
-        Nobody reads those of the cases that a failing one shrinks through.
+        Nobody reads those of the cases that a failing one shrinks through. A function that raises
+        says nothing: nobody expects an exception of a message.
         """
-        self._more = functools.cache(more)
+
+        @functools.cache
+        def told() -> str:
+            try:
+                return more()
+            except (Exception, SystemExit):
+                return ""
+
+        self._more = told
         return self
 
     def __str__(self) -> str:
@@ -211,6 +224,12 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
 def first_line(text: str) -> str:
     """The first line of a text that is not empty; "" if there is none."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def may_be_rounding(error: BaseException | None) -> bool:
+    """Whether an error is so few times what is allowed that a reader takes it for rounding."""
+    times = getattr(error, "error", None)
+    return times is not None and times < _CLEAR
 
 
 def message_of(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from attnbench.checking.case_legality import hold_legal
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.checking.profiles import Profile, nearest_misses
-from attnbench.errors import InvariantViolation, RefusalError, UsageError
+from attnbench.errors import InvariantViolation, RefusalError, UsageError, may_be_rounding
 from attnbench.oracle.references import NoReferenceError
 from attnbench.specs import Invariant
 from attnbench.subject.devices import is_lost
@@ -258,13 +258,14 @@ class CaseSearch:
         return error is not None
 
     def _fails_again(self, case: Case) -> bool:
-        """Whether a case fails like the first failure; gives up after some number of cases."""
+        """Whether a case fails like the first failure, as clearly; gives up after some cases."""
         if case not in self._verdicts:
             if self._budget <= 0 or time.monotonic() > self._deadline:
                 self._budget = 0
                 return False
             self._budget -= 1
-        return type(self._verdict(case)) is type(self.error)
+        found, first = self._verdict(case), self.error
+        return type(found) is type(first) and may_be_rounding(found) <= may_be_rounding(first)
 
     @contextlib.contextmanager
     def _targeting(self) -> Iterator[None]:

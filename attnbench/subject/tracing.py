@@ -28,7 +28,13 @@ _NOT_THEIRS = (
 _CALLERS = tuple(Path(__file__).parents[1] / name for name in ("subject", "invariants"))
 """Where subjects are called: what is above it on the stack is not theirs."""
 
-_RECORDERS = (Path(__file__).name, "origins.py", "partings.py", "kept_values.py")
+_RECORDERS = (
+    Path(__file__).name,
+    "origins.py",
+    "other_operations.py",
+    "partings.py",
+    "kept_values.py",
+)
 """Modules that only listen."""
 
 _COPIES = frozenset(
@@ -130,7 +136,7 @@ class _Operations(OperationMode):
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple) and result else result
         computes = isinstance(first, Tensor) and first.is_floating_point() and first.numel() > 0
-        name = _name_of(func)
+        name = name_of(func)
         if computes and not getattr(func, "is_view", False) and name not in _COPIES:
             self.into.append(Operation(name.strip("_"), _place(), first.detach().clone()))
         return result
@@ -139,10 +145,11 @@ class _Operations(OperationMode):
 def line_of(func: Any) -> str:
     """``name at file.py:line: source`` of an operation that is called; ``""`` if unknown."""
     place = _place()
-    return f"{_name_of(func).strip('_')} at {place}" if place else ""
+    return f"{name_of(func).strip('_')} at {place}" if place else ""
 
 
-def _name_of(func: Any) -> str:
+def name_of(func: Any) -> str:
+    """The name of an operator."""
     return func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
 
 

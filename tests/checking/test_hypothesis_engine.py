@@ -126,6 +126,22 @@ def test_shrinking_ends_after_some_cases_however_fast_the_machine_is() -> None:
     assert len(asked) <= 301
 
 
+@pytest.mark.parametrize(("most", "smallest"), [(1e3, 4), (5.0, 1)])
+def test_what_looks_like_rounding_is_no_smaller_case_of_a_clear_error(
+    most: float, smallest: int
+) -> None:
+    seen: list[Case] = []
+
+    def checked(subject: Subject, case: Case) -> None:
+        seen.append(case)
+        if case.kv_len >= 4:
+            raise InvariantViolation(quantity="output", got=1.0, expected=0.0, error=most)
+        if any(case.kv_len >= 4 for case in seen):
+            raise InvariantViolation(quantity="output", got=1.0, expected=0.0, error=1.4)
+
+    assert found(run(Invariant(name="some_property", check=checked))).kv_len == smallest
+
+
 def test_without_shrinking_the_first_failure_is_no_smallest_counterexample() -> None:
     one, asked = invariant(lambda case: case.kv_len >= 3)
     outcome = run(one, shrink=False)

@@ -26,7 +26,7 @@ _NAMING_SHARE = 0.3
 """Share of the failures, unless the contract is one, that must name a cause themselves."""
 
 _MOST_FAILURES = 3
-"""With more failures that point elsewhere, an invariant on the output in general is no clue."""
+"""With more failures that point elsewhere, an invariant on outputs in general is no clue."""
 
 _INPUTS_CHANGED = "inputs_changed"
 """This named cause comes before any mistake, since the next call gets other inputs."""
@@ -35,6 +35,9 @@ _NAN_ONLY = ("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training
 """Only NaN in padding violates these, so that other failures have another cause."""
 
 _SCALAR, _FORMULA, _NARROW = "agrees_with_scalar_reference", "scores_formula", "half_precision"
+
+_FINER = {_FORMULA, "side_ignored_padded", "side_ignored_cached"}
+"""Causes that an error may name instead of the one that its invariant points at."""
 
 _FLOAT32 = "computed_in_float32"
 """This mistake shows in float64 alone."""
@@ -162,7 +165,7 @@ def _clue_in_table(
     causes = dict(table())
     for name, default in table():
         candidate = candidates.get(name)
-        default = _FORMULA if candidate and candidate.named == _FORMULA else default
+        default = candidate.named if candidate and candidate.named in _FINER else default
         if (
             candidate is None
             or candidate.raised

@@ -24,11 +24,18 @@ _ROOM, _TIMES = 4, 8
 
 
 def wrong_axis(subject: Subject) -> str | None:
-    """The mistake of weights that sum to 1, but not over the keys."""
-    for case in (CASE, CASE.replace(lead=(2, 3))):
-        weights = subject.weights(*subject.build(subject.legal(case)))
+    """The mistake of weights that sum to 1, but not over the keys; also where lengths are given."""
+    for case in (CASE, CASE.replace(lead=(2, 3)), CASE.replace(mask="padding")):
+        module, inputs = subject.build(subject.legal(case))
+        if case.mask != "none":
+            if inputs.valid_lens is None:
+                return None
+            inputs = inputs.replace(valid_lens=inputs.valid_lens * 0 + inputs.key.shape[-2])
+        weights = subject.weights(module, inputs)
         if weights is None:
             return None
+        if weights.shape[-1] > 1 and bool((weights == 1).all()):
+            return "softmax_over_one"
         *others, keys = [
             size > 1 and bool(((weights.sum(axis) - 1).abs() < MARGIN).all())
             for axis, size in enumerate(weights.shape)

@@ -16,7 +16,7 @@ from attnbench.invariants.caches.kept_states import NAMED, UNWRITTEN, kept_state
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import steps
 from attnbench.invariants.caches.repaired_calls import repaired_call
-from attnbench.invariants.caches.seen_tokens import Replay, seen_tokens
+from attnbench.invariants.caches.seen_tokens import UNTOLD, Replay, seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
 from attnbench.invariants.toolkit.kept_values import KEPT, kept_values
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
@@ -54,14 +54,19 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
             return text
     if kept := _text(functools.partial(_kept, judged), stage, found):
         return kept
-    cuts = (_other_cuts, _unread, _unwritten) if judged == "split" else ()
+    cuts: list[Callable[[Stage, FoundError], str]] = []
+    if judged in ("split", "alone"):
+        cuts.append(functools.partial(_other_cuts, judged))
+    if judged == "split":
+        cuts += [_unread, _unwritten]
     states = ""
     for each in filter(None, (_double(stage), stage)):
         states = states or _text(lambda s, f: kept_states(Replay(s, judged), f), each, found)
     texts = [_text(of, stage, found) for of in cuts]
     seen = seen_tokens(stage, judged, found)
     if judged == "split" and all(step.kind in ("begin", "append") for step in found.steps):
-        seen += repaired_call(stage.subject, 0) or repaired_call(stage.subject, 3)
+        repaired = repaired_call(stage.subject, 0) or repaired_call(stage.subject, 3)
+        seen = (seen.replace(UNTOLD, "") if repaired else seen) + repaired
     return seen + states + "".join(texts) + _in_double(stage, judged, found)
 
 
@@ -205,10 +210,10 @@ def _selects_both_ways(stage: Stage) -> bool:
     return worst_place(got, expected, 4 * floor_of(subject, expected), real) is not None
 
 
-def _other_cuts(stage: Stage, found: FoundError) -> str:
+def _other_cuts(judged: str, stage: Stage, found: FoundError) -> str:
     """A sentence on other cuts of the same tokens; empty if the program does more than append."""
     begin, *rest = found.steps
-    if begin.rows or any(step.kind != "append" or step.track for step in rest):
+    if any(step.kind != "append" or step.track or step.rows for step in rest):
         return ""
     cuts = [step.count for step in rest]
     total = sum(cuts)
@@ -219,11 +224,14 @@ def _other_cuts(stage: Stage, found: FoundError) -> str:
     outcomes: dict[str, list[str]] = {"right": [], "wrong": []}
     for other in dict.fromkeys(others):
         if list(other) != cuts:
-            right = played(stage, "split", steps(begin.count, *other)) is None
+            right = played(stage, judged, steps(begin.count, *other, pads=begin.rows)) is None
             cut = " + ".join(map(str, other)) if len(other) > 1 else f"{total} at once"
             outcomes["right" if right else "wrong"].append(cut)
+    if not outcomes["right"]:
+        wrong = either(outcomes["wrong"])
+        return f"\n  with the cache, no other cut that was tried is right: {wrong}" if wrong else ""
     parts = [f"as {either(as_)} it is {how}" for how, as_ in outcomes.items() if as_]
-    return f"\n  cut {'; '.join(parts)}" if parts else ""
+    return f"\n  cut {'; '.join(parts)}"
 
 
 def _double(stage: Stage) -> Stage | None:

@@ -143,8 +143,8 @@ class _States(GivenCalls):
                 dict(tensors_of(cache))[place].copy_(other)
                 if self.is_right(cache, past, count):
                     apart = {place: (mine, other)}
-        with_which = ", with which the next call is right"
-        return f"\n  after {words}, {_unlike(apart, past)}{with_which}" if apart else ""
+        with_it = ": with that in its place the next call is right"
+        return f"\n  after {words}, {_unlike(apart, past)}{with_it}" if apart else ""
 
     def left_by_the_last(self, held: Any, past: int, count: int, is_named: bool) -> str:
         """What the last call leaves, which is wrong also behind the cache of one call.

@@ -39,7 +39,7 @@ def first_wrong(calls: GivenCalls, past: int, count: int) -> str:
     ends = {end for end, _ in found}
     texts = sorted(text for _, text in found)  # one that is between two places claims less
     if len(ends) == 1 and texts[0]:
-        return f"\n  first {texts[0]}"
+        return f"\n  it goes wrong first {texts[0]}"
     return agreed([_parting(one, start, count) for one, start in wrong[:2]], "it", "one call")
 
 
@@ -161,7 +161,9 @@ class _LaterCall:
         before = itertools.takewhile(lambda item: item[0].line != line, self.whole.items())
         total, own = self.past + self.count, set(map(_place, self.lines))
         fed = [k.line for k, t in before if _place(k.line) not in own and total in t.shape]
-        return f", without {fed[-1]}" if fed and line in self.whole_lines else ""
+        if not fed or line not in self.whole_lines:
+            return ""
+        return f", before which one call comes to {fed[-1]}, and this one does not"
 
 
 def _place(line: str) -> str:

@@ -26,6 +26,10 @@ _MOST = 96
 """Most tokens of a program of which each is changed once."""
 
 
+UNTOLD = ": the weights, positions or order of tokens are wrong"
+"""What may be wrong with tokens that are seen, where no small change tells."""
+
+
 class Replay(Player):
     """Plays a program, judges nothing, and keeps the last output and its sequence."""
 
@@ -253,5 +257,4 @@ def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
     if played(alike, judged, found.steps) is not None:
         return "and even with equal tokens everywhere it is wrong"
-    what = "the weights, positions or order of tokens are wrong"
-    return f"and with equal tokens everywhere it is right: {what}"
+    return f"and with equal tokens everywhere it is right{UNTOLD}"

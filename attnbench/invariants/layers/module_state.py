@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.errors import InvariantViolation
+from attnbench.invariants.layers.process_values import process_values
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import fails, state_is_kept
 from attnbench.invariants.toolkit.decorator import invariant
@@ -133,12 +135,27 @@ def other_modules_change_nothing(subject: Subject, case: Case) -> None:
         other = subject.legal(other.replace(seed=case.seed + number))
         if (other.sizes, other.kv_len) == (case.sizes, case.kv_len):
             continue
-        beside = Baseline(subject, other)
-        beside.run(beside.inputs)
+        _run_anew(subject, other)
         sizes = f"Eq={other.query_size}, Ek={other.key_size}, Ev={other.value_size}"
         change = f"after a module of {sizes} was made, and called with leading sizes {other.lead},"
-        base.repeat(f"{change} output", "the same call before")
+        try:
+            base.repeat(f"{change} output", "the same call before")
+        except InvariantViolation as violation:
+            raise violation.explained(partial(_of_process, subject, case, other)) from None
     assert base.output is expected
+
+
+def _run_anew(subject: Subject, case: Case) -> Tensor:
+    """The output of a module that is made for a case."""
+    base = Baseline(subject, case)
+    return base.run(base.inputs)
+
+
+def _of_process(subject: Subject, case: Case, other: Case) -> str:
+    base = Baseline(subject, case)
+    return process_values(
+        base.module, lambda: base.run(base.inputs), lambda: _run_anew(subject, other)
+    )
 
 
 def _has_no_parameters(subject: Subject) -> str | None:

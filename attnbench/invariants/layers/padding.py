@@ -87,15 +87,20 @@ def padded_outputs_are_finite(layer: LayerCase) -> None:
     """Outputs at padded slots are finite, also of an item without a real token."""
     mask = _seen(layer)
     output = layer.run(layer.hidden, mask)
-    bad = ~output.isfinite()
-    if bool(bad.any()):
-        place = bad.nonzero()[0].tolist()
+    finite = output.isfinite()
+    if not bool(finite.all()):
+        place = finite.logical_not().nonzero()[0].tolist()
         kind = "a padded slot" if not bool(mask[tuple(place[:2])]) else "a real token"
         item = "" if bool(mask[place[0]].any()) else ", of an item without a real token"
         raise InvariantViolation(
             f"output{place} = {output[tuple(place)].item()} at {kind}{item}, but should be finite: "
             f"a gradient, a sum or a norm over the batch would be lost{_first_nan(layer, mask)}",
+            quantity="output",
+            place=place,
+            got=output[tuple(place)].item(),
+            expected="finite",
             cause="layer_padding" if kind == "a real token" else None,
+            compared={"condition": finite, "values": output},
         )
 
 

@@ -6,6 +6,7 @@ In all other invariants they are one constant, which any cut, selection or paddi
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -67,6 +68,34 @@ class _Beside(LayerCase):
         """Raise where two outputs differ by more than rounding."""
         real, limits = self.real(got), lambda: self.rounding.amax()
         self.expect(got, expected, real, f"{change}, output", other, allowed=limits, cause=cause)
+
+    def judge_where(
+        self, where: str, call: Callable[[], Tensor], expected: Tensor, *names: str
+    ) -> None:
+        """Raise where a call gives another output, and say so if other side inputs change none.
+
+        Args:
+            where: ``padded`` or ``cached``, the cause of which is that they are ignored there.
+            call: gives the output, with the side inputs that are given.
+            expected, names: what it should be, and the words of :meth:`judge`.
+        """
+        got = call()
+        try:
+            self.judge(got, expected, *names)
+        except InvariantViolation as violation:
+            given, (what,), counted = self.given, self.given, []
+            for _ in range(_DRAWS):
+                self.given = self.drawn(what)
+                counted += [not torch.equal(self.ask(self.rows)[0], expected)]
+                if not torch.equal(call(), got):
+                    counted = []
+                    break
+            self.given = given
+            if not any(counted):
+                raise
+            text = f"with {_DRAWS} other draws of {what} this output is the same, bit for bit"
+            text = f"{violation}\n  {text}: they are ignored here"
+            raise violation.reworded(text, cause=f"side_ignored_{where}") from None
 
 
 def _follows(name: str, statement: str, what: str) -> Invariant:
@@ -155,22 +184,32 @@ def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:
     hidden = torch.cat([layer.hidden, layer.other(layer.hidden[:, :1])], 1)
     mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
     mask[:, length:] = False
-    given = layer.beside(layer.rows)
-    if "extras" in given:
-        last = {name: tensor.flip(0)[:, -1:] for name, tensor in given["extras"].items()}
-        given["extras"] = {
-            name: torch.cat([tensor, last[name]], 1) for name, tensor in given["extras"].items()
-        }
-    got = layer.call(hidden, mask, **given)[0][:, :length]
-    layer.judge(got, whole, f"with its {what} and a padded token behind", "the same without it")
+
+    def call() -> Tensor:
+        given = layer.beside(layer.rows)
+        if "extras" in given:
+            last = {name: tensor.flip(0)[:, -1:] for name, tensor in given["extras"].items()}
+            given["extras"] = {
+                name: torch.cat([tensor, last[name]], 1) for name, tensor in given["extras"].items()
+            }
+        return layer.call(hidden, mask, **given)[0][:, :length]
+
+    names = f"with its {what} and a padded token behind", "the same without it"
+    layer.judge_where("padded", call, whole, *names)
 
 
 def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
     length, batch = layer.hidden.shape[1], len(layer.rows)
+
+    def begin() -> Tensor:
+        caches[0] = layer.subject.new_cache(layer.module, batch)
+        first: Tensor
+        first, caches[0] = layer.ask(layer.rows, 0, cut, caches[0])
+        return first
+
     caches = [layer.subject.new_cache(layer.module, batch) for _ in range(2)]
-    first, caches[0] = layer.ask(layer.rows, 0, cut, caches[0])
-    change = f"with its {what}, the first {cut} of {length} tokens"
-    layer.judge(first, whole[:, :cut], change, "one call on all")
+    names = f"with its {what}, the first {cut} of {length} tokens", "one call on all"
+    layer.judge_where("cached", begin, whole[:, :cut], *names)
     turned = layer.rows.flip(0)
     _, caches[1] = layer.ask(turned, 0, cut, caches[1])  # items that have another source
     rest, caches[0] = layer.ask(layer.rows, cut, None, caches[0])

@@ -72,11 +72,8 @@ def explained(
     """A violation that says what is kept once it is read, for which the modules are made then."""
 
     def told() -> str:
-        try:
-            with torch.random.fork_rng(devices=[]):
-                return kept_values(*modules(), is_right, earlier)
-        except (Exception, SystemExit):  # nobody expects one of a message
-            return ""
+        with torch.random.fork_rng(devices=[]):
+            return kept_values(*modules(), is_right, earlier)
 
     return violation.explained(told)
 
@@ -144,7 +141,7 @@ class _Kept:
         one, two = (_get(module, place) for module in (self.used, self.new))
         steps = {**_steps(one), **_steps(two)}
         parts = [(*place, step) for step in steps]
-        return [part for part in parts if _unlike(_get(self.used, part), _get(self.new, part))]
+        return [part for part in parts if unlike(_get(self.used, part), _get(self.new, part))]
 
 
 def _attributes(used: nn.Module, new: nn.Module) -> Iterator[_Place]:
@@ -156,7 +153,7 @@ def _attributes(used: nn.Module, new: nn.Module) -> Iterator[_Place]:
         owner: _Place = tuple(("part", each) for each in name.split(".") if name)
         for key in dict.fromkeys([*_own(part), *_own(named[name])]):
             place = (*owner, ("attribute", key))
-            if _unlike(_get(used, place), _get(new, place)):
+            if unlike(_get(used, place), _get(new, place)):
                 yield place
 
 
@@ -165,7 +162,7 @@ def _own(part: nn.Module) -> dict[str, Any]:
     return {**held, **part._buffers}
 
 
-def _unlike(one: Any, two: Any, depth: int = 0) -> bool:
+def unlike(one: Any, two: Any, depth: int = 0) -> bool:
     """Whether two values differ; what is neither a tensor, plain nor made of such is alike."""
     if one is two or depth > _DEEPEST:
         return False
@@ -177,7 +174,7 @@ def _unlike(one: Any, two: Any, depth: int = 0) -> bool:
         return bool(one != two)
     mine, others = _steps(one), _steps(two)
     return mine.keys() != others.keys() or any(
-        _unlike(mine[step], others[step], depth + 1) for step in mine
+        unlike(mine[step], others[step], depth + 1) for step in mine
     )
 
 

@@ -44,7 +44,9 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
     calls = [_Mixing(subject, what, masked, *sizes) for sizes in _SIZES]
     longer = _more_tokens(calls[0], calls[1])
     first, other = (each.origin(longer) for each in calls)
-    return calls[0].reached() + (f"\n  first {first}" if first and first == other else "")
+    return calls[0].reached() + (
+        f"\n  others come in first {first}" if first and first == other else ""
+    )
 
 
 def raise_mixing(

@@ -21,6 +21,10 @@ _SAME, _SAME_IN_DOUBLE = 1e-4, 1e-6
 """The relative difference of equal values, whatever the order of sums; float32 may be within."""
 
 
+Number = tuple[Any, int]
+"""An operator, and a number among the calls of this operator, from 1."""
+
+
 class Key(NamedTuple):
     """An operation of a call.
 
@@ -42,6 +46,7 @@ class Correction(OperationMode):
     Attributes:
         results: results by operation, in their order, before they are put right.
         given: by operation, the first tensor that it was given, if that has the result's shape.
+        numbers: the operator of each, and its number among the calls of this operator, from 1.
         origins: operations that were put right, with the one since which nothing is known of what
             they were given.
     """
@@ -51,8 +56,9 @@ class Correction(OperationMode):
         self.right = right
         self.results: dict[Key, Tensor] = {}
         self.given: dict[Key, Tensor] = {}
+        self.numbers: dict[Key, Number] = {}
         self.origins: dict[Key, Key | None] = {}
-        self._counts = Counter[str]()
+        self._counts, self._calls = Counter[str](), Counter[Any]()
         self._unknown: dict[int, Key] = {}  # by memory, which is held
         self._held: list[Tensor] = []
 
@@ -61,12 +67,13 @@ class Correction(OperationMode):
         own = given[0].clone() if given else None
         since = next(filter(None, (self._unknown.get(memory_of(one)) for one in given)), None)
         result = func(*args, **(kwargs or {}))
+        self._calls[func] += 1
         first = result[0] if isinstance(result, tuple) and result else result
         if not isinstance(first, Tensor) or not first.numel() or not (line := line_of(func)):
             return result
         key, is_view = Key(line, self._counts[line]), bool(getattr(func, "is_view", False))
         self._counts[line] += 1
-        self.results[key] = first.clone()
+        self.results[key], self.numbers[key] = first.clone(), (func, self._calls[func])
         if own is not None and (own.shape, own.dtype) == (first.shape, first.dtype):
             self.given[key] = own
         value = self.right(key, first)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
@@ -16,7 +17,12 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.layer_calls import LayerCase, listed
 from attnbench.invariants.toolkit.origins import Correction, Key, differ
+from attnbench.invariants.toolkit.other_operations import OtherOperations, Replaced, given
+from attnbench.invariants.toolkit.other_series import reordered, series
 from attnbench.subject.layer import LayerSubject
+
+_Changes = Iterator[tuple[str, Callable[[], bool]]]
+"""Changes in words, each with what tells whether the output is right with it."""
 
 _MOST = 1000
 """Most changes that are tried."""
@@ -26,22 +32,6 @@ _FEW, _SMALL = 4, 256
 
 _CLOSE, _INFINITE = 1e-7, 1e30
 _NO_SHIFTS: Mapping[str, int] = MappingProxyType({})
-
-_RATES: dict[str, Callable[[Tensor], Tensor]] = {
-    "falls twice as fast, as over half as many features": lambda rates: rates**2,
-    "falls half as fast, as over twice as many features": lambda rates: rates**0.5,
-    "falls four times as fast, as over a fourth of the features": lambda rates: rates**4,
-    "falls a fourth as fast, as over four times as many features": lambda rates: rates**0.25,
-    "starts at its second number": lambda rates: rates * (rates[1] / rates[0]),
-    "is in the opposite order": lambda rates: rates.flip(0),
-    "is replaced by 1 / itself": lambda rates: 1 / rates,
-}
-_POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "is one higher": lambda places: places + 1,
-    "is one lower": lambda places: places - 1,
-    "is counted from the end": lambda places: places.flip(0),
-    "is counted from 0": lambda places: places - places[0],
-}
 
 
 def _run(layer: LayerCase) -> Tensor:
@@ -81,17 +71,19 @@ _Called = TypeVar("_Called", bound=_Repairable)
 
 def first_of(tries: Iterable[Tried[Any]], what: str) -> tuple[str, str]:
     """Which outputs are wrong, if not all, and a change with which each call is right, if known."""
-    found, places = [], ""
+    calls = []
     for tried in tries:
-        places = tried.places()
         if not differ(tried.output, tried.expected):
             return "", ""  # it is not wrong here
-        changes = itertools.islice(tried.changes(), _MOST)
-        found.append([text for text, is_right in changes if is_right])
-        if not found[-1]:
-            return places, ""
-    both = [text for text in found[0] if text in found[1]]
-    return places, (f"\n  {what} {both[0]}" if both else "")
+        calls.append(tried)
+    first, *others = calls
+    again: list[dict[str, Callable[[], bool]]] = []
+    for text, is_right in itertools.islice(first.changes(), _MOST):
+        if is_right():
+            again = again or [dict(itertools.islice(each.changes(), _MOST)) for each in others]
+            if all(text in each and each[text]() for each in again):
+                return calls[-1].places(), f"\n  {what} {text}"
+    return calls[-1].places(), ""
 
 
 class Tried(Generic[_Called]):
@@ -127,54 +119,69 @@ class Tried(Generic[_Called]):
         wrong = [n for n in range(count) if differ(self.output[:, n], self.expected[:, n])]
         few = 0 < len(wrong) < count
         outputs = f"output{'s' * (len(wrong) > 1)} {listed(wrong)} {'are' if wrong[1:] else 'is'}"
-        return f"\n  of {count} tokens, only {outputs} wrong" if few else ""
+        return f"\n  in a call on {count} tokens, only {outputs} wrong" if few else ""
 
-    def changes(self) -> Iterator[tuple[str, bool]]:
-        """Yield each change in words, and whether the output is right with it."""
+    def changes(self) -> _Changes:
+        """Yield the changes that are tried."""
         for name, buffer in self.layer.module.named_buffers():
-            for change, value in _series(buffer, self.shifts):
-                with _in_place(buffer, value):
-                    yield f"if {_own(name)} {change}", self.is_right()
-        counts = Counter(key.line for key in self.noted.results)
-        for key, result in self.noted.results.items():
-            several = counts[key.line] > 1
-            which = f"result {key.number + 1} of {counts[key.line]}" if several else "the result"
-            for change, value in _series(result, self.shifts):
-                yield f"if {which} of {key.line} {change}", self.is_right(key, value)
+            for change, value in series(buffer, self.shifts):
+                yield f"if {_own(name)} {change}", self._holding((buffer, value))
+        for key, which in _named(self.noted.results).items():
+            result = self.noted.results[key]
+            for change, value in series(result, self.shifts):
+                yield f"if {which} {change}", self._with(key, value)
+        yield from self._other_operations()
+        for key, which in _named(self.noted.results).items():
+            result = self.noted.results[key]
             for change, factor in self._factors(result):
-                text = f"if {which} of {key.line} is {change}"
-                yield text, self.is_right(key, result * factor)
+                yield f"if {which} is {change}", self._with(key, result * factor)
             yield from self._otherwise(key, which)
         for name, parameter in self.layer.module.named_parameters():
             if parameter.dim() == 2 and parameter.shape[0] == parameter.shape[1] > 1:
-                with _in_place(parameter, parameter.detach().mT.clone()):
-                    yield f"if {_own(name)} is transposed", self.is_right()
+                turned = self._holding((parameter, parameter.detach().mT.clone()))
+                yield f"if {_own(name)} is transposed", turned
         for name, part in self.layer.module.named_modules():
             weight, bias = getattr(part, "weight", None), getattr(part, "bias", None)
             if isinstance(weight, Tensor) and weight.dim() == 2:
                 yield from self._orders(_own(name), weight, bias)
 
-    def _otherwise(self, key: Key, which: str) -> Iterator[tuple[str, bool]]:
+    def _otherwise(self, key: Key, which: str) -> _Changes:
         """Yield what else a result may be: a function of itself, or of what it is made of."""
-        if not self.functions or not self.noted.results[key].is_floating_point():
+        result, made_of = self.noted.results[key], self.noted.given.get(key)
+        if not self.functions or not result.is_floating_point():
             return
         for change, function in self.functions.items():
-            text = f"if {which} of {key.line} is {change}"
-            yield text, self.is_right(key, function(self.noted.results[key]))
-        if (given := self.noted.given.get(key)) is not None:
-            yield f"without {key.line}", self.is_right(key, given)
+            yield f"if {which} is {change}", self._with(key, function(result))
+        if made_of is not None:
+            yield f"without {key.line}", self._with(key, made_of)
             for change, function in self.functions.items():
-                text = f"if {which} of {key.line} is instead what it is made of, {change}"
-                yield text, self.is_right(key, function(given))
+                text = f"if {which} is instead what it is made of, {change}"
+                yield text, self._with(key, function(made_of))
 
-    def is_right(self, place: Key | None = None, value: Tensor | None = None) -> bool:
-        """Whether the output is right, with another result of an operation."""
-        corrected = Correction(lambda key, result: value if key == place else result)
+    def _with(self, place: Key, value: Tensor) -> Callable[[], bool]:
+        """A test whether the output is right with another result of an operation."""
+        number = self.noted.numbers[place]
+        return functools.partial(self._is_right, lambda: Replaced({number: given(value)}))
+
+    def _holding(self, *held: tuple[Tensor, Tensor]) -> Callable[[], bool]:
+        """A test whether the output is right while some tensors hold something else."""
+        return functools.partial(self._is_right, functools.partial(_in_place, held))
+
+    def _is_right(self, changed: Callable[[], AbstractContextManager[object]]) -> bool:
         try:
-            with corrected if place else nullcontext():
+            with changed():
                 return not differ(self.call(self.layer), self.expected)
         except Exception:  # no such position, say
             return False
+
+    def _other_operations(self) -> _Changes:
+        """Yield operations that are done a little otherwise."""
+        with OtherOperations() as noted:
+            self.call(self.layer)
+        for key, which in _named(noted.ways).items():
+            for way, other in noted.ways[key].items():
+                changed = functools.partial(Replaced, {noted.numbers[key]: other})
+                yield f"if {which} {way}", functools.partial(self._is_right, changed)
 
     def _factors(self, result: Tensor) -> Iterator[tuple[str, float]]:
         """Yield factors: by which a result of the right way is another, or roots of sizes.
@@ -195,18 +202,26 @@ class Tried(Generic[_Called]):
             yield f"multiplied by {in_words(root)}", root
             yield f"divided by {in_words(root)}", 1 / root
 
-    def _orders(self, name: str, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[str, bool]]:
+    def _orders(self, name: str, weight: Tensor, bias: Tensor | None) -> _Changes:
         """Yield other orders of the features that a projection gives, or takes."""
         for axis, what in ((0, "gives"), (1, "takes")):
             beside = bias if axis == 0 and isinstance(bias, Tensor) else None
-            for change, order in _reordered(weight.shape[axis]):
+            for change, order in reordered(weight.shape[axis]):
                 text = f"with the features that {name} {what} {change}"
-                with _in_place(weight, weight.index_select(axis, order)):
-                    if beside is None:
-                        yield text, self.is_right()
-                        continue
-                    with _in_place(beside, beside[order]):
-                        yield text, self.is_right()
+                held = [(weight, weight.index_select(axis, order))]
+                held += [] if beside is None else [(beside, beside[order])]
+                yield text, self._holding(*held)
+
+
+def _named(keys: Collection[Key]) -> dict[Key, str]:
+    """The results of operations in words, with their numbers where a line has several."""
+    counts = Counter(key.line for key in keys)
+    return {
+        key: (f"result {key.number + 1} of {count}" if count > 1 else "the result")
+        + f" of {key.line}"
+        for key in keys
+        if (count := counts[key.line])
+    }
 
 
 def _numbers(result: Tensor) -> tuple[Tensor, int] | None:
@@ -244,53 +259,14 @@ def _own(name: str) -> str:
 
 
 @contextmanager
-def _in_place(tensor: Tensor, value: Tensor) -> Iterator[None]:
-    """Let a tensor hold something else within."""
-    before = tensor.detach().clone()
+def _in_place(held: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Let tensors hold something else within."""
+    before = [(tensor, tensor.detach().clone()) for tensor, _ in held]
     with torch.no_grad():
-        tensor.copy_(value)
         try:
+            for tensor, value in held:
+                tensor.copy_(value)
             yield
         finally:
-            tensor.copy_(before)
-
-
-def _series(tensor: Tensor, shifts: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
-    """Yield other series where a tensor is one of rates or of positions."""
-    if tensor.dim() != 1 or len(tensor) < 2:
-        return
-    values = tensor.double()
-    if tensor.is_floating_point() and bool((values > 0).all()):
-        falls = values[1:] / values[:-1]
-        if float(falls[0]) < 1 and bool((falls - falls[0]).abs().amax() < 1e-5):
-            for change, other in _RATES.items():
-                yield change, other(tensor)
-    if bool((values.diff() == 1).all()):
-        for change, other in _POSITIONS.items():
-            yield change, other(tensor)
-        for change, shift in shifts.items():
-            yield change, (tensor + shift).clamp(min=0)
-
-
-def _reordered(count: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield orders of features in words, each as the number of the feature in every place."""
-    numbers = torch.arange(count)
-    for parts in (2, 3):
-        blocks = numbers.reshape(parts, -1) if count % parts == 0 else numbers[:0]
-        for order in itertools.permutations(range(parts)) if len(blocks) else ():
-            if order != tuple(range(parts)):
-                words = ", ".join(str(n + 1) for n in order)
-                yield f"in blocks of the order {words}", blocks[list(order)].flatten()
-    for groups, kinds in itertools.product(range(2, count), range(2, count)):
-        if count % (groups * kinds):
-            continue
-        each, text = numbers.reshape(groups, kinds, -1), f"{groups} groups of {kinds} parts"
-        turned = f"as {kinds} groups of {groups} parts instead of {text}"
-        if groups == kinds:
-            turned = f"with rows and columns of {groups} x {groups} parts exchanged"
-        yield turned, each.transpose(0, 1).flatten()
-        if kinds > 3:  # several queries for each key and value
-            blocks = torch.cat([part.flatten() for part in torch.split(each, [kinds - 2, 1, 1], 1)])
-            three = f"3 blocks, of {groups * (kinds - 2)}, {groups} and {groups} parts"
-            yield f"as {three}, instead of {text}", blocks
-            yield f"as {text} instead of {three}", blocks.argsort()
+            for tensor, value in before:
+                tensor.copy_(value)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import math
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.errors import StyleError, headline
+from attnbench.processes.tracebacks import is_own_code
 from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.styles.callee import name_of, spec_of
 from attnbench.subject.styles.constructors import HEADS, asks_for_heads, constructor_arguments
@@ -91,8 +94,8 @@ class _Probe:
         if not self._find_form():
             raise StyleError(
                 f"{name_of(make)} cannot be called as textbook: with query (2, 3, 8), "
-                f"key (2, 5, 8), value (2, 5, 8), as with one query at a time, it "
-                f"{self._complaint()}.{better(make)}"
+                f"key (2, 5, 8) and value (2, 5, 8), all at once and one query at a time, it "
+                f"{self._complaint()}.{self._square()}{better(make)}"
             ) from self.raised
         self.equal_sizes = self.call(sizes=(8, 4, 8)) is None
         self.one_size = self.equal_sizes and self.call(sizes=(8, 8, 4)) is None
@@ -147,7 +150,19 @@ class _Probe:
     def _complaint(self) -> str:
         if self.raised is None:
             return "gives an output of another shape than (2, 3, 8)"
-        return f"raises {headline(self.raised)[:150]}"
+        frames = traceback.extract_tb(self.raised.__traceback__)
+        places = [f"{f.filename}:{f.lineno}" for f in frames if is_own_code(f.filename)]
+        place = f" ({Path(places[-1]).name})" if places else ""
+        return f"raises {headline(self.raised)[:150].rstrip('.')}{place}"
+
+    def _square(self) -> str:
+        """A sentence where it takes as many queries as keys alone."""
+        form = self.form
+        form.single = form.alone = form.flat = form.by_head = False
+        form.needs = bool(form.mask or form.lengths)
+        query, key, value = self.inputs()
+        takes = self.call([torch.cat([query, key[:, 3:]], 1), key, value]) is not None
+        return " With as many queries as keys it does not." if takes else ""
 
     def sizes(self, sizes: Sizes) -> Sizes:
         """The nearest sizes that it takes."""

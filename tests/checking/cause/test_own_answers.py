@@ -380,3 +380,38 @@ def test_scores_that_other_heads_or_items_reach_show_by_themselves(mistake: str)
     spec = attnbench.ScoringSpec(name="centred", make=lambda *sizes: Centred(), equal_sizes=True)
     (subject,) = resolve(spec)
     assert own_mistake(subject) == (mistake or None)
+
+
+class DotProducts(nn.Module):
+    """A textbook's attention, whose softmax runs over another axis, or whose lengths are lost."""
+
+    def __init__(self, axes: tuple[int, int], counts: bool) -> None:
+        super().__init__()
+        self.axes, self.counts = axes, counts
+        self.attention_weights: Tensor | None = None
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        scores, axis = queries @ keys.mT, self.axes[valid_lens is not None]
+        if valid_lens is not None and self.counts:
+            hidden = torch.arange(keys.shape[1]) >= valid_lens.reshape(len(keys), -1, 1)
+            scores = scores.masked_fill(hidden, -1e6)
+        self.attention_weights = scores[None].softmax(axis)[0]
+        return self.attention_weights @ values
+
+
+@pytest.mark.parametrize(
+    ("axes", "counts", "mistake"),
+    [
+        ((-1, -1), True, None),
+        ((-1, -2), True, "softmax_over_the_queries"),
+        ((0, 0), True, "softmax_over_one"),
+        ((-1, -1), False, "lengths_ignored"),
+    ],
+)
+def test_a_textbooks_softmax_and_lengths_are_told_apart(
+    axes: tuple[int, int], counts: bool, mistake: str | None
+) -> None:
+    (subject,) = resolve(textbook(DotProducts(axes, counts)))
+    assert own_mistake(subject) == mistake

@@ -80,7 +80,7 @@ def told(mistake: str) -> str:
         (
             "behind_chunks",
             "after begin 1 row, append 1, append 2, cache['last'] (1, 1, 8) is not what one call on"
-            " 3 tokens leaves, with which the next call is right",
+            " 3 tokens leaves: with that in its place the next call is right",
         ),
         ("skipped", "in what the call on 1 token adds, cache['key'] (1, 2, 8) and cache['value']"),
         ("turned", "the call on 1 token leaves in the cache what one call leaves, but uses it"),
@@ -103,7 +103,7 @@ def test_the_tensor_that_is_wrong_is_named(mistake: str, sentence: str) -> None:
 def test_the_operation_of_the_last_call_that_goes_wrong_is_named() -> None:
     query = "first between test_kept_states.py:40: query = query.flip(-1)"
     assert f"{query} and test_kept_states.py:47: weights = (query @ key.mT)" in told("turned")
-    assert ", without add at test_kept_states.py:31: mixed = hidden + torch.cat" in told("skipped")
+    assert "before which one call comes to add at test_kept_states.py:31: mix" in told("skipped")
 
 
 class Latent(nn.Module):

@@ -109,7 +109,7 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
         (
             "padding_forgotten",
             "padded_rows_decode_as_alone",
-            "depends on tokens 0 and 1 (padding: 0); alone it depends on token 1",
+            "(padding: 0); alone it depends on token 1: what it sees is wrong\n  cut as 2 at once",
         ),
         ("unscaled_in_calls", CUT, BOTH.format("", "right").replace("  ", " ")),
         ("shifted_in_calls", CUT, BOTH.format("even", "wrong")),

@@ -119,5 +119,7 @@ def test_the_first_operation_that_gives_nan_is_told_as_far_as_it_was_seen(way: s
     violation = found(spec(lambda size: Filled(size, way)), padded_outputs_are_finite)
     assert violation is not None
     assert "at a padded slot" in str(violation)
+    assert violation.compared is not None  # for a script
+    assert not violation.compared["condition"][violation.place]
     assert ("first NaN in" in str(violation)) is (way != "unwatched")
     assert ("of a row in which all is -inf" in str(violation)) is (way == "hidden")

@@ -156,3 +156,46 @@ def test_what_a_longer_source_leaves_in_a_padded_buffer_is_told(cleared: bool) -
     assert report.ok == cleared, str(report)
     assert ("after a call with a longer source, output" in str(report)) != cleared
     assert ("padded: calls leave something on the module" in str(report)) != cleared
+
+
+class Packed(nn.Module):
+    """Tokens see those of their own document alone; in some calls, the documents are ignored."""
+
+    def __init__(self, size: int, ignores: str) -> None:
+        super().__init__()
+        self.out, self.ignores = nn.Linear(size, size), ignores
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, extras: Any = None
+    ) -> Tensor:
+        documents = extras["documents"]
+        hidden_keys = documents[:, :, None] != documents[:, None]
+        if padding_mask is not None:
+            hidden_keys = hidden_keys & (self.ignores != "padded") | ~padding_mask[:, None]
+            if self.ignores == "shifted":
+                hidden_keys = hidden_keys.roll(1, 0)
+        scores = (hidden @ hidden.mT).masked_fill(hidden_keys, -1e9)
+        output: Tensor = self.out(scores.softmax(-1) @ hidden)
+        return output
+
+
+@pytest.mark.parametrize(
+    ("ignores", "cause"),
+    [("padded", "side_ignored_padded"), ("shifted", "layer_extras"), ("", None)],
+)
+def test_extras_that_are_ignored_beside_padding_are_told_as_ignored(
+    ignores: str, cause: str | None
+) -> None:
+    def extras(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+        return {"documents": torch.randint(2, (case.lead[0], case.q_len), generator=generator)}
+
+    spec = LayerSpec(
+        name="packed",
+        make=lambda size: Packed(size, ignores),
+        accepts=("padding_mask", "extras"),
+        extras=extras,
+        dtypes=("float64", "float32"),
+    )
+    (found,) = attnbench.check(spec, profile="quick", invariants=EXTRAS).outcomes
+    assert (found.failure.cause if found.failure else None) == cause
+    assert ("they are ignored here" in found.reason) == (ignores == "padded")

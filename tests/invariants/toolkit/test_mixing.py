@@ -97,7 +97,7 @@ class Other(nn.Module):
             "items_are_independent",
             "first in view at test_mixing.py:72: mixed = mixed.view(",
         ),
-        ("next", "later_tokens_are_invisible", "only 4 changes\n  first in softmax at"),
+        ("next", "later_tokens_are_invisible", "only 4 changes\n  others come in first in softmax"),
         # the largest of all scores counts for nothing behind a softmax
         (
             "late",

@@ -121,7 +121,7 @@ def test_a_line_is_named_behind_which_nothing_is_that_of_same_as(
         (found,) = attnbench.check(declared, profile="quick", invariants=names).outcomes
         assert found.status == ("failed" if mistake else "passed")
         assert not mistake or f"it parts from layer in {line}" in found.reason
-        few = re.search(r"of \d+ tokens, only outputs? .* wrong", found.reason)
+        few = re.search(r"on \d+ tokens, only outputs? .* wrong", found.reason)
         assert bool(few) == (mistake and make is InChunks)
 
 

@@ -8,7 +8,10 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import LayerSpec
-from attnbench.invariants.toolkit.repairs import in_words
+from attnbench.invariants.toolkit.layer_calls import LayerCase
+from attnbench.invariants.toolkit.repairs import in_words, repair
+from attnbench.registry.address import Address
+from attnbench.subject.layer import LayerSubject
 
 
 def numbers(count: int) -> Tensor:
@@ -68,7 +71,7 @@ RIGHT = spec("")
         ("rates", "right if rates falls twice as fast, as over half as many features"),
         (
             "places",
-            "if result 1 of 2 of arange at test_repairs.py:15: return torch.arange(count) is one",
+            "if result 1 of 2 of arange at test_repairs.py:18: return torch.arange(count) is one",
         ),
         ("later", "right if rates starts at its second number"),
         ("scale", "is divided by 2"),
@@ -139,3 +142,53 @@ def test_what_makes_two_methods_agree_is_told(mistake: str, told: str) -> None:
 )
 def test_a_factor_is_a_fraction_or_a_root_of_small_numbers_alone(factor: float, words: str) -> None:
     assert in_words(factor) == words
+
+
+class Banded(nn.Module):
+    """Tokens see three others, with a bias by distance; one operation may be done otherwise."""
+
+    def __init__(self, size: int, mistake: str) -> None:
+        super().__init__()
+        self.qkv, self.mistake = nn.Linear(size, 3 * size), mistake
+        self.bias = nn.Parameter(torch.randn(64))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        count, mistake = hidden.shape[1], self.mistake
+        query, key, value = self.qkv(hidden).chunk(3, -1)
+        places = numbers(count)[:, None]
+        others = torch.full((1, 1), 5 * (mistake == "places")) + numbers(count)
+        behind = others - places if mistake == "sign" else places - others
+        scores = query @ key.mT + behind.to(hidden).exp()
+        table = self.bias[1 : count + 1] if mistake == "slice" else self.bias[:count]
+        scores = scores + table[behind.abs().clamp(max=count - 1)]
+        far = behind > 3 if mistake == "bound" else behind >= 3
+        scores = scores.masked_fill(far | ~torch.ones_like(scores).tril().bool(), -1e9)
+        weights = scores.softmax(1 if mistake == "axis" else -1)
+        halves = (weights @ value).chunk(2, -1)
+        return torch.cat([halves[1], halves[0]] if mistake == "order" else halves, -1)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("", ""),
+        ("places", '5 * (mistake == "places")) + numbers(count) is counted from 0'),
+        ("sign", 'behind = others - places if mistake == "sign" else places - others is mult'),
+        ("slice", "else self.bias[:count] begins one earlier"),
+        ("bound", "behind >= 3 counts the bound itself (>=)"),
+        ("axis", "is taken along axis -1 instead of -2"),
+        ("order", "else halves, -1) has its two parts in the opposite order"),
+    ],
+)
+def test_an_operation_that_is_done_otherwise_is_told(mistake: str, told: str) -> None:
+    def subject(mistake: str) -> LayerSubject:
+        spec = LayerSpec(name="banded", make=lambda size: Banded(size, mistake))
+        return LayerSubject("banded", spec, Address("banded"))
+
+    def expected(layer: LayerCase) -> Tensor:
+        there = LayerCase(subject(""), layer.case)
+        return there.run(layer.hidden)
+
+    change = repair(subject(mistake), expected)[1]
+    assert told in change
+    assert bool(told) == bool(change)

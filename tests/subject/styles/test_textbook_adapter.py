@@ -136,8 +136,18 @@ class Refusing(nn.Module):
 
 
 def test_an_exception_without_a_message_is_told_by_its_type() -> None:
-    with pytest.raises(StyleError, match=r"it raises ValueError\."):
+    with pytest.raises(StyleError, match=r"it raises ValueError \(test_textbook\w*\.py:\d+\)\."):
         adapted(Refusing)
+
+
+def test_a_class_that_takes_as_many_queries_as_keys_alone_is_told_so() -> None:
+    class Turned(DotProduct):
+        def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+            return torch.bmm(keys, queries.transpose(1, 2))
+
+    text = r"\(test_textbook\w*\.py:\d+\)\. With as many queries as keys it does not\."
+    with pytest.raises(StyleError, match=text):
+        adapted(Turned)
 
 
 def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
