@@ -42,6 +42,7 @@ _CAUSES = (
     ("beside", "nothing", "options_lost"),
     ("heads", "own", "groups"),
     ("order", "plain", "packed_causality"),
+    ("documents", "equal", "packed_without_queries"),
 )
 """Variants, the option with which they ask for nothing more, and what is wrong if it is right."""
 
@@ -55,6 +56,8 @@ def _attributed(check: Callable[[Subject, Case], None], subject: Subject, case: 
             simpler = [case.tried(**{name: plain})]
             if name == "order" and case.variant("documents", "equal") != "equal":
                 simpler.append(case.tried(documents="equal"))  # diagonals alone are right there
+            if name == "documents" and case.variant(name, plain) not in ("one_empty", "no_queries"):
+                continue
             right = not any(fails(check, subject, other) for other in simpler)
             if right and case.variant(name, plain) != plain and not violation.cause:
                 found = _alone(check, subject, case) if name == "beside" else None
@@ -96,7 +99,7 @@ def _cases(subject: Subject, *documents: str) -> CaseStrategy:
 
 _law = functools.partial(
     invariant,
-    cases=lambda subject: _cases(subject, "equal", "one_empty", "other_keys"),
+    cases=lambda subject: _cases(subject, "equal", "one_empty", "no_queries", "other_keys"),
     kinds=("mechanism",),
     law=True,
 )

@@ -233,6 +233,33 @@ def test_a_diagonal_that_alone_is_wrong_is_named() -> None:
     assert "causality does not end at the last key of each row, or packed document" in str(report)
 
 
+def numbered_by_marks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+) -> Tensor:
+    """Documents are counted by a mark at their ends, of which two that meet count once."""
+    ends = ((q, cu_seqlens_q), (k, cu_seqlens_k))
+    rows, columns = (
+        torch.zeros(len(tokens) + 1, dtype=torch.long)
+        .index_fill(0, offsets[1:].long(), 1)
+        .cumsum(0)[:-1]
+        for tokens, offsets in ends
+    )
+    scores = torch.einsum("qhe,khe->hqk", q, k) / q.shape[-1] ** 0.5
+    scores = scores.masked_fill(rows[:, None] != columns, -torch.inf)
+    return torch.einsum("hqk,khe->qhe", scores.softmax(-1).nan_to_num(0.0), v)
+
+
+def test_a_document_without_queries_that_moves_others_is_named() -> None:
+    report = attnbench.check(varlen(numbered_by_marks), profile="quick", invariants=LAWS[:1])
+    assert "a packed document without queries makes others wrong (likely cause)" in str(report)
+
+
 def corner_of_the_longest(
     q: Tensor,
     k_cache: Tensor,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,7 @@ from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.kept_values import explained
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 # where even a subject that is exempt from much has to answer
 _MASKS = ("none", "boolean", "floating", "causal")
@@ -41,14 +44,20 @@ def _with_what_is_kept(
     violation: InvariantViolation, subject: Subject, case: Case
 ) -> InvariantViolation:
     """A violation that names the attribute which makes the second of two equal calls another."""
-    module, inputs = subject.build(case)
-    with torch.no_grad():
-        expected = subject.output(module, inputs)
 
-    def is_right(module: nn.Module) -> bool:
-        return torch.equal(subject.output(module, inputs), expected)
+    @functools.cache
+    def called() -> tuple[nn.Module, Inputs, Tensor]:
+        module, inputs = subject.build(case)
+        with torch.no_grad():
+            return module, inputs, subject.output(module, inputs)
+
+    def output(module: nn.Module) -> Tensor:
+        return subject.output(module, called()[1])
 
     def modules() -> tuple[nn.Module, nn.Module]:
-        return module, subject.build(case)[0]
+        return called()[0], subject.build(case)[0]
 
-    return explained(violation, modules, is_right, lambda new: subject.output(new, inputs))
+    def is_right(module: nn.Module) -> bool:
+        return torch.equal(output(module), called()[2])
+
+    return explained(violation, modules, is_right, output)

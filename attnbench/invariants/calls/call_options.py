@@ -171,6 +171,7 @@ def _cases(option: str, subject: Subject) -> Any:
         Case((1, 2), 4, 6).tried(kind="wide"),
         Case((1, 2), 1, 9).tried(kind="past"),  # a step of decoding, and a causal window
         Case((1, 2), 5, 9, mask="causal").tried(kind="behind"),
+        Case((1, 2), 134, 134).tried(kind="both"),  # the last tile begins within its rows' windows
     )
     return benign(
         subject,

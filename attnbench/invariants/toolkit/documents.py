@@ -73,7 +73,7 @@ class Documents:
         return {name: value for name, value in known.items() if name in subject.accepts}
 
     def _lengths(self) -> list[tuple[int, int]]:
-        """Tokens of query and key of each document; the second is empty, where that is asked."""
+        """Tokens of query and key of each document; the second lacks all, or queries, if asked."""
         kind, most = self.case.variant("documents", "equal"), min(9, max(2, self.case.kv_len))
         drawn = torch.randint(1, most + 1, (4, 2), generator=self.generator).tolist()
         pairs = [(k, k) for _, k in drawn]
@@ -81,8 +81,8 @@ class Documents:
             pairs = [(min(q, k), k) for q, k in drawn]
         elif kind == "other_keys":  # as many queries as keys, but in other documents
             pairs = [(q, k) for (q, _), (k, _) in zip(drawn, reversed(drawn), strict=True)]
-        if kind == "one_empty":
-            pairs[1] = (0, 0)
+        if kind in ("one_empty", "no_queries"):
+            pairs[1] = (0, 0 if kind == "one_empty" else pairs[1][1])
         return pairs
 
     def drawn(self, count: int, size: int, heads: int) -> Tensor:

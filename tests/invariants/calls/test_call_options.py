@@ -13,8 +13,8 @@ import attnbench
 from attnbench.adapters import flash
 
 
-def windowed(*, step: bool = True, beside: bool = True) -> Any:
-    """A window that one query alone, or a causal call, lacks where asked."""
+def windowed(*, step: bool = True, beside: bool = True, tile: int = 1) -> Any:
+    """A window that one query alone, or a causal call, lacks where asked, or begins by the tile."""
 
     def attend(
         q: Tensor,
@@ -29,6 +29,9 @@ def windowed(*, step: bool = True, beside: bool = True) -> Any:
         seen = torch.ones_like(ahead, dtype=torch.bool)
         if window_size[0] >= 0 and (step or q.shape[1] > 1) and (beside or not causal):
             seen &= ahead >= -window_size[0]
+        if tile > 1 and window_size[0] >= 0:  # what the tile's last row sees
+            last = (place // tile * tile + tile - 1).clamp(max=k.shape[1] - 1)
+            seen &= torch.arange(k.shape[1]) >= (last - window_size[0]) // tile * tile
         if window_size[1] >= 0:
             seen &= ahead <= window_size[1]
         if causal:
@@ -41,9 +44,17 @@ def windowed(*, step: bool = True, beside: bool = True) -> Any:
 
 @pytest.mark.parametrize(
     ("ways", "status"),
-    [({}, "passed"), ({"step": False}, "failed"), ({"beside": False}, "failed")],
+    [
+        ({}, "passed"),
+        ({"step": False}, "failed"),
+        ({"beside": False}, "failed"),
+        ({"tile": 16}, "failed"),
+        ({"tile": 128}, "failed"),
+    ],
 )
-def test_a_window_holds_in_a_step_of_decoding_and_in_a_causal_call(ways: Any, status: str) -> None:
+def test_a_window_holds_in_a_step_in_a_causal_call_and_in_the_last_tile(
+    ways: Any, status: str
+) -> None:
     report = attnbench.check(
         flash(windowed(**ways), name="windowed"),
         profile="quick",
