@@ -6,7 +6,7 @@ Whoever splits the keys, over blocks, devices or a cached prefix, merges the par
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients,
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradient
 from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import benign, select_keys
+from attnbench.invariants.toolkit.derivations import benign, grouped, select_keys
 from attnbench.oracle.operations import change_by_moves
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.oracle.textbook import is_textbook, stages_of
@@ -68,7 +68,13 @@ def _returns_textbook(subject: Subject) -> str | None:
 def _sum_cases(subject: Subject) -> CaseStrategy:
     given = ("nothing", *(name for name in OPTIONS if name in subject.accepts))
     masks = ("none", "boolean", "causal", "bias", "empty_row")
-    return _cases(subject, *masks, variants={"given": given} if len(given) > 1 else {})
+    variants = {"given": given} if len(given) > 1 else {}
+    if "enable_gqa" not in subject.accepts:
+        return _cases(subject, *masks, variants=variants)
+    step = Case((1, 2), 1, 9).tried(heads="grouped", **dict.fromkeys(variants, "nothing"))
+    return _cases(
+        subject, *masks, variants={**variants, "heads": ("own", "grouped")}, beyond=(step,)
+    )
 
 
 @invariant(kinds=("mechanism",), cases=_sum_cases, applies=_returns_textbook)
@@ -79,7 +85,9 @@ def log_sums_are_those_of_the_scores(subject: Subject, case: Case) -> None:
     sums, option = _Sums(subject, case), str(case.variant("given", "nothing"))
     alone = case.mask == "none" and case.q_len <= case.kv_len  # more together may be refused
     changes = {option: OPTIONS[option]} if option in OPTIONS and alone else {}
-    inputs = sums.base.inputs.replace(**changes)
+    is_grouped = case.variant("heads", "own") == "grouped" and len(case.lead) > 0
+    inputs = grouped(sums.base.inputs) if is_grouped else sums.base.inputs
+    inputs = inputs.replace(**changes)
     with torch.no_grad():
         _, lse = sums.subject.output_and_log_sums(sums.base.module, inputs)
         right = stages_of(inputs).log_sums
@@ -93,14 +101,25 @@ def log_sums_are_those_of_the_scores(subject: Subject, case: Case) -> None:
     got = torch.where(seen, lse.cpu().double(), right)
     base = "" if subject.conventions.lse_base == "e" else " in base 2"
     try:
-        what = "".join(f"with {name}={value}, " for name, value in changes.items()) + "lse"
+        what = "".join(f"with {name}={value}, " for name, value in changes.items())
+        what += "with grouped heads, lse" if is_grouped else "lse"
         agree_within(got, right, allowed, what, f"the log-sum-exp of the scores{base}")
     except InvariantViolation as violation:
-        factors = {"log_sum_base_two": 1 / math.log(2.0), "log_sum_times_log_two": math.log(2.0)}
-        for cause, factor in factors.items():
-            if bool(((got - factor * right)[seen].abs() <= 2 * allowed[seen]).all()):
+        for cause, other in _others(right, is_grouped=is_grouped):
+            if bool(((got - other)[seen].abs() <= 2 * allowed[seen]).all()):
                 raise violation.reworded(str(violation), cause=cause) from None
         raise
+
+
+def _others(right: Tensor, *, is_grouped: bool) -> Iterator[tuple[str, Tensor]]:
+    """Log-sums by usual mistakes, each with its name."""
+    yield "log_sum_base_two", right / math.log(2.0)
+    yield "log_sum_times_log_two", right * math.log(2.0)
+    if is_grouped:
+        *lead, heads, length = right.shape
+        for size in ((2, heads // 2), (heads // 2, 2)):
+            other = right.reshape(*lead, *size, length).transpose(-3, -2)
+            yield "log_sum_of_other_heads", other.reshape(right.shape)
 
 
 def _wide(tensor: Tensor) -> Tensor:

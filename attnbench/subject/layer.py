@@ -251,10 +251,16 @@ class LayerSubject(Subject):
 
     @functools.cached_property
     def _one_token(self) -> dict[str, tuple[Any, torch.dtype]]:
-        """The extras of some token, each with its dtype."""
+        """The extras that most tokens have, each with its dtype.
+
+        Those of one token may be rare ones: by a mark of a beginning, each token would begin anew.
+        """
         size = self._nearest(8)
-        drawn = self.drawn_extras(Case((1,), 1, 1, size, size, size), torch.Generator())
-        return {name: (tensor.item(), tensor.dtype) for name, tensor in drawn.items()}
+        drawn = self.drawn_extras(Case((1,), 16, 16, size, size, size), torch.Generator())
+        return {
+            name: (tensor.flatten().mode().values.item(), tensor.dtype)
+            for name, tensor in drawn.items()
+        }
 
     def drawn_extras(self, case: Case, generator: torch.Generator) -> dict[str, Tensor]:
         """The extras of a case, ``(B, L)`` each, by its spec.

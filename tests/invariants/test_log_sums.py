@@ -54,6 +54,18 @@ def test_a_wrong_base_is_named(factor: float, words: str) -> None:
     assert words in str(report)
 
 
+def test_log_sums_of_other_heads_are_named_where_one_query_has_grouped_heads() -> None:
+    def folded(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = (t.repeat_interleave(q.shape[2] // t.shape[2], 2) for t in (k, v))
+        output, lse = attend(q, keys, values)
+        if q.shape[1] == 1:
+            lse = lse.unflatten(1, (k.shape[2], -1)).transpose(1, 2).reshape(lse.shape)
+        return output, lse
+
+    report = attnbench.check(flash(folded), profile="quick", invariants=SUMS)
+    assert "with grouped heads, the log-sum-exp is that of other heads" in str(report)
+
+
 def test_a_base_that_is_declared_is_right() -> None:
     class InBaseTwo(Stored):
         def log_sums(self, scores: Tensor, weights: Tensor) -> Tensor:

@@ -114,8 +114,10 @@ def cached_gradients_are_right_or_stopped(layer: LayerCase) -> None:
     output, _ = layer.call(hidden[:, cut:], None, cache)
     again = layer.hidden.detach().clone().requires_grad_()
     whole, _ = layer.call(again)
-    if not (output.requires_grad and whole.requires_grad):
+    if not whole.requires_grad:
         reject("the output has no graph")
+    if not output.requires_grad:
+        return  # the cache stops them all
     expected = whole[:, cut:]
 
     real, limits = layer.real(output), lambda: layer.rounding[:, cut:]

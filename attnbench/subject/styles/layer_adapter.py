@@ -69,7 +69,8 @@ class HiddenStates(nn.Module):
         self.keywords, self.cached_keywords = dict(keywords), dict(cached_keywords)
         self.names = _names(module)
         called = keywords_of(module)
-        self.needs_mask = called is not None and mask in called.required
+        self.required = () if called is None else called.required
+        self.needs_mask = mask in self.required
 
     def forward(
         self,
@@ -84,7 +85,7 @@ class HiddenStates(nn.Module):
         if padding_mask is None and self.needs_mask:
             whole = (hidden.shape[0], past + hidden.shape[1])
             padding_mask = torch.ones(whole, dtype=torch.bool, device=hidden.device)
-        given = {**self.keywords, **self._places(hidden, padding_mask, past), **(extras or {})}
+        given = {**self.keywords, **self._places(hidden, padding_mask, cache), **(extras or {})}
         if self.source is not None:
             given[self.source] = source
         if padding_mask is not None:
@@ -106,14 +107,17 @@ class HiddenStates(nn.Module):
         cache.take(result, returned=self.kept == "returned")
         return output_of(result, cache, hidden.shape[1])
 
-    def _places(self, hidden: Tensor, real: Tensor | None, past: int) -> dict[str, Any]:
+    def _places(self, hidden: Tensor, real: Tensor | None, cache: Held | None) -> dict[str, Any]:
         """The positions of the new tokens, under the module's argument names."""
+        past, cached = 0 if cache is None else cache.length, cache is not None
         slots = torch.arange(past, past + hidden.shape[1], device=hidden.device)
         where = slots.expand(hidden.shape[0], -1)
         if real is not None:
             where = (real.cumsum(-1) - 1).clamp_min(0)[:, past:]
         known: dict[str, Any] = {"position_ids": where, self.positions or "": where}
-        known |= dict.fromkeys(OFFSETS, past) | dict.fromkeys(SLOTS, slots)
+        counted = dict.fromkeys(OFFSETS, past) | dict.fromkeys(SLOTS, slots)
+        # without a cache, a default says that there is none
+        known |= {name: counted[name] for name in counted if cached or name in self.required}
         return {name: known[name] for name in self.names if name in known}
 
 

@@ -11,7 +11,7 @@ from attnbench_zoo.mutants.beside import CROSSED, MUTANTS, Crossed
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import LayerSpec
+from attnbench import CacheSpec, LayerSpec
 from attnbench.adapters import layer
 from attnbench.cases.case import Case
 from attnbench.errors import SpecError
@@ -75,6 +75,44 @@ def test_extras_of_another_form_are_named(drawn: Any, told: str) -> None:
     assert failure is not None
     assert failure.cause == "extras_shape"
     assert "raised on a legal input" not in str(report)
+
+
+class Marked(nn.Module):
+    """Tokens see their own document; what is given beside each says whether it begins one."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(size, size)
+
+    def forward(
+        self, hidden: Tensor, extras: dict[str, Tensor], cache: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        begins, past = extras["begins"], hidden.shape[1]
+        if cache is not None:
+            if cache:
+                hidden = torch.cat([cache["hidden"], hidden], 1)
+                begins = torch.cat([cache["begins"], begins], 1)
+            cache.update(hidden=hidden, begins=begins)
+        number = begins.cumsum(1)
+        own = (number[:, :, None] == number[:, None]).tril().to(hidden)
+        output: Tensor = self.project(own @ hidden / own.sum(-1, keepdim=True))
+        return output[:, output.shape[1] - past :]
+
+
+def test_marks_that_begin_documents_are_not_given_to_each_token() -> None:
+    spec = LayerSpec(
+        name="marked",
+        make=Marked,
+        causal=True,
+        accepts=("extras", "cache"),
+        extras=lambda case, generator: {
+            "begins": (torch.rand(case.lead[0], case.q_len, generator=generator) < 0.3).long()
+        },
+        cache=CacheSpec(new=lambda module, batch: {}),
+    )
+    names = ["outputs_depend_on_their_token", "calls_may_be_cut_anywhere", *EXTRAS]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert [outcome.status for outcome in report.outcomes] == ["passed"] * 3, str(report)
 
 
 def test_extras_need_a_function_that_draws_them() -> None:

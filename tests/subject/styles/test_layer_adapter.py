@@ -691,3 +691,18 @@ def test_a_layer_is_not_tried_in_dtypes_in_which_its_calls_raise() -> None:
     assert any(gap.what == "not tried in float16" for gap in report.coverage)
     asked = attnbench.check(replace(spec, dtypes=("float16",)), invariants=PADDING[:1])
     assert asked.outcomes[0].failure is not None
+
+
+class HeldForInference(Preallocated):
+    """Without a position, it is trained and holds nothing; with one, it has no gradients."""
+
+    def forward(self, x: Tensor, start_pos: int | None = None) -> Tensor:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and start_pos is None):
+            return super().forward(x, start_pos or 0)
+
+
+def test_a_call_without_a_cache_leaves_out_a_position_that_has_a_default() -> None:
+    spec = layer(HeldForInference, kept="module", **EVEN)
+    names = ["gradients_are_right", "cached_gradients_are_right_or_stopped"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert [outcome.status for outcome in report.outcomes] == ["passed"] * 2, str(report)
