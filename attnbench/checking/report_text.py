@@ -10,8 +10,8 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from attnbench.cases.case import Case
-from attnbench.checking.cause.likely_cause import lead_of
-from attnbench.checking.known_causes import known_causes
+from attnbench.checking.cause.likely_cause import NAN_ONLY
+from attnbench.checking.known_causes import known_causes, table
 from attnbench.checking.outcomes import KEEPS_CONTRACT, STATUSES, Failure, Outcome
 from attnbench.checking.plain_tables import html_lines, html_table
 from attnbench.errors import first_line
@@ -84,6 +84,25 @@ def counts_text(report: CheckReport) -> str:
     """How many outcomes there are of each status."""
     counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
     return counts or "nothing checked"
+
+
+def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
+    """The failure to describe: that with the likely cause, or else the most specific one.
+
+    If most checks raised, it is one that raised, since the others say little.
+    """
+    for outcome in outcomes:
+        if outcome.failure is not None and outcome.failure.cause:
+            return outcome
+    order = {name: place for place, (name, _) in enumerate(table())}
+    failures = [o for o in outcomes if o.failure is not None] or list(outcomes[:1])
+    failures = [o for o in failures if o.invariant not in NAN_ONLY] or failures
+    raising = [o for o in failures if o.failure is not None and o.failure.raised]
+    comparing = [o for o in failures if o not in raising]
+    leads = raising if len(raising) > len(comparing) else comparing
+    return min(
+        leads, key=lambda o: (o.invariant != KEEPS_CONTRACT, order.get(o.invariant, len(order)))
+    )
 
 
 def finding_text(failures: Sequence[Outcome], statements: Mapping[str, str] | None = None) -> str:

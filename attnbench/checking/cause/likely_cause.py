@@ -31,7 +31,7 @@ _MOST_FAILURES = 3
 _INPUTS_CHANGED = "inputs_changed"
 """This named cause comes before any mistake, since the next call gets other inputs."""
 
-_NAN_ONLY = ("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training")
+NAN_ONLY = ("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training")
 """Only NaN in padding violates these, so that other failures have another cause."""
 
 _SCALAR, _FORMULA, _NARROW = "agrees_with_scalar_reference", "scores_formula", "half_precision"
@@ -82,7 +82,7 @@ def _general() -> frozenset[str]:
 def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     """The first clue in the failures of one subject; ``None`` without any."""
     failures = {o.invariant: o.failure for o in outcomes if o.failure is not None}
-    failures = {n: failure for n, failure in failures.items() if n not in _NAN_ONLY} or failures
+    failures = {n: failure for n, failure in failures.items() if n not in NAN_ONLY} or failures
     if any(_FLOAT32 in failure.mistakes for failure in failures.values()):
         cases = {n: Case.from_id(f.case) for n, f in failures.items() if f.case is not None}
         double = {name for name, case in cases.items() if case.dtype == "float64"}
@@ -148,7 +148,7 @@ def _made(mistakes: list[str]) -> Clue | None:
 
 def _forward(failures: Mapping[str, Failure]) -> Mapping[str, Failure]:
     """The failures that are of no gradient, if a specific one is: wrong outputs have wrong ones."""
-    forward = {n: f for n, f in failures.items() if "gradient" not in n + f.quantity}
+    forward = dict(filter(_is_forward, failures.items()))
     specific = dict(known_causes()["specific"]).keys()
     return forward if forward.keys() & specific else failures
 
@@ -186,8 +186,22 @@ def _clue_in_table(
         if cause is not None and not (name in _general() and many):
             return Clue("fails", name, cause)
         scalar = failures.get(_SCALAR)  # all else follows from scores of another formula
-        return Clue("says", _FORMULA, _FORMULA) if scalar and scalar.named == _FORMULA else None
+        is_formula = scalar is not None and scalar.named == _FORMULA
+        return Clue("says", _FORMULA, _FORMULA) if is_formula else _elementary(candidates)
     return None
+
+
+def _elementary(failures: Mapping[str, Failure]) -> Clue | None:
+    """What a failure without any mask says is true whatever else fails, unless gradients follow."""
+    named = ("gradients_are_right", "weights_sum_to_one")[any(map(_is_forward, failures.items()))]
+    case = failures[named].case if named in failures else None
+    if case is None or Case.from_id(case).mask != "none" or failures[named].named:
+        return None
+    return Clue("fails", named, str(dict(table())[named]))
+
+
+def _is_forward(failure: tuple[str, Failure]) -> bool:
+    return "gradient" not in failure[0] + failure[1].quantity
 
 
 def _follows(name: str, failures: Mapping[str, Failure]) -> bool:
@@ -258,25 +272,6 @@ def _of(clue: Clue, mistakes: Iterable[str]) -> tuple[str, ...]:
     """Mistakes, each once, those with the cause of a clue first."""
     once = dict.fromkeys(mistakes)
     return tuple(sorted(once, key=lambda name: cause_of_mistake(name) != clue.cause))
-
-
-def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
-    """The failure to describe: that with the likely cause, or else the most specific one.
-
-    If most checks raised, it is one that raised, since the others say little.
-    """
-    for outcome in outcomes:
-        if outcome.failure is not None and outcome.failure.cause:
-            return outcome
-    order = {name: place for place, (name, _) in enumerate(table())}
-    failures = [o for o in outcomes if o.failure is not None] or list(outcomes[:1])
-    failures = [o for o in failures if o.invariant not in _NAN_ONLY] or failures
-    raising = [o for o in failures if o.failure is not None and o.failure.raised]
-    comparing = [o for o in failures if o not in raising]
-    leads = raising if len(raising) > len(comparing) else comparing
-    return min(
-        leads, key=lambda o: (o.invariant != KEEPS_CONTRACT, order.get(o.invariant, len(order)))
-    )
 
 
 def _best_failure(clue: Clue, outcomes: Sequence[Outcome]) -> Outcome:

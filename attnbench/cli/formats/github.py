@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnbench.checking.cause.likely_cause import lead_of
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.report_text import counts_text, finding_text
+from attnbench.checking.report_text import counts_text, finding_text, lead_of
 from attnbench.cli.formats.places import Findings, Place
 from attnbench.errors import UsageError, first_line
 

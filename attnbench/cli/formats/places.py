@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attnbench.checking.cause.likely_cause import lead_of
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import GOOD, Outcome
+from attnbench.checking.report_text import lead_of
 from attnbench.checking.work import Work
 from attnbench.errors import AttnbenchError, UsageError
 from attnbench.processes.git import git, worktree

@@ -420,3 +420,17 @@ def test_every_mutant_has_its_causes_named() -> None:
     assert {cause for row in CAUSES.values() for cause in row} <= set(known_causes()["causes"])
     assert verdict("polarity_inverted", "mask_inverted") == "right"
     assert verdict("polarity_inverted", "gradient") == "wrong"
+
+
+def test_of_many_failures_what_shows_without_any_mask_is_told() -> None:
+    sums = ("constant_values_come_back", "decode_equals_prefill", "keys_permute_freely")
+    found = failed("valid_lengths_count_the_keys", *sums, "masking_equals_deleting")
+    assert clue_of(found) is None
+    found += failed("weights_sum_to_one", case=Case((2,), 3, 4).id)
+    assert clue_of(found) == Clue("fails", "weights_sum_to_one", "rows_do_not_sum_to_one")
+    wrong = ("scale_multiplies_scores", "bias_gets_its_gradient", "long_gradients_are_right")
+    found = failed("empty_rows_have_finite_gradients", "gradients_are_finite_at_extremes")
+    found += failed(*wrong, quantity="gradient of query")
+    assert clue_of(found) is None
+    found += failed("gradients_are_right", case=Case((2,), 3, 4).id)
+    assert clue_of(found) == Clue("fails", "gradients_are_right", "gradient")
