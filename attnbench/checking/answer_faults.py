@@ -104,7 +104,7 @@ def _written_at(subject: Subject, case: Case) -> str:
     # it may raise only where operations are listened to
     with contextlib.suppress(Exception, SystemExit), torch.no_grad(), writes:
         subject.output(module, inputs)
-    return f"\n  it changes first in {writes.line}" if writes.line else ""
+    return f"\n  it is first changed by {writes.line}" if writes.line else ""
 
 
 class _DrawnError(Exception):

@@ -50,7 +50,7 @@ def test_the_operation_that_changes_an_input_is_named() -> None:
 
     spec = attnbench.adapters.sdpa(scaled)
     report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
-    assert "first in mul at test_answer_faults.py:" in str(report)
+    assert "first changed by mul at test_answer_faults.py:" in str(report)
     assert "query *= query.shape[-1] ** -0.5" in str(report)
 
 

@@ -48,7 +48,8 @@ _COMBINED = "options_combined"
 _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths_ignored"}
 """Different failures that show several of these have one cause: no kind of mask is applied."""
 
-_DECISIVE = "nan_result extra_keys_share unwritten_read special_case layer_unwritten layer_state"
+_DECISIVE = {"nan_result", "extra_keys_share", "unwritten_read", "special_case"}
+_DECISIVE |= {"layer_unwritten", "layer_state"}
 _OF_SCORES = (None, _NARROW, "not_finite", "log_sum", "splits", "stored_scales")
 """Causes of specific invariants that other scores violate as well."""
 
@@ -230,7 +231,7 @@ def fails_narrow(failure: Failure) -> bool:
 def _is_decisive(failure: Failure) -> bool:
     """Whether what it names is true whatever else fails: NaN in both of two calls needs no mask."""
     is_open = failure.case is not None and Case.from_id(failure.case).mask == "none"
-    return is_open and failure.named in _DECISIVE.split() and not fails_narrow(failure)
+    return is_open and failure.named in _DECISIVE and not fails_narrow(failure)
 
 
 def _named_cause(failures: Mapping[str, Failure]) -> str | None:

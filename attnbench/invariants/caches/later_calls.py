@@ -163,7 +163,7 @@ class _LaterCall:
         fed = [k.line for k, t in before if _place(k.line) not in own and total in t.shape]
         if not fed or line not in self.whole_lines:
             return ""
-        return f", before which one call comes to {fed[-1]}, and this one does not"
+        return f"; a single call runs {fed[-1]} before it, and this call does not"
 
 
 def _place(line: str) -> str:

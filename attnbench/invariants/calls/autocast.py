@@ -21,7 +21,7 @@ from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.invariants.toolkit.origins import Correction, Number
-from attnbench.invariants.toolkit.other_operations import Replaced
+from attnbench.invariants.toolkit.other_operations import Replaced, given
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import KINDS
 from attnbench.subject.layer import LayerSubject
@@ -84,24 +84,22 @@ def _rounded_line(base: Baseline, allowed: Tensor) -> str:
         base.run(base.inputs)
     with Correction() as narrow:
         run()
-    lines: dict[str, dict[Number, tuple[Tensor, Tensor]]] = {}
+    lines: dict[str, dict[Number, tuple[Tensor, ...]]] = {}
     for key, result in narrow.results.items():
         value = wide.results.get(key)
         if value is not None and value.shape == result.shape and value.dtype != result.dtype:
-            pair = value, value.to(result.dtype)
-            lines.setdefault(key.line, {})[narrow.numbers[key]] = pair
-    for line, pairs in lines.items():
+            rounded = value.to(result.dtype)
+            again = rounded.to(value.dtype)  # for this, what follows computes in no other dtype
+            lines.setdefault(key.line, {})[narrow.numbers[key]] = value, rounded, again
+    for line, results in lines.items():
         is_right = []
-        for part in (0, 1):
-            others = {number: partial(_given, pair[part]) for number, pair in pairs.items()}
+        for part in range(3):
+            others = {number: given(tries[part]) for number, tries in results.items()}
             with contextlib.suppress(Exception), Replaced(others):  # another dtype may not do
                 gap = (run().to(base.output) - base.output).abs()
                 is_right.append(bool((gap <= allowed).all()))
-        if is_right == [True, False]:
-            one, two = (str(t.dtype).removeprefix("torch.") for t in next(iter(pairs.values())))
+        if is_right == [True, False, False]:
+            tries = next(iter(results.values()))
+            one, two = (str(each.dtype).removeprefix("torch.") for each in tries[:2])
             return f"\n  it is right with {one} as the result of {line}, not with {two}"
     return ""
-
-
-def _given(value: Tensor, *_: object, **__: object) -> Tensor:
-    return value

@@ -53,5 +53,5 @@ def _unmasked(layer: LayerCase, grid: Tensor) -> str:
             with Replaced({noted.numbers[key]: ways[HIDES_NOTHING]}):
                 outputs.append(layer.run(given))
         if not differ(outputs[1].transpose(1, 2), outputs[0]):
-            return f"\n  it is right if the result of {key.line} {HIDES_NOTHING}: its mask is wrong"
+            return f"\n  rows and columns are alike without what is hidden by {key.line}"
     return ""

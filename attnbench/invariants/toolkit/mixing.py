@@ -22,6 +22,12 @@ _SIZES = ((7, 11, 5), (5, 13, 6))
 """Items, tokens, and the first tokens that are kept: the first two hardly any other axis has."""
 
 
+_OTHERS = {
+    "items": "other items",
+    **dict.fromkeys(("later", "number"), "later tokens"),
+    **dict.fromkeys(("padded", "padding"), "padded tokens"),
+}
+
 _REDUCES = re.compile(
     r"(sum|mean|amax|max|amin|min|logsumexp|var|std|var_mean|linalg_vector_norm) "
 )
@@ -45,7 +51,10 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
     longer = _more_tokens(calls[0], calls[1])
     first, other = (each.origin(longer) for each in calls)
     return calls[0].reached() + (
-        f"\n  others come in first {first}" if first and first == other else ""
+        f"\n  the first operation by which {_OTHERS[what]} reach the outputs is "
+        f"{first.removeprefix('in ')}"
+        if first and first == other
+        else ""
     )
 
 

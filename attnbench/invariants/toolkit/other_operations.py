@@ -18,7 +18,7 @@ HIDES_NOTHING = "hides nothing"
 """The way in which a mask counts for nothing."""
 
 _HIDES = -50.0
-"""Numbers below hide what they are added to."""
+"""Numbers below hide what they are added to, or take the place of."""
 
 Operation = Callable[..., Any]
 _Ways = Iterator[tuple[str, Callable[[], Tensor]]]
@@ -69,13 +69,15 @@ class Replaced(OperationMode):
 
 
 def given(value: Tensor) -> Operation:
-    """An operation that gives a value, which lies where its own result would."""
+    """An operation that gives a value, which lies where its own result would if it can."""
 
     def other(func: Any, *args: Any, **kwargs: Any) -> Any:
         result = func(*args, **kwargs)
-        if getattr(func, "is_view", False):  # what it shows is left as it is
-            return value
-        (result[0] if isinstance(result, tuple) else result).copy_(value)
+        first = result[0] if isinstance(result, tuple) else result
+        # what a view shows is left as it is, and another dtype would round the value
+        if getattr(func, "is_view", False) or first.dtype != value.dtype:
+            return (value, *result[1:]) if isinstance(result, tuple) else value
+        first.copy_(value)
         return result
 
     return other
@@ -126,14 +128,21 @@ def _opposite(func: Any, *given: Any, **options: Any) -> _Ways:
         yield "is multiplied by -1", result.neg
 
 
+def _hides(value: Any) -> bool:
+    """Whether a score is replaced by one number that hides it."""
+    value = torch.as_tensor(value)
+    return value.numel() == 1 and bool((value.real < _HIDES).all())
+
+
 def _unmasked(func: Any, scores: Tensor, mask: Tensor, value: Any) -> _Ways:
-    if mask.dtype == torch.bool:
+    if mask.dtype == torch.bool and _hides(value):
         yield HIDES_NOTHING, scores.expand_as(func(scores, mask, value)).clone
 
 
 def _unchosen(func: Any, mask: Tensor, one: Any, other: Any) -> _Ways:
     scores = [t for t in (one, other) if isinstance(t, Tensor) and t.numel() > 1]
-    if mask.dtype == torch.bool and len(scores) == 1:
+    hides = _hides(one) or _hides(other)
+    if mask.dtype == torch.bool and len(scores) == 1 and hides:
         yield HIDES_NOTHING, scores[0].expand_as(func(mask, one, other)).clone
 
 

@@ -95,7 +95,7 @@ class _Probe:
             raise StyleError(
                 f"{name_of(make)} cannot be called as textbook: with query (2, 3, 8), "
                 f"key (2, 5, 8) and value (2, 5, 8), all at once and one query at a time, it "
-                f"{self._complaint()}.{self._square()}{better(make)}"
+                f"{self._complaint()}.{self._square(Form(keywords))}{better(make)}"
             ) from self.raised
         self.equal_sizes = self.call(sizes=(8, 4, 8)) is None
         self.one_size = self.equal_sizes and self.call(sizes=(8, 8, 4)) is None
@@ -155,14 +155,14 @@ class _Probe:
         place = f" ({Path(places[-1]).name})" if places else ""
         return f"raises {headline(self.raised)[:150].rstrip('.')}{place}"
 
-    def _square(self) -> str:
-        """A sentence where it takes as many queries as keys alone."""
-        form = self.form
-        form.single = form.alone = form.flat = form.by_head = False
+    def _square(self, form: Form) -> str:
+        """A sentence where it takes as many queries as keys alone, in that form."""
+        raised, self.maker.form = self.raised, form
         form.needs = bool(form.mask or form.lengths)
-        query, key, value = self.inputs()
+        query, key, value = self.inputs((8, 8, 8))
         takes = self.call([torch.cat([query, key[:, 3:]], 1), key, value]) is not None
-        return " With as many queries as keys it does not." if takes else ""
+        self.raised, self.maker.form = raised, self.form
+        return " It works if there are as many queries as keys." if takes else ""
 
     def sizes(self, sizes: Sizes) -> Sizes:
         """The nearest sizes that it takes."""

@@ -253,6 +253,20 @@ def value_as_if_contiguous(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return by_strides(query, key, value.as_strided(value.shape, steps, value.storage_offset()))
 
 
+def value_beside_those_alike(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """It refuses inputs that do not all lie in memory in order, or all in another one."""
+    if query.is_contiguous() != value.is_contiguous():
+        raise ValueError("other strides than those of the query")
+    return value_as_if_contiguous(query, key, value)
+
+
+def test_what_refuses_different_layouts_is_still_told_that_it_depends_on_them() -> None:
+    (wrong,) = resolve(sdpa(value_beside_those_alike))
+    case = Case((3,), 2, 3, 4, 4, 4, layout="transposed")
+    with pytest.raises(InvariantViolation, match="with transposed query, key and value, output"):
+        INVARIANTS["layouts_agree"].check(wrong, case)
+
+
 def test_what_depends_on_the_layout_of_one_input_is_named() -> None:
     (right,), (wrong,) = map(resolve, (sdpa(by_strides), sdpa(value_as_if_contiguous)))
     shared = Case((3,), 2, 3, 4, 4, 4, layout="expanded").tried(gradient="transposed", of="output")

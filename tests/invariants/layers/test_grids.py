@@ -29,15 +29,30 @@ class Windows(nn.Module):
             scores = scores.masked_fill(far, -1e9)
         elif self.form == "chosen":
             scores = torch.where(far, -1e9, scores)
+        elif self.form == "turned":  # the mask is right, the tokens are not in its order
+            tokens = hidden.transpose(1, 2).flatten(1, 2)
+            scores = (tokens @ tokens.mT).masked_fill(far, -1e9)
+        elif self.form == "features":  # no mask of scores: what it fills counts as a feature
+            tokens = tokens.masked_fill(places[:, :1] == 0, 1.0)
+            scores = tokens @ tokens.mT
         else:
             scores = scores + far.to(scores) * -100.0
         output: Tensor = self.out(scores.softmax(-1) @ tokens)
+        if self.form == "turned":
+            return output.unflatten(1, (columns, rows)).transpose(1, 2)
         return output.view(hidden.shape)
 
 
 @pytest.mark.parametrize(
     ("reach", "form"),
-    [((1, 2), "filled"), ((1, 2), "chosen"), ((1, 2), "added"), ((2, 2), "filled")],
+    [
+        ((1, 2), "filled"),
+        ((1, 2), "chosen"),
+        ((1, 2), "added"),
+        ((2, 2), "filled"),
+        ((1, 1), "turned"),
+        ((9, 9), "features"),
+    ],
 )
 def test_a_mask_without_which_rows_and_columns_are_alike_is_named(
     reach: tuple[int, int], form: str
@@ -52,4 +67,6 @@ def test_a_mask_without_which_rows_and_columns_are_alike_is_named(
     names = ["transposes_with_the_grid"]
     (found,) = attnbench.check(spec, profile="quick", invariants=names).outcomes
     assert found.status == ("passed" if reach == (2, 2) else "failed")
-    assert ("hides nothing: its mask is wrong" in found.reason) == (reach != (2, 2))
+    told = "rows and columns are alike without what is hidden by "
+    assert (told in found.reason) == (form != "features" and found.status == "failed")
+    assert "is wrong" not in found.reason

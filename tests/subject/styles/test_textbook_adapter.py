@@ -145,9 +145,19 @@ def test_a_class_that_takes_as_many_queries_as_keys_alone_is_told_so() -> None:
         def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
             return torch.bmm(keys, queries.transpose(1, 2))
 
-    text = r"\(test_textbook\w*\.py:\d+\)\. With as many queries as keys it does not\."
+    text = r"\(test_textbook\w*\.py:\d+\)\. It works if there are as many queries as keys\."
     with pytest.raises(StyleError, match=text):
         adapted(Turned)
+
+
+def test_the_error_that_is_told_is_the_one_that_it_comes_from() -> None:
+    class Unequal(nn.Module):
+        def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            raise KeyError if queries.shape == keys.shape else ValueError("needs a square")
+
+    with pytest.raises(StyleError, match="it raises ValueError: needs a square") as found:
+        adapted(Unequal)
+    assert isinstance(found.value.__cause__, ValueError)
 
 
 def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
