@@ -28,6 +28,9 @@ _MASKS = {
     "padding": "valid lengths",
     "causal": "causality",
 }
+_FLAGS = {"padding": "valid_lens", "causal": "is_causal"}
+"""The argument of a mask; a subject that does not accept it gets a tensor instead."""
+
 _LEAST_MASKS = 2
 """Kinds of mask beside none that have to tell something."""
 
@@ -57,7 +60,9 @@ def extent_of(subject: Subject, invariant: Invariant, failure: Failure) -> str:
     found = [_by_size(case, fails), _by_dtype(subject, case, fails)]
     if invariant.name in known_causes()["anywhere"]:
         lengths = _by_queries(case, fails) or _by_lengths(case, fails)
-        found += [lengths, _by_mask(case, fails), _by_heads(case, fails)]
+        mask = _by_mask(subject, case, fails)
+        both = f"{lengths or 'where there is'} {'and ' * bool(lengths)}{mask}" if mask else lengths
+        found += [both, _by_heads(case, fails)]
     return ", ".join(filter(None, found))
 
 
@@ -81,7 +86,8 @@ def _by_queries(case: Case, fails: _Fails) -> str:
     alone = [fails(case.replace(q_len=1, kv_len=count)) for count in keys]
     among = [fails(case.replace(q_len=q, kv_len=count)) for q in (2, 3, 4) for count in keys]
     if _parts(alone, among):
-        return "where there is one query"
+        ratios = [fails(case.replace(q_len=q, kv_len=q * n)) for q in (2, 3) for n in keys]
+        return "where there is one query" if _parts(alone, [*among, *ratios]) else ""
     return "where there are several queries" if _parts(among, alone) else ""
 
 
@@ -109,7 +115,7 @@ def _by_heads(case: Case, fails: _Fails) -> str:
     return "with grouped heads" if grouped and fails(case.tried(heads="own")) is False else ""
 
 
-def _by_mask(case: Case, fails: _Fails) -> str:
+def _by_mask(subject: Subject, case: Case, fails: _Fails) -> str:
     """Whether it takes the absence of any mask, or some kinds of mask."""
     wide = case.replace(q_len=max(case.q_len, 3), kv_len=max(case.kv_len, 5))
     fails_at = {
@@ -121,11 +127,14 @@ def _by_mask(case: Case, fails: _Fails) -> str:
     if is_open is None or len(fails_at) < _LEAST_MASKS:
         return ""
     if is_open:
-        return "" if any(fails_at.values()) else "where there is no mask"
-    told = [words for mask, words in _MASKS.items() if fails_at.get(mask)]
-    if len(told) == len(fails_at):
-        told = ["a mask"]
-    return f"beside {' or '.join(told)}" if told else ""
+        return "" if any(fails_at.values()) else "no mask"
+    tensor = "boolean" if "boolean" in subject.conventions.masks else "floating"
+    arguments: dict[str, bool] = {}
+    for mask, found in fails_at.items():
+        given = mask if _FLAGS.get(mask, mask) in (mask, *subject.accepts) else tensor
+        arguments[_MASKS[given]] = found or arguments.get(_MASKS[given], False)
+    told = [words for words, found in arguments.items() if found]
+    return " or ".join(filter(None, (", ".join(told[:-1]), *told[-1:])))
 
 
 def _by_size(case: Case, fails: _Fails) -> str:

@@ -36,7 +36,7 @@ from attnbench.subject.subject import Subject
 
 _TIME_LIMIT_S = 60
 _TRIES = 3  # most failures of a subject for which a script is tried
-_NAN_LINES = 8  # most failures of a subject for which the line of NaN is looked for
+_EXTRAS = 8  # most failures of a subject for which the line of NaN, or the extent, is looked for
 _LOG_BYTES = 2**16  # read from the end of a script's output, whose last line names the exception
 _MOST_LINES = 200  # lines; a longer script is less helpful than the message
 
@@ -47,12 +47,14 @@ def with_evidence(
     """Pass on outcomes as they come, and add evidence to some failures.
 
     The first failure for which it is possible gets a script that reproduces it, and so does a later
-    one that shows the likely cause better. The first that the mistakes of the subject explain gets
-    them.
+    one that shows the likely cause better. Both also get the extent, and so does each later one
+    that then shows the cause best. The first that the mistakes of the subject explain gets them.
+    Where a value is NaN, the line in which it arises is added to the reason. All of this calls the
+    subject, and so nothing is done once its device is lost.
     """
     by_name = {invariant.name: invariant for invariant in invariants}
     tries = searches = _TRIES
-    lines = _NAN_LINES
+    lines = extents = _EXTRAS
     written = explained = False
     mistakes: tuple[str, ...] = ()
     case_ids: list[str] = []
@@ -60,7 +62,8 @@ def with_evidence(
     for outcome in outcomes:
         failure = outcome.failure
         if failure is not None and failure.device_lost:
-            tries = searches = 0
+            tries = searches = lines = extents = 0
+            explained = True
         if failure is not None and searches > 0 and not mistakes:
             searches -= 1
             case_ids.append(failure.case or "")
@@ -75,21 +78,21 @@ def with_evidence(
             if explained:
                 failure = replace(failure, mistakes=mistakes)
                 outcome = replace(outcome, failure=failure)
-        if failure is not None and "nan" in outcome.reason and lines > 0:
+        if failure is not None and failure.got != failure.got and lines > 0:  # NaN
             lines -= 1
             with seeded():
                 line = nan_origin(subject, by_name[outcome.invariant], failure)
-            more = line and f"\n  NaN, or infinity, first in {line}"
-            outcome = replace(outcome, reason=outcome.reason + more)
+            outcome = replace(outcome, reason=outcome.reason + (line and f"\n  {line}"))
         earlier.append(outcome)
         told = with_cause(earlier)[-1].diagnosis is not None
         if failure is not None and failure.case and (told or (tries > 0 and not written)):
-            script, invariant = None, by_name[outcome.invariant]
+            script, extent, invariant = None, "", by_name[outcome.invariant]
             with seeded():
-                extent = extent_of(subject, invariant, failure)
+                if extents > 0:
+                    extent = extent_of(subject, invariant, failure)
                 if tries > 0:
                     script = reproduce(subject, invariant, Case.from_id(failure.case))
-            tries, written = tries - 1, written or script is not None
+            extents, tries, written = extents - 1, tries - 1, written or script is not None
             outcome = replace(outcome, failure=replace(failure, extent=extent, script=script))
         yield outcome
 

@@ -68,6 +68,7 @@ def is_wrong_where(holds: Callable[[Tensor, Tensor], bool]) -> Callable[..., Ten
             Case((), 1, 2),
             "where there are fewer queries than keys",
         ),
+        (lambda q, k: k.shape[-2] >= 6 * q.shape[-2], Case((), 1, 6), ""),
     ],
 )
 def test_the_extent_is_what_calls_beside_the_case_show(
@@ -90,3 +91,37 @@ def test_a_call_beside_the_case_may_end_the_process() -> None:
     (invariant,) = select_invariants(["agrees_with_scalar_reference"])
     failure = Failure(case=Case((), 1, 33).id, smallest=True)
     assert extent_of(subject, invariant, failure) == ""
+
+
+def beside_a_boolean_mask(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    output = scaled_dot_product_attention(query, key, value, attn_mask)
+    return output if attn_mask is None or attn_mask.dtype != torch.bool else output * 2
+
+
+def beside_causality(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    output = scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal)
+    return output * 2 if is_causal else output
+
+
+@pytest.mark.parametrize(
+    ("function", "mask", "extent"),
+    [
+        (beside_a_boolean_mask, "boolean", "where there is a boolean mask"),
+        (beside_causality, "causal", "where there is causality"),
+    ],
+)
+def test_masks_are_those_that_the_function_is_given(
+    function: Callable[..., Tensor], mask: str, extent: str
+) -> None:
+    (subject,) = resolve(sdpa(function, name="mine"))
+    (invariant,) = select_invariants(["agrees_with_scalar_reference"])
+    failure = Failure(case=Case((), 1, 3, mask=mask).id, smallest=True)
+    assert extent_of(subject, invariant, failure) == extent

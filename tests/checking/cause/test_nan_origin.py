@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +29,7 @@ def test_the_line_in_which_nan_arises_is_told() -> None:
     (invariant,) = select_invariants(["one_tensor_equals_three_copies"])
     case = Case((2,), 5, 5, 4, 4, 4).id
     told = nan_origin(subject, invariant, Failure(case=case))
-    assert told.startswith("acosh at test_nan_origin.py:")
+    assert told.startswith("NaN arises in acosh at test_nan_origin.py:")
     assert told.endswith("return -torch.acosh(product)")
     assert nan_origin(subject, invariant, Failure(case=case, raised="ValueError")) == ""
     (invariant,) = select_invariants(["bounded_by_one"])  # which looks at the scores alone
@@ -44,12 +45,44 @@ class Powers(nn.Module):
         return (powers @ key.square().mT).log()
 
 
-def test_the_line_in_which_infinity_arises_is_told() -> None:
-    spec = ScoringSpec(name="mine", make=lambda *sizes: Powers(), equal_sizes=True)
+class Shares(nn.Module):
+    """Shares of powers: where one overflows, all are 0, and so is their sum."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        powers = (32 * query.square()).exp()
+        shares = (powers / powers.amax(-1, keepdim=True)).nan_to_num(0.0)
+        return (shares / shares.sum(-1, keepdim=True)) @ key.mT
+
+
+@pytest.mark.parametrize("made", [Powers, Shares])
+def test_the_line_in_which_infinity_arises_is_told(made: type[nn.Module]) -> None:
+    spec = ScoringSpec(name="mine", make=lambda *sizes: made(), equal_sizes=True)
     (subject,) = resolve(spec)
     (invariant,) = select_invariants(["one_tensor_equals_three_copies"])
     told = nan_origin(subject, invariant, Failure(case=Case((2,), 5, 5, 4, 4, 4).id))
-    assert told.startswith("exp at test_nan_origin.py:")
+    assert told.startswith("NaN follows from infinity in exp at test_nan_origin.py:")
+
+
+class Ratios(nn.Module):
+    """Shares of scores; the NaN of all lines but the last is never used."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scores = torch.full((*query.shape[:-1], key.shape[-2]), torch.nan)
+        scores.copy_(query @ key.mT)
+        hidden = torch.full_like(scores, -torch.inf)
+        shares = (hidden - hidden.amax(-1, keepdim=True)).exp()
+        shares = torch.where(hidden > 0, shares, 0.0)
+        shares = hidden.softmax(-1).nan_to_num(0.0) + shares
+        shares.div_(shares.sum(-1, keepdim=True))
+        return scores * shares
+
+
+def test_a_line_whose_nan_is_not_used_is_not_named() -> None:
+    spec = ScoringSpec(name="mine", make=lambda *sizes: Ratios(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    (invariant,) = select_invariants(["one_tensor_equals_three_copies"])
+    told = nan_origin(subject, invariant, Failure(case=Case((2,), 5, 5, 4, 4, 4).id))
+    assert told.startswith("NaN arises in div at test_nan_origin.py:")
 
 
 def test_a_law_on_scores_has_a_cause_in_its_own_words() -> None:
