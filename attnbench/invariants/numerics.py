@@ -7,6 +7,7 @@ run. They are compared with each other before either judges a subject.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,14 +108,16 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
     try:
         within(oracle.output, scalar, near, "output in float64", "the scalar reference")
     except InvariantViolation as violation:
-        raise violation.reworded(
+        told = violation.reworded(
             f"{oracle.subject.maker.name} run in float64 is not what its reference= computes in "
             f"Python floats: one of the two, most often the module, does not compute "
             f"{oracle.subject.maker.formula or 'the formula'}.\n"
-            f"  {violation}{(oracle.subject.scoring and repaired_scores(oracle.subject)) or ''}",
+            f"  {violation}",
             cause=None if oracle.subject.scoring is None else "scores_formula",
             compared={"lines": compared_with_reference(oracle.subject, case)},
-        ) from None
+        )
+        more = partial(repaired_scores, oracle.subject) if oracle.subject.scoring else str
+        raise told.explained(more) from None
     return scalar
 
 
