@@ -14,7 +14,7 @@ from attnbench.checking.known_causes import cause_in_words, known_causes
 
 _WHICH = {
     "gradient": (re.compile(r"(?:gradient by|direction of) (.+)"), ": that by {}"),
-    "formula": (re.compile(r"scores of 2 \* (query|key) "), ": not in the {}"),
+    "formula": (re.compile(r"scores of 2 \* (query|key) "), " in the {}"),
     "layout": (re.compile(r"^with \w+ (query|key|value), "), ": that of {} is enough"),
 }
 """The input that a quantity names, by a part of the name of the cause, and the words for it."""

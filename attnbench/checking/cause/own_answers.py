@@ -41,16 +41,23 @@ _EVERY_KEY = "every_attendable_key_matters"
 """Exempt where some keys are never seen by design."""
 _HEADS = "heads_are_independent"
 """Exempt where heads are mixed by design."""
-MIXED = {
-    "queries_read_together": _ALONE,
-    "items_read_together": "item_alone_equals_item_in_batch",
-    "heads_read_together": _HEADS,
-    "keys_of_another_head": _HEADS,
-    "heads_at_other_places": _HEADS,
-    "key_not_read_by_all": _EVERY_KEY,
-    "place_of_item": "leading_sizes_fold",
+_DECODE, _SCALAR = "decode_equals_prefill", "agrees_with_scalar_reference"
+_FRONT, _BEHIND = (f"{end}_padding_equals_deleting" for end in ("leading", "trailing"))
+STATED_BY = {
+    "queries_read_together": (_ALONE,),
+    "items_read_together": ("item_alone_equals_item_in_batch",),
+    "heads_read_together": (_HEADS,),
+    "keys_of_another_head": (_HEADS,),
+    "heads_at_other_places": (_HEADS,),
+    "key_not_read_by_all": (_EVERY_KEY,),
+    "place_of_item": ("leading_sizes_fold",),
+    "scores_by_later_count": (_DECODE, _BEHIND, _SCALAR),
+    "scores_by_count": (_FRONT, _DECODE, _SCALAR),
+    "queries_counted_from_the_first_key": (_FRONT, _DECODE, _SCALAR),
+    "scores_not_by_distance": (_FRONT, _SCALAR),
+    "scores_of_later_keys_shifted": (_FRONT, _DECODE, _SCALAR),
 }
-"""Mistakes that one invariant states, and that explain nothing where it holds."""
+"""The invariants that state a mistake: it explains no failure of any other."""
 
 
 def own_mistake(subject: Subject) -> str | None:

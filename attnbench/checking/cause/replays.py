@@ -14,7 +14,7 @@ from attnbench.cases.case_space import space_of
 from attnbench.cases.case_strategies import cases
 from attnbench.cases.space_parts import Space
 from attnbench.checking.cause.likely_cause import fails_narrow
-from attnbench.checking.cause.own_answers import MIXED
+from attnbench.checking.cause.own_answers import STATED_BY
 from attnbench.checking.cause.textbook_call import Call
 from attnbench.checking.cause.weight_deviations import deviation
 from attnbench.checking.cause.witnesses import (
@@ -57,8 +57,8 @@ def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Fail
     It does if the invariant is about that mistake, or if the mistake reproduces a wrong output that
     the invariant got. A mistake that is not found by its output explains what fails in wide dtypes.
     """
-    if mistake in MIXED:
-        return invariant.name == MIXED[mistake]
+    if mistake in STATED_BY:
+        return invariant.name in STATED_BY[mistake]
     if invariant.name in shown_by(cause_of_mistake(mistake)):
         return True
     if cause_of_mistake(mistake) == "half_precision":

@@ -15,7 +15,7 @@ from attnbench.subject.subject import Subject
 CASE = Case((3,), 4, 6, 8, 8, 8)
 MARGIN = 1e-3
 _ROUNDING = 1e-14
-_HUGE = 150.0
+_HUGE, _STEEP = 150.0, 100.0
 _USUAL, _LARGE = 1.0, 320.0
 """Entries whose squares float16 can hold, and such whose squares it cannot."""
 _HALF_MARGIN = 4e-2
@@ -34,8 +34,10 @@ def wrong_axis(subject: Subject) -> str | None:
         weights = subject.weights(module, inputs)
         if weights is None:
             return None
-        if weights.shape[-1] > 1 and bool((weights == 1).all()):
-            return "softmax_over_one"
+        if weights.shape[-1] > 1 and "weights_sum_to_one" not in subject.exempt:
+            calls = (inputs.replace(query=inputs.query * by) for by in (1, _STEEP, -_STEEP))
+            if all(_are_one(subject.weights(module, call)) for call in calls):
+                return "softmax_over_one"
         *others, keys = [
             size > 1 and bool(((weights.sum(axis) - 1).abs() < MARGIN).all())
             for axis, size in enumerate(weights.shape)
@@ -44,6 +46,10 @@ def wrong_axis(subject: Subject) -> str | None:
             axis = len(others) - 1 - others[::-1].index(True)
             return "softmax_over_the_queries" if others[-1] else f"softmax_over_dimension_{axis}"
     return None
+
+
+def _are_one(weights: Tensor | None) -> bool:
+    return weights is not None and bool((weights == 1).all())
 
 
 def short_sums(subject: Subject) -> str | None:

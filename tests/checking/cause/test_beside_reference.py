@@ -28,6 +28,7 @@ def dot(module: Any, query: list[float], key: list[float]) -> float:
         (lambda scores, query, key: scores / 2, "reference_scaled"),
         (lambda s, query, key: s + key.mT[..., :1, :], "reference_plus_product_of_keys"),
         (lambda s, query, key: s + query[..., :1], "reference_plus_product_of_queries"),
+        (lambda s, query, key: s + key.mT[..., :1, :] + 3, "reference_plus_keys"),
         (lambda s, query, key: s + key.mT[..., :1, :].exp(), "reference_plus_keys"),
         (lambda s, query, key: s + query[..., :1].exp(), "reference_plus_queries"),
         (lambda s, query, key: s * key.mT[..., :1, :].exp(), "reference_times_keys"),

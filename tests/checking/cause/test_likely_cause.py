@@ -25,6 +25,14 @@ def failed(*names: str, **fields: Any) -> list[Outcome]:
     return [Outcome("mine", name, "failed", "output[0] = 1", failure=found) for name in names]
 
 
+def test_sinks_that_count_too_often_are_told_with_their_number_if_it_is_known() -> None:
+    one, other = "sinks_counted_times_2", "sinks_counted_by_block_64"
+    found = [cause_in_words("sinks_counted", names) for names in ([one], [other], [one, other])]
+    assert found[0].startswith("a sink counts 2 times in a row")
+    assert "once for each block of 64 keys" in found[1]
+    assert found[2].startswith("a sink counts more than once in a row")
+
+
 def test_what_explains_the_output_comes_before_any_invariant() -> None:
     found = failed("copies_agree", mistakes=("mask_inverted", "mask_ignored"))
     assert clue_of(found) == Clue("makes", "mask_inverted", "mask_inverted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,8 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench import Case
 from attnbench.adapters import textbook
-from attnbench.checking.cause.own_answers import MIXED, own_mistake
+from attnbench.checking.cause.own_answers import STATED_BY, own_mistake
+from attnbench.checking.cause.replays import explains
+from attnbench.checking.outcomes import Failure
+from attnbench.checking.plan import select_invariants
 from attnbench.subject.lookup import resolve
 
 
@@ -67,7 +72,7 @@ def test_a_subject_that_draws_random_numbers_mixes_no_rows() -> None:
 
     spec = textbook(Random, sizes=lambda s: s.replace(query_size=8, key_size=8, value_size=8))
     (subject,) = resolve(spec)
-    assert own_mistake(subject) not in MIXED
+    assert own_mistake(subject) not in STATED_BY
 
 
 class Linear(nn.Module):
@@ -358,6 +363,22 @@ def test_what_is_wrong_with_scores_by_distance_shows_by_themselves(mistake: str)
     assert own_mistake(subject) == (mistake or None)
 
 
+def test_scores_by_their_count_are_blamed_for_what_states_it_alone() -> None:
+    class Counted(nn.Module):
+        def forward(self, query: Tensor, key: Tensor) -> Tensor:
+            return query @ key.tanh().mT * math.log(1 + key.shape[-2])
+
+    spec = attnbench.ScoringSpec(
+        name="mine", make=lambda *sizes: Counted(), equal_sizes=True, laws=("bilinear",)
+    )
+    (subject,) = resolve(spec)
+    failure, mistake = Failure(case=Case((2,), 4, 6, 8, 8, 8).id), "scores_by_later_count"
+    assert own_mistake(subject) == mistake
+    names = ("bilinear", "decode_equals_prefill")
+    found = [explains(mistake, subject, i, failure) for i in select_invariants(names)]
+    assert found == [False, True]
+
+
 def test_scores_that_are_drawn_anew_name_no_mistake() -> None:
     class Noisy(Placed):
         def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -380,6 +401,34 @@ def test_scores_that_other_heads_or_items_reach_show_by_themselves(mistake: str)
     spec = attnbench.ScoringSpec(name="centred", make=lambda *sizes: Centred(), equal_sizes=True)
     (subject,) = resolve(spec)
     assert own_mistake(subject) == (mistake or None)
+
+
+@pytest.mark.parametrize(("gated", "summed"), [(True, False), (False, True), (False, False)])
+def test_weights_of_one_are_a_mistake_where_no_scores_change_them(
+    gated: bool, summed: bool
+) -> None:
+    class Ones(nn.Module):
+        def forward(
+            self,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attn_mask: Tensor | None = None,
+            return_weights: bool = False,
+        ) -> Any:
+            scores = query @ key.mT + 20
+            weights = nn.functional.hardsigmoid(scores) if gated else scores[None].softmax(0)[0]
+            return (weights @ value, weights) if return_weights else weights @ value
+
+    spec = attnbench.MechanismSpec(
+        name="mine",
+        make=lambda *sizes: Ones(),
+        equal_sizes=True,
+        accepts=("return_weights",),
+        exempt={"weights_sum_to_one": "they are summed"} if summed else {},
+    )
+    (subject,) = resolve(spec)
+    assert (own_mistake(subject) == "softmax_over_one") == (not gated and not summed)
 
 
 class DotProducts(nn.Module):
