@@ -251,16 +251,10 @@ class LayerSubject(Subject):
 
     @functools.cached_property
     def _one_token(self) -> dict[str, tuple[Any, torch.dtype]]:
-        """The extras that most tokens have, each with its dtype.
-
-        Those of one token may be rare ones: by a mark of a beginning, each token would begin anew.
-        """
+        """The extras that most tokens have, each with its dtype: others may begin documents."""
         size = self._nearest(8)
         drawn = self.drawn_extras(Case((1,), 16, 16, size, size, size), torch.Generator())
-        return {
-            name: (tensor.flatten().mode().values.item(), tensor.dtype)
-            for name, tensor in drawn.items()
-        }
+        return {name: (one[0].mode().values.item(), one.dtype) for name, one in drawn.items()}
 
     def drawn_extras(self, case: Case, generator: torch.Generator) -> dict[str, Tensor]:
         """The extras of a case, ``(B, L)`` each, by its spec.

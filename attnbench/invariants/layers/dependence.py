@@ -210,14 +210,10 @@ def _counts_among_others(layer: LayerCase) -> bool:
 
 
 def _remember_the_first(layer: LayerCase) -> None:
-    """Raise if, in a layer with a cache, no output but the first changes with the first token.
-
-    What is given beside the tokens may keep them apart.
-    """
+    """Raise if, in a layer with a cache, no output but the first changes with the first token."""
     spec, length = layer.subject.spec, layer.case.q_len
-    if spec.cache is None or {"source", "extras"} & {*spec.accepts} or length < 4:
-        return
-    if layer.subject.width == 1:
+    apart = {"source", "extras"} & {*spec.accepts}  # which may keep tokens from each other
+    if spec.cache is None or apart or length < 4 or layer.subject.width == 1:
         return
     if layer.hidden.shape[-1] < 4:
         return  # behind a norm of so few features hardly anything depends on a token
