@@ -241,6 +241,7 @@ def numbered_by_marks(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
+    causal: bool = False,
 ) -> Tensor:
     """Documents are counted by a mark at their ends, of which two that meet count once."""
     ends = ((q, cu_seqlens_q), (k, cu_seqlens_k))
@@ -251,7 +252,14 @@ def numbered_by_marks(
         for tokens, offsets in ends
     )
     scores = torch.einsum("qhe,khe->hqk", q, k) / q.shape[-1] ** 0.5
-    scores = scores.masked_fill(rows[:, None] != columns, -torch.inf)
+    seen = rows[:, None] == columns
+    if causal:
+        left, key_left = (
+            offsets[1:][number] - torch.arange(len(number))
+            for offsets, number in ((cu_seqlens_q, rows), (cu_seqlens_k, columns))
+        )
+        seen &= key_left >= left[:, None]
+    scores = scores.masked_fill(~seen, -torch.inf)
     return torch.einsum("hqk,khe->qhe", scores.softmax(-1).nan_to_num(0.0), v)
 
 
