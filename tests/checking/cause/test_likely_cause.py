@@ -226,8 +226,8 @@ def test_documents_that_reach_each_other_are_told_of_before_items_that_do() -> N
     ("name", "cause"),
     [
         ("cap_without_its_slope", "gradient"),
-        ("grouped_heads_get_one_gradient", "gradient"),
-        ("sinks_detached", "gradient"),
+        pytest.param("grouped_heads_get_one_gradient", "gradient", marks=pytest.mark.long),
+        pytest.param("sinks_detached", "gradient", marks=pytest.mark.long),
         ("sinks_lost_in_training", "sinks_argument"),
         ("capped_before_the_scale", "softcap_argument"),
     ],
@@ -390,7 +390,14 @@ def _laid(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return torch.nn.functional.scaled_dot_product_attention(*tensors).transpose(1, 2)
 
 
-@pytest.mark.parametrize("invariants", [["pools_values"], ["constant_values_come_back"], None])
+@pytest.mark.parametrize(
+    "invariants",
+    [
+        ["pools_values"],
+        pytest.param(["constant_values_come_back"], marks=pytest.mark.long),
+        pytest.param(None, marks=pytest.mark.long),
+    ],
+)
 def test_a_function_of_another_layout_is_told_its_style(invariants: list[str] | None) -> None:
     report = attnbench.check(_laid, style="sdpa", profile="quick", invariants=invariants)
     told = "the function takes (B, L, H, E), the layout of the style flash, and not (B, H, L, E)"

@@ -400,7 +400,7 @@ TOP_LEFT = "causality is aligned to the top left, and should be to the bottom ri
     ("invariant", "told"),
     [
         ("weights_sum_to_one", "half precision overflows, or loses more than it has to"),
-        ("causal_and_padding_combine", TOP_LEFT),
+        pytest.param("causal_and_padding_combine", TOP_LEFT, marks=pytest.mark.long),
         ("masking_equals_deleting", TOP_LEFT),
     ],
 )
