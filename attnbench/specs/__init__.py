@@ -3,10 +3,12 @@
 Importing this package does not import torch, so that specs can be declared without it.
 """
 
-from attnbench.specs.attention_specs import ACCEPTS, KernelSpec, MechanismSpec, ScoringSpec
 from attnbench.specs.common import DTYPES, Sizes
 from attnbench.specs.invariant import KINDS, Invariant
+from attnbench.specs.kernel import KernelSpec
 from attnbench.specs.layer_spec import CacheSpec, LayerSpec
+from attnbench.specs.mechanism import ACCEPTS, MechanismSpec
+from attnbench.specs.scoring import ScoringSpec
 
 __all__ = [
     "ACCEPTS",

@@ -11,8 +11,9 @@ from attnbench._signing import signed_make
 from attnbench.errors import SpecError, nearest
 
 if TYPE_CHECKING:
-    from attnbench.specs.attention_specs import MechanismSpec, ScoringSpec
     from attnbench.specs.layer_spec import LayerSpec
+    from attnbench.specs.mechanism import MechanismSpec
+    from attnbench.specs.scoring import ScoringSpec
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 """Names of the floating dtypes that a subject may support, most precise first."""

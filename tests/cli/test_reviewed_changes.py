@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.cli.formats.places import culprit, hunks_of
+from attnbench.cli.reviewed_changes import culprit, hunks_of
 from tests.cli.formats.test_places import git
 
 CODE = """\
