@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.checking import report_text
 from attnbench.checking.gaps import Gap
 from attnbench.checking.outcomes import GOOD, STATUSES, Outcome
+from attnbench.checking.report_html import report_html
 from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class CheckReport:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return report_text.report_html(self)
+        return report_html(self)
 
     def __str__(self) -> str:
         return report_text.report_in_full(self)

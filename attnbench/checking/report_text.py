@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -12,8 +10,7 @@ from typing import TYPE_CHECKING
 from attnbench.cases.case import Case
 from attnbench.checking.cause.likely_cause import NAN_ONLY
 from attnbench.checking.known_causes import known_causes, table
-from attnbench.checking.outcomes import KEEPS_CONTRACT, STATUSES, Failure, Outcome
-from attnbench.checking.plain_tables import html_lines, html_table
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.errors import first_line
 
 if TYPE_CHECKING:
@@ -48,23 +45,6 @@ def report_in_full(report: CheckReport) -> str:
         if failures := [outcome for outcome in outcomes if not outcome.ok]:
             lines.append(finding_text(failures) + "\n")
     return "\n".join([*lines, counts_text(report), *report.notes, *gap_lines(report.coverage)])
-
-
-def report_html(report: CheckReport) -> str:
-    """The counts, a row for each subject, and the failures in full, as HTML without a script."""
-    statuses = [status for status in STATUSES if report.counts.get(status)]
-    rows = []
-    for name, outcomes in report.by_subject.items():
-        counts = Counter(outcome.status for outcome in outcomes)
-        rows.append({"subject": name, **{status: counts[status] or "" for status in statuses}})
-    parts = [f"<p><b>{counts_text(report)}</b></p>{html_table(rows)}"]
-    for name, outcomes in report.by_subject.items():
-        failures = [outcome for outcome in outcomes if not outcome.ok]
-        if failures:
-            text = f'<pre style="white-space: pre-wrap">{html.escape(finding_text(failures))}</pre>'
-            head = f"<summary>{html.escape(name)}</summary>"
-            parts.append(f'<details open="">{head}{text}</details>')
-    return "".join(parts) + html_lines(report.notes)
 
 
 def gap_lines(gaps: Sequence[Gap]) -> list[str]:

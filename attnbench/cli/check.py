@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,12 +29,11 @@ from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
 from attnbench.cli.printing.outcome_tables import Screen
 from attnbench.cli.printing.output_files import check_writable, write_file
 from attnbench.cli.printing.tables import print_line, progress
+from attnbench.cli.watching import watch as watched
 from attnbench.errors import UsageError, either
 from attnbench.processes.pool import MEMORY_GIB
-from attnbench.registry.address import parse_address
 from attnbench.registry.versions import installed_versions
 
-_POLL_S = 0.3
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
 
@@ -118,7 +115,7 @@ def command(
     """
     started = time.monotonic()
     if watch:
-        return _watch(targets or ())
+        return watched(targets or ())
     output = formats_of(formats or (), as_json=as_json)
     if update_baseline and baseline is None:
         raise UsageError("--update-baseline needs a file: --baseline FILE.")
@@ -260,28 +257,3 @@ def _default_profile_line(left_out: int) -> str:
     counts = [PROFILES[name].drawn for name in ("default", "quick")]
     suffix = f", and checks {left_out} more subjects, which have options" if left_out else ""
     return f"--profile default draws {counts[0]} cases instead of {counts[1]}{suffix}."
-
-
-def _watch(targets: Sequence[str]) -> int:
-    """Run this process's command without ``--watch``, now and after each change, until Ctrl-C.
-
-    Raises:
-        UsageError: no target is a file.
-    """
-    addresses = [parse_address(target) for target in targets]
-    files = [Path(address.source) for address in addresses if address.is_file and address.source]
-    if not files:
-        raise UsageError("--watch needs a target that is a file, such as mine.py:SPEC.")
-    arguments = [word for word in sys.argv[1:] if word != "--watch"]
-    while True:
-        state = _state(files)
-        subprocess.run([sys.executable, "-m", "attnbench", *arguments])  # noqa: S603  # the same interpreter
-        print_line(f"Watching {', '.join(map(str, files))}; Ctrl-C ends.")
-        while _state(files) == state:
-            time.sleep(_POLL_S)
-
-
-def _state(files: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """Time and size of each file; ``None`` while an editor has removed it for a moment."""
-    stats = [file.stat() if file.exists() else None for file in files]
-    return [stat and (stat.st_mtime_ns, stat.st_size) for stat in stats]

@@ -1,27 +1,25 @@
-"""``attnbench new``: write a plugin distribution that passes its checks, or a spec of a target."""
+"""``attnbench new``: write a plugin distribution that installs and passes its checks unchanged."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import keyword
-import os
 import re
 import shlex
 import sys
 from importlib import metadata, resources
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnbench.cli.options import Style
 from attnbench.cli.plugin_loading import ask, load_plugins
+from attnbench.cli.spec_files import write_spec
 from attnbench.errors import UsageError
-from attnbench.registry.address import parse_address
 from attnbench.registry.versions import installed_version
-from attnbench.specs.conventions import KINDS
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.][A-Za-z0-9]+)*")
 
@@ -57,7 +55,7 @@ def command(
     if source is not None:
         if layer or scoring is not None:
             raise UsageError("--from writes a single spec; omit --layer and --scoring.")
-        file = _write_spec(source, style, into, name)
+        file = write_spec(source, style, into, name)
         typer.echo(f"Wrote {file}. Edit it, then:\n  attnbench check {shlex.quote(str(file))}:SPEC")
         return 0
     if style is not None:
@@ -148,62 +146,3 @@ def _files(kind: str, values: dict[str, str]) -> list[tuple[Path, str]]:
             path = Path(".gitignore" if place == "gitignore" else place.replace("module", module))
             texts.append((path, Template(source.read_text("utf-8")).substitute(values)))
     return texts
-
-
-def _write_spec(target: str, style: str | None, into: Path, name: str | None) -> Path:
-    """Write a spec with everything that the adapter knows about a target, and return its file.
-
-    Raises:
-        AttnbenchError: the target or its style of call is wrong.
-        UsageError: the file already exists.
-    """
-    load_plugins(warn=False)
-    fields: dict[str, Any] = ask("adapted_fields", target=parse_address(target), style=style)
-    file = into / f"{name or fields['name'].lower() + '_spec'}.py"
-    if not file.stem.isidentifier():
-        raise UsageError(f"{file.name} could not be imported: use letters, digits and '_'.")
-    if file.exists():
-        raise UsageError(f"{file} already exists; choose another name, or a folder with --into.")
-    imports = [f"from attnbench.adapters import {fields['style']}"]
-    if fields["file"] is None:
-        imports.append(f"from {fields['module']} import {fields['attribute']}")
-    else:
-        imports.append(f"from {Path(fields['file']).stem} import {fields['attribute']}")
-        folder = Path(fields["file"]).resolve().parent
-        if folder != into.resolve():
-            path = os.path.relpath(folder, into.resolve())
-            where = f"sys.path.insert(0, str(Path(__file__).parent / {path!r}))"
-            imports = ["import sys", "from pathlib import Path", "", imports[0], "", where]
-            imports.append(
-                f"from {Path(fields['file']).stem} import {fields['attribute']}  # noqa: E402"
-            )
-    values = {
-        "target": target,
-        "as_style": f" --as {style}" if style else "",
-        "file": file.name,
-        "imports": "\n".join(imports),
-        "callee": f"None, {fields['attribute']}" if fields["is_mask_mod"] else fields["attribute"],
-        "conventions": "\n".join(_lines(fields["conventions"], fields["defaults"])),
-        **{key: fields[key] for key in ("name", "style", "formula")},
-        **{key: repr(fields[key]).replace("'", '"') for key in ("accepts", "laws")},
-    }
-    source = resources.files("attnbench") / "templates" / "spec" / "spec.py.template"
-    text = Template(source.read_text(encoding="utf-8")).substitute(values)
-    try:
-        into.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}.") from None
-    return file
-
-
-def _lines(conventions: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
-    lines = []
-    for key, default in defaults.items():
-        value = conventions.get(key, default)
-        choices = [repr(word) for word in KINDS.get(key, ()) if word != value]
-        hint = f"  # {'of' if key == 'masks' else 'or'} {', '.join(choices)}" if choices else ""
-        sign = "" if key in conventions else "# "
-        text = "'-inf'" if value == float("-inf") else repr(value)
-        lines.append(f"        {sign}'{key}': {text},{hint}".replace("'", '"'))
-    return lines

@@ -24,9 +24,10 @@ from attnbench.registry.address import Address, format_options, parse_address
 from attnbench.registry.catalog import Registry, registry, spec_key
 from attnbench.registry.discovery import Spec
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.mechanism_subject import MechanismSubject
-from attnbench.subject.scoring_subject import KernelSubject, ScoringSubject
+from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.source_modules import import_module, load_file
 from attnbench.subject.styles.fitting import fitting
 from attnbench.subject.styles.style_choice import adapted

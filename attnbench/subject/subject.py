@@ -1,8 +1,8 @@
 """Subjects of checks and benchmarks, with one interface for every kind.
 
 A :class:`Subject` is a spec together with the options of its address. Each kind has a class:
-:mod:`~attnbench.subject.scoring_subject` has two, :mod:`~attnbench.subject.mechanism_subject` and
-:mod:`~attnbench.subject.layer` one.
+:mod:`~attnbench.subject.scoring_subject`, :mod:`~attnbench.subject.kernel_subject`,
+:mod:`~attnbench.subject.mechanism_subject` and :mod:`~attnbench.subject.layer`.
 :mod:`attnbench.subject.lookup` finds them by address.
 """
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import math
 import random
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from attnbench.benchmark.agreement.attention_agreement import (
-    ROWS,
-    Agreement,
-    agreement,
-    ratio_of_errors,
-)
+from attnbench.benchmark.agreement.attention_agreement import ROWS, Agreement, agreement
 from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio, timed_gradient_ratio
+from attnbench.benchmark.agreement.layer_agreement import layer_agreement
 from attnbench.benchmark.decoding import Step, StepInputs
 from attnbench.benchmark.timing.samples import Sample, Samples
 from attnbench.errors import headline
-from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.oracle.textbook import TEXTBOOK
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
@@ -28,7 +21,6 @@ from attnbench.subject.tensors import Inputs, LayerInputs
 
 _SAMPLE_ROWS = 8
 """Number of query rows that are compared in a timed call; each process compares two calls."""
-_WIDE = ("float64", "float32")
 
 
 class Unverified(Exception):  # noqa: N818 -- a result for a row, not an error of attnbench
@@ -58,40 +50,8 @@ def output_agreement(
         elif output is None:
             output = subject.output(module, inputs)
         if isinstance(subject, LayerSubject) and isinstance(inputs, LayerInputs):
-            return _layer_agreement(subject, module, inputs, output)
+            return layer_agreement(subject, module, inputs, output)
         return agreement(subject, module, inputs, output, rows, chance)
-
-
-def _layer_agreement(
-    subject: LayerSubject, module: nn.Module, inputs: LayerInputs, output: Tensor
-) -> Agreement:
-    """Compare the output of a layer with one call in the widest dtype, without a cache.
-
-    Only the last item of a batch is compared; its reference runs alone, since the other items must
-    not affect it. A decoding call is compared in the item's last row, any other call in all rows.
-    """
-    item_output = output[-1:]
-    hidden = inputs.hidden
-    with torch.no_grad():
-        if isinstance(inputs, StepInputs):
-            hidden = torch.cat([inputs.past, hidden], 1)
-        rows = item_output.shape[1]
-        sequence = hidden[-1:].cpu()
-        module_copy = copy.deepcopy(module).cpu()
-        dtype_name = next((name for name in _WIDE if name in subject.dtypes), subject.dtypes[0])
-        dtype = getattr(torch, dtype_name)
-        expected, _ = subject.call(copy.deepcopy(module_copy).to(dtype), sequence.to(dtype))
-        errors = (item_output.cpu().double() - expected[:, -rows:].double()).abs()
-        result = _of_errors(errors, floor_of(subject, expected, hidden.dtype))
-        if not result.agrees:  # a fixed tolerance suffices to pass; to fail, measure the rounding
-            result = _of_errors(errors, rounding_of(subject, module_copy, sequence)[:, -rows:])
-    return result
-
-
-def _of_errors(errors: Tensor, allowed: Tensor | float) -> Agreement:
-    largest = float(errors.max()) if errors.numel() else 0.0
-    error = largest if math.isfinite(largest) else math.inf
-    return Agreement(error, ratio_of_errors(errors, allowed), errors.shape[1])
 
 
 def rating(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> dict[str, Any]:

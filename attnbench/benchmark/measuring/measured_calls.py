@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from attnbench.benchmark.decoding import Step, StepInputs
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.specs import KernelSpec
+from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
-from attnbench.subject.scoring_subject import KernelSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 

@@ -18,12 +18,13 @@ from attnbench.benchmark.machine.accelerator import accelerator_facts
 from attnbench.benchmark.machine.load import own_s, stolen_s
 from attnbench.benchmark.machine.sentinel import Ceilings
 from attnbench.benchmark.machine.setting import processor_name
-from attnbench.benchmark.measuring.counts import Counts, count, impossible_s, roofline_s
+from attnbench.benchmark.measuring.counts import Counts, count
 from attnbench.benchmark.measuring.measured_calls import (
     compulsory_bytes,
     measured_call,
 )
 from attnbench.benchmark.measuring.memory import limited, peak_bytes
+from attnbench.benchmark.measuring.roofline import impossible_s, roofline_s
 from attnbench.benchmark.measuring.row_measurements import Job, RowMeasurement
 from attnbench.benchmark.measuring.shared_timers import Bench, timer_of
 from attnbench.benchmark.out_of_memory import is_out_of_memory

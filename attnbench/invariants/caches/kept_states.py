@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.invariants.caches.given_calls import GivenCalls
 from attnbench.invariants.caches.later_calls import first_wrong
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import in_words
-from attnbench.invariants.caches.stage import FoundError, GivenCalls
+from attnbench.invariants.caches.stage import FoundError
 
 _DEEPEST = 6
 _SHORT = 8

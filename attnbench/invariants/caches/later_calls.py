@@ -8,7 +8,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from attnbench.invariants.caches.stage import GivenCalls
+from attnbench.invariants.caches.given_calls import GivenCalls
 from attnbench.invariants.toolkit.origins import Correction, Key, differ
 from attnbench.invariants.toolkit.partings import agreed, parting
 

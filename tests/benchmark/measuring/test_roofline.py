@@ -6,7 +6,7 @@ import pytest
 
 from attnbench import Case
 from attnbench.benchmark.machine.sentinel import Ceilings
-from attnbench.benchmark.measuring.counts import impossible_s
+from attnbench.benchmark.measuring.roofline import impossible_s
 from attnbench.subject.lookup import resolve
 
 LIMITS = Ceilings(1e18, 1e9, 1e18, 1e9)  # all time is that of products

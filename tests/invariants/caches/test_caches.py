@@ -24,8 +24,8 @@ from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import run_invariant, seeded
-from attnbench.invariants.caches.exploration import keep, shrunk, stored
 from attnbench.invariants.caches.program import Program, legalised, steps
+from attnbench.invariants.caches.program_drawing import keep, shrunk, stored
 from attnbench.invariants.layers import cache_operations, padding, splits
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, further_are_long

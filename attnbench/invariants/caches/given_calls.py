@@ -1,0 +1,45 @@
+"""Calls of a module on given tokens, behind caches that they leave alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.invariants.caches.stage import Stage
+from attnbench.invariants.toolkit.layer_rounding import floor_of
+
+
+class GivenCalls:
+    """Calls of one module on given tokens, which leave the caches that they are given alone.
+
+    Args:
+        stage, module: what is called.
+        tokens: ``(B, L, E)``, one more than the program has.
+        gap: the error that is explained; what is off by much less is right.
+    """
+
+    def __init__(self, stage: Stage, module: nn.Module, tokens: Tensor, gap: float) -> None:
+        self.stage, self.module, self.tokens, self.gap = stage, module, tokens, gap
+
+    def after(self, cache: Any, past: int, count: int) -> tuple[Tensor, Any]:
+        """The output of the next tokens, and the cache after them."""
+        chunk = self.tokens[:, past : past + count].clone()
+        return self.stage.subject.call(self.module, chunk, None, copy.deepcopy(cache))
+
+    def of_one(self, count: int) -> Any:
+        """The cache that one call on the first tokens leaves."""
+        cache = self.stage.subject.new_cache(self.module, len(self.tokens))
+        return self.after(cache, 0, count)[1] if count else cache
+
+    def is_right(self, cache: Any, past: int, count: int) -> bool:
+        """Whether the next tokens get with a cache what they get in one call without one."""
+        return self.fits(self.after(cache, past, count)[0], past, count)
+
+    def fits(self, output: Tensor, past: int, count: int) -> bool:
+        """Whether an output is what some tokens get in one call without a cache."""
+        expected = self.stage.expected(self.tokens[:, : past + count])[:, past:]
+        gap = (output - expected).double().abs().nan_to_num(torch.inf)
+        return float(gap.amax()) <= max(floor_of(self.stage.subject, expected), self.gap / 8)
