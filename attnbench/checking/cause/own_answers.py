@@ -37,6 +37,8 @@ _FAR = 2048.0
 
 _ALONE = "query_alone_equals_query_among_others"
 """Exempt where queries reach each other by design."""
+_ITEM = "item_alone_equals_item_in_batch"
+"""Exempt where items reach each other by design."""
 _EVERY_KEY = "every_attendable_key_matters"
 """Exempt where some keys are never seen by design."""
 _HEADS = "heads_are_independent"
@@ -45,7 +47,7 @@ _DECODE, _SCALAR = "decode_equals_prefill", "agrees_with_scalar_reference"
 _FRONT, _BEHIND = (f"{end}_padding_equals_deleting" for end in ("leading", "trailing"))
 STATED_BY = {
     "queries_read_together": (_ALONE,),
-    "items_read_together": ("item_alone_equals_item_in_batch",),
+    "items_read_together": (_ITEM,),
     "heads_read_together": (_HEADS,),
     "keys_of_another_head": (_HEADS,),
     "heads_at_other_places": (_HEADS,),
@@ -109,7 +111,7 @@ def _mixed_scores(subject: Subject) -> str | None:
             tensor[rows] = 1 - 3 * tensor[rows]
         return agrees(scores(moved)[others], scores(inputs)[others])
 
-    if not stay((-1,), (slice(-1),)) and _ALONE not in subject.spec.exempt:
+    if not stay((-1,), (slice(-1),)) and _ITEM not in subject.spec.exempt:
         return "items_read_together"
     every = slice(None)
     if not stay((every, -1), (every, slice(-1))) and _HEADS not in subject.spec.exempt:
@@ -139,11 +141,12 @@ def _mixed_rows(subject: Subject) -> str | None:
         return change > least * expected.abs().amax()
 
     tensors = ("query", "key", "value")
-    if _ALONE not in subject.spec.exempt:
-        if bool(moved((..., slice(-1, None), slice(None)), "query")[..., :-1].any()):
-            return "queries_read_together"
-        if bool(moved((-1,), *tensors)[:-1].any()):
-            return "items_read_together"
+    exempt = subject.spec.exempt
+    last_query = (..., slice(-1, None), slice(None))
+    if _ALONE not in exempt and bool(moved(last_query, "query")[..., :-1].any()):
+        return "queries_read_together"
+    if _ITEM not in exempt and bool(moved((-1,), *tensors)[:-1].any()):
+        return "items_read_together"
     if _HEADS not in subject.spec.exempt and expected.dim() > 3:
         heads = expected.shape[1]
         last, first = (moved((slice(None), head), *tensors) for head in (-1, 0))

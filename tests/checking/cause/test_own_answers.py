@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -401,6 +402,9 @@ def test_scores_that_other_heads_or_items_reach_show_by_themselves(mistake: str)
     spec = attnbench.ScoringSpec(name="centred", make=lambda *sizes: Centred(), equal_sizes=True)
     (subject,) = resolve(spec)
     assert own_mistake(subject) == (mistake or None)
+    meant = replace(spec, exempt=dict.fromkeys(STATED_BY.get(mistake, ()), "by design"))
+    (subject,) = resolve(meant)
+    assert own_mistake(subject) != (mistake or "mistake")
 
 
 @pytest.mark.parametrize(("gated", "summed"), [(True, False), (False, True), (False, False)])
