@@ -67,6 +67,9 @@ _NARROW = (
     Case((2,), 1, 9, 64, 64, 8, dtype="float16", regime="near_overflow"),  # a decoder's scores
 )
 """Cases at the limits of narrow dtypes."""
+_FEW_COMBINATIONS = 16
+"""Most combinations of variants that any schedule meets."""
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 _FEW_PAIRS = 2_000
 """Most query-key pairs in a shape of a brief schedule, other than the long shapes."""
 
@@ -100,9 +103,15 @@ def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[
 def varied(case: Case, variants: Mapping[str, Sequence[str | int | bool]], number: int) -> Case:
     """Choose one option per variant by a number; consecutive numbers cover all combinations.
 
-    Options that the case already has are kept.
+    Where there are more of them than a short schedule has cases, it meets them far apart, and thus
+    nearly every pair of options. Options that the case already has are kept.
     """
-    choices = {}
+    choices, count = {}, math.prod(map(len, variants.values()))
+    if count > _FEW_COMBINATIONS:
+        stride = round(count * _GOLDEN)
+        while math.gcd(stride, count) > 1:
+            stride += 1
+        number *= stride
     for name, options in variants.items():
         number, place = divmod(number, len(options))
         choices[name] = options[place]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,15 +67,18 @@ def _returns_textbook(subject: Subject) -> str | None:
 
 
 def _sum_cases(subject: Subject) -> CaseStrategy:
-    given = ("nothing", *(name for name in OPTIONS if name in subject.accepts))
+    options = [name for name in OPTIONS if name in subject.accepts]
+    several = ("all",) if len(options) > 1 else ()
+    drops = ("dropout",) if "dropout_p" in subject.accepts else ()
+    given = ("nothing", *options, *several, *drops)
     masks = ("none", "boolean", "causal", "bias", "empty_row")
     variants = {"given": given} if len(given) > 1 else {}
-    if "enable_gqa" not in subject.accepts:
-        return _cases(subject, *masks, variants=variants)
-    step = Case((1, 2), 1, 9).tried(heads="grouped", **dict.fromkeys(variants, "nothing"))
-    return _cases(
-        subject, *masks, variants={**variants, "heads": ("own", "grouped")}, beyond=(step,)
-    )
+    heads = ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",)
+    beyond = [Case((1, 2), 3, 6).tried(given=kind, heads=heads[-1]) for kind in given[1:]]
+    if len(heads) > 1:
+        step = Case((1, 2), 1, 9).tried(heads="grouped", **dict.fromkeys(variants, "nothing"))
+        beyond.append(step)
+    return _cases(subject, *masks, variants={**variants, "heads": heads}, beyond=tuple(beyond))
 
 
 @invariant(kinds=("mechanism",), cases=_sum_cases, applies=_returns_textbook)
@@ -84,7 +88,14 @@ def log_sums_are_those_of_the_scores(subject: Subject, case: Case) -> None:
     """
     sums, option = _Sums(subject, case), str(case.variant("given", "nothing"))
     alone = case.mask == "none" and case.q_len <= case.kv_len  # more together may be refused
-    changes = {option: OPTIONS[option]} if option in OPTIONS and alone else {}
+    changes: dict[str, Any] = {
+        name: value
+        for name, value in OPTIONS.items()
+        if alone and option in (name, "all") and name in subject.accepts
+    }
+    if option == "dropout":  # log-sums are of all weights, before some are dropped
+        sums.base.module.train()
+        changes["dropout_p"] = 0.5
     is_grouped = case.variant("heads", "own") == "grouped" and len(case.lead) > 0
     inputs = grouped(sums.base.inputs) if is_grouped else sums.base.inputs
     inputs = inputs.replace(**changes)

@@ -86,8 +86,11 @@ def _cases(subject: Subject, *documents: str) -> CaseStrategy:
         "beside": ("nothing", "others") if options else ("nothing",),
         **({"documents": documents} if documents else {}),
     }
-    # two that a short schedule may leave out
+    # some that a short schedule may leave out
     tried = [Case((1,), 4, 9).tried(documents=kind, order=orders[-1]) for kind in documents[2:]]
+    if options:
+        own = {"order": "plain", "beside": "others"}
+        tried += [Case((1,), 4, 9).tried(documents=kind, **own) for kind in documents[2:]]
     return cases(
         subject,
         masks=("none",),

@@ -1,3 +1,4 @@
+import itertools
 import math
 from typing import Any
 
@@ -8,7 +9,7 @@ import attnbench
 from attnbench.cases import case_strategies
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case, Trial
 from attnbench.cases.domain import Domain
-from attnbench.cases.schedule import schedule
+from attnbench.cases.schedule import schedule, varied
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant
 from attnbench.errors import UsageError
@@ -160,6 +161,20 @@ def test_scheduled_cases_meet_every_combination_of_variants() -> None:
     cases = list(schedule(Domain(variants=variants)))
     chosen = {(case.variant("side", ""), case.variant("times", 0)) for case in cases}
     assert len(chosen) == 6
+
+
+def test_a_few_scheduled_cases_meet_most_pairs_of_variants() -> None:
+    variants = {
+        name: tuple(range(count)) for name, count in zip("abcde", (2, 6, 2, 2, 2), strict=True)
+    }
+    found = [varied(Case(), variants, number) for number in range(96)]
+    assert len({case.id for case in found}) == 96
+    pairs = {
+        (one, other, case.variant(one, 0), case.variant(other, 0))
+        for case in found[:15]
+        for one, other in itertools.combinations(variants, 2)
+    }
+    assert len(pairs) >= 65  # of 72
 
 
 @pytest.mark.parametrize("variants", [{"documents": ("equal", "one empty")}, {"a-b": (1, 2)}])

@@ -66,6 +66,26 @@ def test_log_sums_of_other_heads_are_named_where_one_query_has_grouped_heads() -
     assert "with grouped heads, the log-sum-exp is that of other heads" in str(report)
 
 
+@pytest.mark.parametrize("wrong", ["", "dropout", "together"])
+def test_log_sums_are_before_dropout_and_of_options_together(wrong: str) -> None:
+    def sums(
+        q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: Any = None,
+        softcap: float = 0.0,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        query, key, value = (t.transpose(1, 2) for t in (q, k, v))
+        scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+        scores = query @ key.mT * scale
+        capped = softcap * (scores / softcap).tanh() if softcap else scores
+        weights = torch.nn.functional.dropout(capped.softmax(-1), dropout_p)
+        is_wrong = wrong == "together" and softcap and softmax_scale is not None
+        lse = (scores if is_wrong else capped).logsumexp(-1)
+        lse = lse + weights.sum(-1).log() if wrong == "dropout" and dropout_p else lse
+        return (weights @ value).transpose(1, 2), lse
+
+    report = attnbench.check(flash(sums), profile="quick", invariants=SUMS)
+    assert report.ok is (not wrong), str(report)
+
+
 def test_a_base_that_is_declared_is_right() -> None:
     class InBaseTwo(Stored):
         def log_sums(self, scores: Tensor, weights: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ _WINDOWS = {
     "own": (0, 0),
     "past": (2, 0),
     "wide": (4096, 0),  # no limit at one side, and one at the other
+    "tile": (20, 5),  # whole tiles of keys lie within it for some rows of a tile of queries
 }
 _CAPS = {"tight": 0.5, "usual": 5.0, "loose": 50.0}
 _SIZES = {"usual": 1.0, "large": 8.0, "none": 0.0}
@@ -172,7 +173,13 @@ def _cases(option: str, subject: Subject) -> Any:
         Case((1, 2), 1, 9).tried(kind="past"),  # a step of decoding, and a causal window
         Case((1, 2), 5, 9, mask="causal").tried(kind="behind"),
         Case((1, 2), 134, 134).tried(kind="both"),  # the last tile begins within its rows' windows
+        Case((1, 2), 40, 40).tried(kind="tile"),
+        Case((1, 2), 40, 72, mask="causal").tried(kind="tile"),
+        # a step that reads the last of several parts, as when nothing is learnt
+        Case((1, 2), 1, 70, mask="causal").tried(kind="past", gradients=False),
     )
+    step = Case((1, 2), 1, 9).tried(kind=_KINDS[option][0], heads="grouped")
+    steps = (step,) if "enable_gqa" in subject.accepts else ()
     return benign(
         subject,
         dtypes=narrow or subject.dtypes,
@@ -185,6 +192,9 @@ def _cases(option: str, subject: Subject) -> Any:
             Case((1, 2), 3, 150),
             Case((2, 1), 70, 70, mask="causal"),
             Case((1, 2), 2, 140).tried(beside="others"),  # the first tiles lie out of a window
+            Case((1, 2), 32, 64, mask="causal").tried(beside="nothing"),  # whole tiles of both
+            Case((1, 2), 40, 40).tried(gradients=True, beside="nothing"),  # and gradients of all
+            *steps,
             *(windows if option == "window_size" else ()),
         ),
     )

@@ -176,7 +176,10 @@ def _cannot_decode(subject: Subject) -> str | None:
     cases=benign,
     masks=("causal",),
     min_kv_len=2,
-    beyond=(Case((1,), 140, 140, mask="causal"),),
+    beyond=(
+        Case((1,), 140, 140, mask="causal"),
+        Case((1,), 32, 64, mask="causal"),  # whole tiles of both, for which there are other paths
+    ),
     applies=any_of(_cannot_decode, ties("q_len", "kv_len")),
 )
 def decode_equals_prefill(subject: Subject, case: Case) -> None:

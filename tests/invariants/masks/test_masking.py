@@ -368,3 +368,29 @@ def test_a_step_says_whether_positions_or_other_queries_count(mixed: bool, cause
     outcome = run(spec, INVARIANTS["decode_equals_prefill"])
     assert outcome.failure is not None
     assert outcome.failure.named == cause
+
+
+class WholeTiles(nn.Module):
+    """Causality at the bottom right, but where queries and keys fill whole tiles."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *,
+        is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        lengths = query.shape[-2], key.shape[-2]
+        offset = 0 if all(length % 32 == 0 for length in lengths) else lengths[1] - lengths[0]
+        seen = torch.ones(lengths, dtype=torch.bool).tril(offset if is_causal else max(lengths))
+        seen = seen if attn_mask is None else seen & attn_mask
+        return nn.functional.scaled_dot_product_attention(query, key, value, seen)
+
+
+def test_causality_ends_at_the_last_key_where_tiles_are_whole() -> None:
+    spec = MechanismSpec(
+        name="whole",
+        make=lambda *sizes: WholeTiles(),
+        equal_sizes=True,
+        accepts=("is_causal",),
+        conventions={"masks": ("boolean",)},
+    )
+    outcome = run(spec, INVARIANTS["decode_equals_prefill"])
+    assert outcome.failure is not None
