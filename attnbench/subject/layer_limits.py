@@ -47,7 +47,10 @@ def limits_in_words(subject: LayerSubject) -> str:
     unused = (
         f"{either(idle or [''])} has no gradient from any output: is it used, and not detached?"
     )
-    lines = [t for holds, t in ((most_of, most), (scaled, followed), (idle, unused)) if holds]
+    whole = refuses_full_crops(subject)
+    refused = f"a crop of a cache that has taken {whole} tokens or more: its crop refused all"
+    told = ((most_of, most), (scaled, followed), (idle, unused), (whole, refused))
+    lines = [text for holds, text in told if holds]
     return "\n".join(f"Not looked at, {subject.name}: {text}" for text in lines)
 
 
@@ -69,6 +72,30 @@ def unused_parameters(subject: LayerSubject) -> list[str]:
     except Exception:  # which a check reports
         return []
     return [n.removeprefix("module.") for n in unused] if len(unused) < count else []
+
+
+@functools.lru_cache(maxsize=256)
+def refuses_full_crops(subject: LayerSubject) -> int:
+    """From which number of tokens on a cache that can be cropped gives back none, or 0."""
+    spec = subject.spec.cache
+    if spec is None or spec.crop is None:
+        return 0
+    w, refused = subject.width or 4, 0
+    with torch.no_grad():
+        for length in range(1, min(3 * w + 2, subject.capacity) + 1):
+            try:
+                module, hidden = _called(subject, 2, length)
+                cache = subject.new_cache(module, 2)
+                for at in range(length):
+                    cache = subject.call(module, hidden[:, at : at + 1], None, cache)[1]
+                subject.crop(cache, length - 1)
+            except NotImplementedError:
+                refused = refused or length
+            except Exception:  # which a check reports
+                return 0
+            else:
+                refused = 0
+    return refused
 
 
 def _trained(

@@ -62,6 +62,8 @@ def explore(
         )
     if program is None:
         return None
+    error = verdict(program)
+    program = program if error is None else error.steps  # without the steps after the wrong one
     if shrink:
         program = shrunk(program, key, fails)
         keep(kept, key, program)

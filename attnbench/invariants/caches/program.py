@@ -26,7 +26,8 @@ class Step:
         kind: ``begin`` a sequence with its own cache, ``append`` a chunk, ``select`` rows, ``crop``
             slots, ``fork`` by ``copy.deepcopy``, or a call ``without`` a cache.
         track: number of the sequence, in order of their beginnings.
-        count: tokens of a chunk or call, slots to keep, or rows to begin with.
+        count: tokens of a chunk or call, slots to keep (below 0, to take back, until
+            :func:`legalised` has counted them), or rows to begin with.
         rows: selected rows; for ``begin`` the padded slots at the left of each row, or nothing; for
             ``append`` the tokens of each row, whose other slots are padding at the right, or
             nothing.
@@ -134,7 +135,8 @@ def _continued(step: Step, tracks: list[_Track], capacity: int) -> Step | None:
         track.rows = len(chosen) or track.rows
         return replace(step, rows=chosen) if chosen else None
     if step.kind == "crop":
-        track.length = min(step.count, track.length)
+        kept = step.count if step.count >= 0 else max(0, track.length + step.count)
+        track.length = min(kept, track.length)
         return replace(step, count=track.length)
     if step.kind == "fork":
         if len(tracks) >= MOST_TRACKS:

@@ -49,7 +49,10 @@ def programs(has: Collection[str], window: int | None, length: int) -> st.Search
             )
         ],
         "select": [st.builds(Step, st.just("select"), tracks, rows=chosen(1, 4, 3))],
-        "crop": [st.builds(Step, st.just("crop"), tracks, st.integers(0, 24))],
+        "crop": [
+            st.builds(Step, st.just("crop"), tracks, st.integers(*bounds))
+            for bounds in ((0, 24), (-3, -1))
+        ],
         "fork": [st.builds(Step, st.just("fork"), tracks), begin],
         "without": [st.builds(Step, st.just("without"), count=counts)],
     }
@@ -103,14 +106,30 @@ def stored(kept: Failures | None, key: str, fails: Callable[[Program], bool]) ->
     return None
 
 
+def _without_parts(program: Program, fails: Callable[[Program], bool]) -> Program:
+    """The program without the runs of steps, long ones first, without which it fails as well."""
+    size = len(program) // 2
+    while size:
+        start = 1
+        while start < len(program):
+            shorter = program[:start] + program[start + size :]
+            if fails(shorter):
+                program = shorter
+            else:
+                start += size
+        size //= 2
+    return program
+
+
 def shrunk(program: Program, key: str, fails: Callable[[Program], bool]) -> Program:
     """The shortest program found that fails like this one."""
-    left = _PLAYS
+    program = _without_parts(program, fails)
+    known = {program: True}
 
     def still_fails(candidate: Program) -> bool:
-        nonlocal left
-        left -= 1
-        return left >= 0 and fails(candidate)
+        if candidate not in known:  # what has failed goes on to fail
+            known[candidate] = len(known) < _PLAYS and fails(candidate)
+        return known[candidate]
 
     stages = (Phase.generate, Phase.shrink)
     found = hypothesis_engine.search(_parts_of(program), still_fails, phases=stages, seed=key)

@@ -90,8 +90,16 @@ def _selections(subject: LayerSubject, w: int) -> list[Program]:
     ]
 
 
+def _drafts(rows: int, w: int) -> Program:
+    """One token is kept and another taken back, at every place of a ring of up to 3w slots."""
+    kept = range(w + 1, 3 * w + 2)
+    return steps(rows, w, *(part for length in kept for part in (1, 1, -length)), 1, 1)
+
+
 def _crops(subject: LayerSubject, w: int) -> list[Program]:
     return [
+        _drafts(2, w),
+        steps(2, *[1] * (3 * w), -(3 * w - 2), 2, 1),
         steps(2, 6, -4, 1, 2),
         steps(2, 5, "0", 3, 1),
         steps(1, 3, 1, 1, -3, 1, 1),
@@ -159,6 +167,7 @@ def _mixtures(subject: LayerSubject, w: int) -> list[Program]:
         steps(3, 2, fork, Step("select", 1, rows=(2, 1, 0)), _second(1), 1, Step("crop", 1, 1), 3),
         steps(2, 3, "0", (1, 1, 0), 4, fork, -2, _second(1), 1),
         steps(1, w - 1 or 1, (0, 0), 1, between, -2, 1, w + 2, 1),
+        steps(2, *[1] * (2 * w + 2), -(2 * w + 1), (1, 1, 0), 1, -(2 * w + 1), fork, 2, _second(1)),
     ]
 
 
