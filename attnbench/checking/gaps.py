@@ -67,6 +67,9 @@ def _of_call(subject: Subject) -> _Entries:
     if subject.scoring is not None:
         remedy = "reference=lambda module, q, k, i, j: ... (the score of q at i and k at j)"
         return [(alone, 3, _NO_REFERENCE, remedy)]
+    idle = getattr(subject.maker, "idle_dropout", False) and "dropout_p" not in subject.accepts
+    made = "dropout was not looked at: it was made with dropout 0"
+    dropped = '"dropout_p" in accepts, if its outputs keep their mean'
     own = 'laws=("pools_values",), or "return_weights" in accepts'
     remedy = 'reference=, or same_as= and the subject that it should equal, such as "scaled_dot"'
     return [
@@ -74,6 +77,7 @@ def _of_call(subject: Subject) -> _Entries:
         (not masks, 2, "no mask was tried", "the convention masks, if it takes any"),
         ("floating" in masks and "boolean" not in masks, 1, *_NO_BOOLEAN),
         (bool(finite), 1, unpoisoned, "the convention hidden_slots=any"),
+        (idle, 2, made, dropped),
         (not weights, 1, "its weights were not looked at, only the output", own),
     ]
 

@@ -85,6 +85,7 @@ def _selections(subject: LayerSubject, w: int) -> list[Program]:
         steps(3, w + 2, (2, 0), 1, 1, (1, 0, 0), 1, w),
         steps(3, 5, 1, (0, 2), 1, 1),
         steps(2, 2, (0, 0, 1, 1), 1, 1, (3, 0), 1),
+        steps(2, 3, (1, 0, 0, 1), 1, (2, 0), 2),
         steps(3, 12, (2, 1, 0), 6, 1),
         steps(1, 6, (0, 0), 1, 2),
     ]

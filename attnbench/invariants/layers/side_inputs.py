@@ -218,19 +218,38 @@ def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
     cache = layer.subject.spec.cache
     assert cache is not None
     if cache.select is not None and batch > 1:
-        chosen = torch.tensor([batch - 1, 0], device=layer.hidden.device)
-        with contextlib.suppress(NotImplementedError):  # a refusal, which is no failure
-            kept = layer.subject.select(caches[1], chosen)  # of the turned rows
-            got, _ = layer.ask(turned[chosen], cut, None, kept)
-            change = f"with its {what}, after rows {chosen.tolist()} were selected"
-            expected, other = whole[turned[chosen]][:, cut:], "one call on these rows"
-            layer.judge(got, expected, change, other, "layer_select")
+        _selected(layer, what, whole, cut)
     if cache.crop is not None:
         with contextlib.suppress(NotImplementedError):
             kept = layer.subject.crop(caches[0], cut)
             got, _ = layer.ask(layer.rows, cut, None, kept)
             change = f"with its {what}, after the cache was cropped to {cut}"
             layer.judge(got, whole[:, cut:], change, "one call on all", "layer_crop")
+
+
+def _selected(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
+    """Rows that are turned, doubled in an order of no beams, or both, keep their side inputs."""
+    turned, last = layer.rows.flip(0), len(layer.rows) - 1
+    doubled = [*turned.tolist(), *layer.rows.tolist()]
+    most = layer.subject.limits[0]
+    further = ((doubled,), (doubled, [2 * last + 1, 1])) if not 0 < most < len(doubled) else ()
+    for orders in (([last, 0],), *further):
+        _, kept = layer.ask(turned, 0, cut, layer.subject.new_cache(layer.module, last + 1))
+        rows = turned  # items that have another source
+        try:
+            for order in orders:
+                chosen = torch.tensor(order, device=layer.hidden.device)
+                kept, rows = layer.subject.select(kept, chosen), rows[chosen]
+        except NotImplementedError:  # a refusal, which is no failure
+            continue
+        change = f"with its {what}, after rows {' and then '.join(map(str, orders))} were selected"
+        try:
+            got, _ = layer.ask(rows, cut, None, kept)
+        except Exception:
+            if orders in further:
+                continue  # selected_rows_go_on_as_their_sequences doubles rows, too, and tells it
+            raise
+        layer.judge(got, whole[rows][:, cut:], change, "one call on these rows", "layer_select")
 
 
 def _cases(subject: Subject) -> CaseStrategy:

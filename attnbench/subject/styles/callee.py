@@ -54,12 +54,14 @@ class AdaptedSpec(MechanismSpec):
         callee: the function or module that is called.
         unasked: invariants that would test the adapter; exempt unless they are named.
         notes: what the adapter found out by calling, for the report's first line.
+        idle_dropout: whether it takes a share to drop, and is made with none.
     """
 
     style: str
     callee: Any = None
     unasked: frozenset[str] = frozenset(UNASKED)
     notes: tuple[str, ...] = ()
+    idle_dropout: bool = False
 
 
 def name_of(callee: Any) -> str:

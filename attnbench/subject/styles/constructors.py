@@ -75,3 +75,11 @@ def asks_for_heads(make: Callable[..., Any]) -> bool:
     return any(
         name.lower() in _MEANINGS["heads"].split() for name in inspect.signature(make).parameters
     )
+
+
+def takes_dropout(make: object) -> bool:
+    """Whether a class takes a share to drop, under one of its usual names."""
+    known = _MEANINGS["dropout"].split()
+    return inspect.isclass(make) and any(
+        n.lower() in known for n in inspect.signature(make).parameters
+    )

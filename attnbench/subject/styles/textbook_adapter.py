@@ -23,6 +23,7 @@ from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.styles.textbook_calls import SLOTS, Form, TextbookMaker
+from attnbench.subject.styles.textbook_dropout import look_at_dropout
 
 _CLEAR = 1e-4
 _DTYPES = ("float32", "float64")
@@ -57,15 +58,16 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         "conventions": probe.conventions(),
     }
     weights, pools = probe.weights()
-    takes = {"valid_lens": probe.takes_lengths, "return_weights": weights}
+    drops, idle, exempt = look_at_dropout(probe.maker, probe.inputs(), weights)
+    takes = {"valid_lens": probe.takes_lengths, "return_weights": weights, "dropout_p": drops}
     known["accepts"] = tuple(name for name, given in takes.items() if given)
     known["laws"] = ("pools_values",) if pools else ()
     if pools and probe.is_scaled_dot():
         known |= {"reference": scaled_dot_rows, "formula": "softmax(q·k / √E) v"}
     formula = probe.formula(pools, "reference" in {**known, **fields})
     if probe.form.single:
-        known["exempt"] = dict.fromkeys(_ONE_KEY, "all slots share one key vector, the first")
-    probe.maker.dropout = probe.dropout()
+        exempt = dict.fromkeys(_ONE_KEY, "all slots share one key vector, the first")
+    known |= {"exempt": exempt, "idle_dropout": idle}
     return spec_of("textbook", make, known, fields, (*probe.notes(), *formula))
 
 
@@ -235,20 +237,14 @@ class _Probe:
 
         def hidden(score: float) -> float:
             size, (query, key, value) = math.sqrt(score) / 8**0.25, self.inputs()
-            query, key, value = query * 0 + size, key * 0 - size, value * 0
+            query, key, value = query * 0 + size, key * 0 + size, value * 0
             value[:, 1:] = 1.0
-            found = self.call([query, key, value], **self._hidden(1))
-            return 0.0 if found is None else float(_first(found).nan_to_num().amax())
+            found = [self.call([query, keys, value], **self._hidden(1)) for keys in (key, -key)]
+            none = any(each is None for each in found)  # its matrix may turn the sign
+            return 0.0 if none else max(float(_first(f).nan_to_num().amax()) for f in found)
 
         found = least_size(hidden)  # None if no number stands for it: then it hides nothing
         return None if found is None else -float(f"{found:.2g}")
-
-    def dropout(self) -> float:
-        """0, or a share where evaluation drops weights too, which the checks then tell."""
-        self.maker.dropout = 0.5
-        with torch.random.fork_rng(devices=[]):
-            one, two = (self.call() for _ in range(2))
-        return 0.0 if one is None or two is None or _close(_first(one), _first(two)) else 0.5
 
     def weights(self) -> tuple[bool, bool]:
         """Whether it gives weights, and whether the output is weights times value."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from attnbench.errors import RefusalError, StyleError
 from attnbench.subject.result_form import output_and_more
@@ -81,14 +85,22 @@ class TextbookMaker:
         self.make, self.form, self.dropout = make, Form(Keywords((), {})), 0.0
         self.__qualname__ = name_of(make)
 
-    def callee(self, query_size: int, key_size: int, value_size: int) -> Any:
-        """The function, a copy of the module, or what the class makes."""
+    def callee(
+        self, query_size: int, key_size: int, value_size: int, dropout: float | None = None
+    ) -> Any:
+        """The function, a copy of the module, or what the class makes.
+
+        Args:
+            query_size, key_size, value_size: Eq, Ek and Ev.
+            dropout: the share that the class is made with; ``None`` for the usual one.
+        """
         if isinstance(self.make, nn.Module):
             return copy.deepcopy(self.make)
         if not (inspect.isclass(self.make) or not _takes_tensors(self.make)):
             return self.make
+        share = self.dropout if dropout is None else dropout
         sizes = query_size, key_size, value_size, SLOTS
-        given = constructor_arguments(self.make, *sizes, dropout=self.dropout)
+        given = constructor_arguments(self.make, *sizes, dropout=share)
         if isinstance(given, str):
             raise StyleError(
                 f"{name_of(self.make)} cannot be called as textbook: what its argument {given!r} "
@@ -99,7 +111,13 @@ class TextbookMaker:
 
     def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
         """A module for these sizes."""
-        return _Textbook(self.callee(query_size, key_size, value_size), self.form)
+        sizes = query_size, key_size, value_size
+        made = functools.partial(self.callee, *sizes)
+        module = _Textbook(made(), self.form, made)
+        if any(is_lazy(parameter) for parameter in module.parameters()):
+            with torch.no_grad(), contextlib.suppress(Exception):  # the next call raises it again
+                module(*(torch.zeros(1, SLOTS, size) for size in sizes))
+        return module
 
 
 def _takes_tensors(function: Any) -> bool:
@@ -110,9 +128,18 @@ def _takes_tensors(function: Any) -> bool:
 class _Textbook(nn.Module):
     """A callee as a mechanism's module."""
 
-    def __init__(self, callee: Any, form: Form) -> None:
+    def __init__(self, callee: Any, form: Form, made: Callable[..., Any]) -> None:
         super().__init__()
-        self.callee, self.form = callee, form
+        self.callee, self.form, self._made = callee, form, made
+
+    def _dropping(self, dropout: float) -> Any:
+        """What the class makes for that share, with the parameters and buffers of the callee."""
+        with torch.random.fork_rng(devices=[]):
+            other = self._made(dropout=dropout)
+        for name, module in self.callee.named_modules():
+            own = other.get_submodule(name)
+            own._parameters, own._buffers = module._parameters, module._buffers
+        return other.train(self.training)
 
     def forward(
         self,
@@ -122,9 +149,11 @@ class _Textbook(nn.Module):
         attn_mask: Tensor | None = None,
         *,
         valid_lens: Tensor | None = None,
+        dropout_p: float = 0.0,
         return_weights: bool = False,
     ) -> Any:
         """The output ``(..., L, Ev)``, and the weights ``(..., L, S)`` on request."""
+        callee = self._dropping(dropout_p) if dropout_p else self.callee
         lead, shape = query.shape[:-2], (*query.shape[:-1], key.shape[-2])
         batch = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value)]
         more: dict[str, Any] = {}
@@ -138,7 +167,7 @@ class _Textbook(nn.Module):
             axes = (1, *shape[-2:]) if self.form.by_head else shape[-2:]
             more["mask"] = attn_mask.expand(shape).reshape(-1, *axes)
         calls = self._apart(batch, more) if self.form.alone or self.form.single else [(batch, more)]
-        found = [self._call(*call) for call in calls]
+        found = [self._call(callee, *call) for call in calls]
         output = torch.cat([output for output, _ in found]).reshape(*query.shape[:-1], -1)
         if not return_weights:
             return output
@@ -159,7 +188,7 @@ class _Textbook(nn.Module):
                 calls.append(([query, key, value], given))
         return calls
 
-    def _call(self, tensors: list[Tensor], more: dict[str, Any]) -> tuple[Any, Any]:
+    def _call(self, callee: Any, tensors: list[Tensor], more: dict[str, Any]) -> tuple[Any, Any]:
         (rows, count), slots = tensors[0].shape[:2], tensors[2].shape[1]
         if self.form.flat:
             each = [tensor[..., 0].repeat_interleave(count, 0) for tensor in tensors[1:]]
@@ -175,12 +204,12 @@ class _Textbook(nn.Module):
             for what, name in names.items()
             if name
         }
-        with refusals(name_of(self.callee), masked=bool(more)):
+        with refusals(name_of(callee), masked=bool(more)):
             tensors = [tensors[place] for place in self.form.order]
-            output, weights = output_and_more(self.callee(*tensors, **given))
-        weights = getattr(self.callee, "attention_weights", None) if weights is None else weights
+            output, weights = output_and_more(callee(*tensors, **given))
+        weights = getattr(callee, "attention_weights", None) if weights is None else weights
         if self.form.flat:
             output = output.reshape(-1, count, 1)
             weights = None if weights is None else weights.reshape(-1, count, weights.shape[-1])
-        drop_graphs(self.callee)
+        drop_graphs(callee)
         return output, weights

@@ -14,7 +14,11 @@ import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.adapters import layer
 from attnbench.cases.case import Case
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.errors import SpecError
+from attnbench.invariants.layers.side_inputs import source_is_that_of_the_item
+from attnbench.subject.lookup import resolve
 
 SOURCE = ["source_is_that_of_the_item"]
 EXTRAS = ["extras_go_with_their_tokens"]
@@ -124,6 +128,40 @@ def test_a_source_that_is_not_selected_is_told_as_rows_that_are_not() -> None:
     (mutant,) = [m for m in MUTANTS if m.name == "source_not_selected"]
     report = attnbench.check(mutant.spec, profile="quick", invariants=SOURCE)
     assert "selecting rows of the cache is not selecting the sequences" in str(report)
+
+
+class Kept(nn.Module):
+    """Cross-attention whose keys are made once and kept."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.key = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, source: Tensor, cache: Any = None) -> Tensor:
+        cache = {} if cache is None else cache
+        key = cache["key"] = cache["key"] if "key" in cache else self.key(source)
+        return nn.functional.scaled_dot_product_attention(hidden, key, key)
+
+
+def _chosen(cache: dict[str, Tensor], index: Tensor) -> None:
+    cache.update({name: tensor[index] for name, tensor in cache.items()})
+
+
+def _beams(cache: dict[str, Tensor], index: Tensor) -> None:
+    """More rows are taken for the beams of the rows there are, one row's after another's."""
+    for name, key in cache.items():
+        times = len(index) // len(key)
+        cache[name] = key.repeat_interleave(times, 0) if times > 1 else key[index]
+
+
+@pytest.mark.parametrize(("select", "status"), [(_chosen, "passed"), (_beams, "failed")])
+def test_rows_are_doubled_in_an_order_that_beams_do_not_have(select: Any, status: str) -> None:
+    cache = CacheSpec(new=lambda module, rows: {}, select=select)
+    spec = LayerSpec(name="kept", make=Kept, accepts=("source", "cache"), cache=cache, causal=True)
+    (subject,) = resolve(spec)
+    with seeded():
+        args = subject, source_is_that_of_the_item, PROFILES["quick"]
+        assert run_invariant(*args, shrink=False).status == status
 
 
 def test_a_state_that_calls_do_not_go_on_from_is_no_fault_of_the_source() -> None:

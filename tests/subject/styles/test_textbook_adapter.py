@@ -9,7 +9,13 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import adapters
+from attnbench.cases.case import Case
+from attnbench.checking.gaps import gaps_of
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.errors import StyleError
+from attnbench.invariants.dropout_statistics import dropout_acts_on_weights
+from attnbench.subject.lookup import resolve
 from attnbench.subject.styles.style_choice import adapted, known_style
 
 LOOKED_AT = [
@@ -115,7 +121,7 @@ def test_what_a_textbook_does_by_convention_is_found_by_calls() -> None:
     assert found.pop("mask_value") == pytest.approx(-1e6, rel=0.1)
     assert found == {"masks": ("lengths",), "empty_rows": "mean", "hidden_slots": "finite"}
     spec = adapted(DotProduct)
-    assert spec.accepts == ("valid_lens", "return_weights")
+    assert spec.accepts == ("valid_lens", "return_weights", "dropout_p")
     assert spec.laws == ("pools_values",)
     assert spec.equal_sizes
     assert spec.reference is not None
@@ -197,6 +203,82 @@ class AlwaysDropping(DotProduct):
 def test_dropout_in_evaluation_is_not_left_out() -> None:
     report = attnbench.check(AlwaysDropping, profile="quick", invariants=["keeps_the_contract"])
     assert "it draws random numbers" in str(report)
+
+
+class DropsScores(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        scores = self.dropout(self.scores(queries, keys))
+        self.attention_weights = weights_of(scores, valid_lens)
+        return self.attention_weights @ values
+
+
+@pytest.mark.parametrize(("make", "fails"), [(DotProduct, False), (DropsScores, True)])
+def test_a_class_that_takes_dropout_is_made_with_it_too(make: Any, fails: bool) -> None:
+    (subject,) = resolve(adapted(make))
+    with seeded():
+        args = subject, dropout_acts_on_weights, PROFILES["quick"]
+        found = run_invariant(*args, shrink=False)
+    assert found.cases
+    assert (found.status == "failed") == fails, found.reason
+    assert "dropout was not looked at" not in str(gaps_of(subject))
+
+
+class DropsOutputs(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        self.attention_weights = weights_of(self.scores(queries, keys), valid_lens)
+        return self.dropout(self.attention_weights @ values)
+
+
+class GivesDroppedWeights(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        weights = weights_of(self.scores(queries, keys), valid_lens)
+        self.attention_weights = self.dropout(weights)
+        return self.attention_weights @ values
+
+
+def test_dropout_of_what_comes_out_is_told_as_not_looked_at() -> None:
+    (subject,) = resolve(adapted(DropsOutputs))
+    assert "dropout_p" not in subject.accepts
+    assert "dropout was not looked at: it was made with dropout 0" in str(gaps_of(subject))
+
+
+def test_weights_after_dropout_are_not_held_to_be_those_before() -> None:
+    spec = adapted(GivesDroppedWeights)
+    assert "dropout_p" in spec.accepts
+    assert "weights_are_those_before_dropout" in spec.exempt
+
+
+class Lazy(DotProduct):
+    def __init__(self, num_hiddens: int, dropout: float) -> None:
+        super().__init__(dropout)
+        self.to_query = nn.LazyLinear(num_hiddens)
+        self.to_key = nn.LazyLinear(num_hiddens)
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return super().scores(self.to_query(queries), self.to_key(keys))
+
+
+def test_parameters_that_a_first_call_makes_are_made_with_the_module() -> None:
+    (subject,) = resolve(adapted(Lazy))
+    case = subject.legal(Case((2,), 3, 5, 8, 6, 4))
+    (one, _), (two, _) = subject.build(case), subject.build(case)
+    pairs = zip(one.parameters(), two.parameters(), strict=True)
+    assert all(torch.equal(first, second) for first, second in pairs)
+
+
+class Turned(DotProduct):
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return -super().scores(queries, keys)
+
+
+def test_the_number_that_hides_is_found_where_a_matrix_turns_the_scores() -> None:
+    assert adapted(Turned).conventions["mask_value"] == -1e6
 
 
 def test_lengths_one_too_short_are() -> None:
