@@ -292,7 +292,8 @@ class CaseSearch:
 
     def exclusion(self) -> tuple[str, str] | None:
         """Status and reason if no case could run; this is no verdict on the contract."""
-        message = f"it takes none of its cases: {self.refusal}" if self.refusals else self._obstacle
+        told = f"it takes none of the property's cases: {self.refusal}"
+        message = told if self.refusals else self._obstacle
         if self.counts or message is None:
             return None
         return "inconclusive" if self.invariant.name == KEEPS_CONTRACT else "skipped", message

@@ -27,7 +27,8 @@ def declaration(subject: Subject, invariant: str) -> str:
     spec, known = subject.spec, known_causes()
     if invariant == KEEPS_CONTRACT:
         return ""
-    if invariant in subject.maker.laws:  # a scoring function obeys pools_values undeclared
+    style = getattr(spec, "style", None)  # which declares its laws itself
+    if invariant in subject.maker.laws and not style:  # a scoring function's pools_values is one
         return f'leave "{invariant}" out of the laws of the spec'
     if known["accepts"].get(invariant) in subject.accepts:
         return f'leave "{known["accepts"][invariant]}" out of accepts'
@@ -36,7 +37,6 @@ def declaration(subject: Subject, invariant: str) -> str:
     key, values = known["conventions"].get(invariant, ("", ""))
     keys = subject.usual or _KEYS
     conventions = getattr(spec, "conventions", None)
-    style = getattr(spec, "style", None)
     if key in keys and conventions is not None and key not in conventions:
         probed = "; attnbench probe finds it" if style in ("sdpa", "flash") else ""
         return f"the convention {key} says so (--convention {key}=VALUE{probed}): {values}"

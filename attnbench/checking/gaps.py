@@ -62,6 +62,7 @@ def _of_call(subject: Subject) -> _Entries:
     """The gaps of a scoring function, a kernel or a mechanism."""
     alone = subject.maker.reference is None and getattr(subject.maker, "same_as", None) is None
     masks, weights = subject.conventions.masks, subject.gives_weights
+    adapted = hasattr(subject.spec, "style")  # without masks, its signature has none
     finite = subject.conventions.hidden_slots == "finite" and {"boolean", "lengths"} & {*masks}
     unpoisoned = "hidden slots held finite numbers only: NaN in padding may reach the output"
     if subject.scoring is not None:
@@ -74,7 +75,7 @@ def _of_call(subject: Subject) -> _Entries:
     remedy = 'reference=, or same_as= and the subject that it should equal, such as "scaled_dot"'
     return [
         (alone, 3, _NO_REFERENCE, remedy),
-        (not masks, 2, "no mask was tried", "the convention masks, if it takes any"),
+        (not (masks or adapted), 2, "no mask was tried", "the convention masks, if it takes any"),
         ("floating" in masks and "boolean" not in masks, 1, *_NO_BOOLEAN),
         (bool(finite), 1, unpoisoned, "the convention hidden_slots=any"),
         (idle, 2, made, dropped),

@@ -130,7 +130,7 @@ def _by_design(lead: Outcome, others: Iterable[Outcome]) -> list[str]:
     shown = lead.failure
     if shown is None or (shown.cause and not {*shown.mistakes[:1]} <= _CONVENTIONS):
         return []
-    if shown.cause in known_causes()["never_meant"]:
+    if {shown.cause, lead.invariant} & {*known_causes()["never_meant"]}:
         return []
     designs = {o.invariant: o.failure.by_design for o in (lead, *others) if o.failure is not None}
     every = designs.keys() <= known_causes()["conventions"].keys()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.adapters import sdpa
 from attnbench.checking.gaps import HEAVY, Gap, coverage_of, gaps_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.parametrization import Check
@@ -41,6 +42,15 @@ def reference(module: nn.Module, q: list[float], k: list[float]) -> float:
 
 
 NO_REFERENCE = "no reference: a wrong but self-consistent formula would pass"
+
+
+def test_masks_are_missed_only_where_they_can_be_declared() -> None:
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT).softmax(-1) @ v
+
+    assert "no mask was tried" not in gaps(sdpa(plain))  # its signature has none
+    spec = MechanismSpec(name="own", make=lambda *s: Pooled(), conventions={"masks": ()})
+    assert "no mask was tried" in gaps(spec)
 
 
 def test_without_a_reference_a_wrong_formula_passes() -> None:
@@ -93,7 +103,7 @@ def test_padding_with_a_cache_that_a_failure_shows_was_tested() -> None:
 
 def test_a_declared_law_that_ran_on_no_case_is_a_gap() -> None:
     outcomes = [
-        Outcome("mine", "bilinear", "skipped", "it takes none of its cases: too large"),
+        Outcome("mine", "bilinear", "skipped", "it takes none of the property's cases: too large"),
         Outcome("mine", "rotation_invariant", "skipped", "law not declared"),
         Outcome("mine", "translation_invariant", "passed", cases=9),
     ]
@@ -103,7 +113,7 @@ def test_a_declared_law_that_ran_on_no_case_is_a_gap() -> None:
     assert [gap.weight for gap in found] == [3, 1]
     assert gap_lines(found[:1]) == [
         "Not looked at, mine: the law bilinear is declared, but ran on no case: "
-        "it takes none of its cases: too large"
+        "it takes none of the property's cases: too large"
     ]
 
 

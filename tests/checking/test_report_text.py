@@ -152,6 +152,8 @@ def test_no_design_is_offered_for_what_nobody_means() -> None:
     assert "by design?" not in failure_text(
         replace(BAD, failure=replace(found, cause="layer_state"))
     )
+    paged = replace(BAD, invariant="pages_are_invisible", failure=found)
+    assert "by design?" not in failure_text(paged)
 
 
 def test_what_the_property_itself_varies_is_told_apart_from_the_case() -> None:

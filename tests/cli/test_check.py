@@ -190,7 +190,7 @@ def test_a_kernel_that_runs_nothing_is_no_success() -> None:
     assert result.code == 4
     (told,) = (o for o in result.json["outcomes"] if o["status"] == "inconclusive")
     assert told["invariant"] == "keeps_the_contract"
-    assert told["reason"] == "it takes none of its cases: only lengths from 100000"
+    assert told["reason"] == "it takes none of the property's cases: only lengths from 100000"
 
 
 def test_a_failure_says_how_what_is_meant_so_is_exempt() -> None:

@@ -246,7 +246,7 @@ def test_an_invariant_that_a_kernel_has_no_case_for_is_skipped_with_its_reason()
     ).outcomes
     assert (found.status, found.reason) == (
         "skipped",
-        "it takes none of its cases: it takes no mask",
+        "it takes none of the property's cases: it takes no mask",
     )
 
 

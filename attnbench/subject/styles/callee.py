@@ -16,7 +16,7 @@ from attnbench.errors import RefusalError, first_line, headline
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.signature import Keywords
 
-_OWN = "it would test the adapter and not the callee; to run it all the same, name the invariant"
+_OWN = "by the adapter: it tests the adapter and not the callee; --invariant with its name runs it"
 UNASKED = dict.fromkeys(
     (
         "compiled_equals_eager",
