@@ -26,6 +26,8 @@ from attnbench.subject.styles.textbook_calls import SLOTS, Form, TextbookMaker
 from attnbench.subject.styles.textbook_dropout import look_at_dropout
 
 _CLEAR = 1e-4
+_ABOVE = -999_999.0
+"""A textbook's -1e6, but so that no scores far apart are tried."""
 _DTYPES = ("float32", "float64")
 """A textbook's -1e6 is -inf in float16, and it divides a product that overflows there."""
 
@@ -244,7 +246,9 @@ class _Probe:
             return 0.0 if none else max(float(_first(f).nan_to_num().amax()) for f in found)
 
         found = least_size(hidden)  # None if no number stands for it: then it hides nothing
-        return None if found is None else -float(f"{found:.2g}")
+        turns = next(self._made(8, 8, 8).parameters(), None) is not None  # scores, either way
+        least = _ABOVE if turns else -math.inf
+        return None if found is None else max(-float(f"{found:.2g}"), least)
 
     def weights(self) -> tuple[bool, bool]:
         """Whether it gives weights, and whether the output is weights times value."""

@@ -15,6 +15,7 @@ from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.errors import StyleError
 from attnbench.invariants.dropout_statistics import dropout_acts_on_weights
+from attnbench.invariants.weights import masked_weights_are_zero
 from attnbench.subject.lookup import resolve
 from attnbench.subject.styles.style_choice import adapted, known_style
 
@@ -279,6 +280,22 @@ class Turned(DotProduct):
 
 def test_the_number_that_hides_is_found_where_a_matrix_turns_the_scores() -> None:
     assert adapted(Turned).conventions["mask_value"] == -1e6
+
+
+class Bilinear(DotProduct):
+    def __init__(self, query_size: int, key_size: int, dropout: float) -> None:
+        super().__init__(dropout)
+        self.matrix = nn.Parameter(torch.randn(query_size, key_size) / query_size**0.5)
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return queries @ self.matrix @ keys.mT
+
+
+def test_scores_that_a_matrix_takes_below_the_number_that_hides_are_not_tried() -> None:
+    (subject,) = resolve(adapted(Bilinear))
+    with seeded():
+        found = run_invariant(subject, masked_weights_are_zero, PROFILES["quick"])
+    assert found.status == "passed", found.reason
 
 
 def test_lengths_one_too_short_are() -> None:
