@@ -66,6 +66,7 @@ class Failure:
         extent: where alone it shows, in words, such as half types or more than 128 keys.
         by_design: what the spec declares if the subject is meant to be so.
         script: a script in plain torch that reproduces the failure.
+        mends: small changes of the source, each of which lets all properties hold, as far as tried.
     """
 
     quantity: str = ""
@@ -87,6 +88,7 @@ class Failure:
     extent: str = ""
     by_design: str = ""
     script: str | None = None
+    mends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ class Outcome:
         failure = row["failure"]
         if failure is not None:
             values = {name: failure[name] for name in Failure.__dataclass_fields__}
-            tuples = {name: tuple(failure[name]) for name in ("place", "mistakes")}
+            tuples = {name: tuple(failure[name]) for name in ("place", "mistakes", "mends")}
             failure = Failure(**{**values, **tuples})
         return cls(**{**row, "failure": failure})
 

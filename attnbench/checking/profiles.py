@@ -48,11 +48,19 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Effort:
-    """The effort of the run that a check belongs to."""
+    """The effort of the run that a check belongs to.
+
+    Args:
+        profile: how many cases are drawn.
+        failures: the store of failing cases, which are tried again.
+        shrink: whether to look for smaller ones.
+        explain: whether a check that fails says why.
+    """
 
     profile: Profile = PROFILES["default"]
     failures: Failures | None = None
     shrink: bool = True
+    explain: bool = True
 
 
 _EFFORT: ContextVar[Effort] = ContextVar("attnbench_effort", default=Effort())  # noqa: B039 -- frozen
@@ -69,9 +77,11 @@ def current_profile() -> Profile:
 
 
 @contextmanager
-def effort_of(profile: Profile, failures: Failures | None, *, shrink: bool) -> Iterator[None]:
+def effort_of(
+    profile: Profile, failures: Failures | None, *, shrink: bool, explain: bool = True
+) -> Iterator[None]:
     """Set the effort of a run for a context."""
-    token = _EFFORT.set(Effort(profile, failures, shrink))
+    token = _EFFORT.set(Effort(profile, failures, shrink, explain))
     try:
         yield
     finally:

@@ -90,7 +90,18 @@ def finding_text(failures: Sequence[Outcome], statements: Mapping[str, str] | No
     lead = lead_of(failures)
     others = [outcome for outcome in failures if outcome is not lead]
     statement = (statements or {}).get(lead.invariant, "")
-    return "\n".join([*_heading(lead, failures), failure_text(lead, statement, others)])
+    heading = [*_heading(lead, failures), *_mends([lead, *others])]
+    return "\n".join([*heading, failure_text(lead, statement, others)])
+
+
+def _mends(outcomes: Iterable[Outcome]) -> list[str]:
+    """The changes of the source with which all that failed holds."""
+    found = next((o.failure.mends for o in outcomes if o.failure and o.failure.mends), ())
+    if not found:
+        return []
+    which = "this change" if len(found) == 1 else "either of these changes"
+    head = f"  likely here: with {which} all that failed holds, and nothing else was seen to fail:"
+    return [head, "\n    or\n".join(textwrap.indent(text, "    ") for text in found)]
 
 
 def _heading(lead: Outcome, outcomes: Sequence[Outcome]) -> list[str]:

@@ -136,6 +136,8 @@ def gradients_are_as_accurate_as_the_output(subject: Subject, case: Case) -> Non
     """In half types, where all scores of a query lie far from zero, gradients lose no more to
     rounding than the output does.
     """
+    if case.dtype not in _HALF_SHIFTS:
+        raise RefusalError("none of its dtypes is a half type")
     base = Baseline(subject, case)
     feature = _HALF_SHIFTS[case.dtype] ** 0.5
     query, key = base.inputs.query.clone(), base.inputs.key.clone()

@@ -114,6 +114,17 @@ def test_the_contract_leads_where_it_raises() -> None:
     assert f"FAILED mine: {KEEPS_CONTRACT}\n" in finding_text(bad)
 
 
+def test_changes_of_the_source_stand_below_the_cause_whichever_failure_has_them() -> None:
+    mended = replace(FOUND, mends=("- a.py:1: x\n+ a.py:1: y", "- a.py:2: x\n+ a.py:2: y"))
+    other = replace(BAD, invariant="pools_values", failure=mended)
+    lead = replace(BAD, failure=replace(FOUND, cause="scale"))
+    cause, head, *lines = finding_text([other, lead]).splitlines()
+    assert cause.endswith("(likely cause)")
+    assert head.startswith("  likely here: with either of these changes all that failed holds")
+    assert lines[:2] == ["    - a.py:1: x", "    + a.py:1: y"]
+    assert lines[2:5] == ["    or", "    - a.py:2: x", "    + a.py:2: y"]
+
+
 def test_where_alone_a_failure_shows_stands_beside_its_cause_or_else_alone() -> None:
     found = replace(FOUND, extent="in half types alone")
     assert "\n  only in half types alone\n" in finding_text([replace(BAD, failure=found)])

@@ -9,7 +9,7 @@ from attnbench_zoo.mutants import rounding as mutants
 from attnbench_zoo.mutants import state
 from attnbench_zoo.twins.attention import ATTENTION, Attention
 from attnbench_zoo.twins.heads import HEADS
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench import check
 from attnbench.invariants import rounding, shifts
@@ -99,3 +99,16 @@ def test_a_running_maximum_begins_below_all_scores(least: float) -> None:
 
     outcome = run(mutant(FromLeast), INVARIANTS["common_shift_of_scores_changes_nothing"])
     assert outcome.status == ("failed" if least > -math.inf else "passed"), outcome.reason
+
+
+def test_without_a_half_type_nothing_is_said_of_gradients_in_half_types() -> None:
+    report = check(
+        nn.functional.scaled_dot_product_attention,
+        style="sdpa",
+        profile="quick",
+        dtypes=["float32"],
+        invariants=["gradients_are_as_accurate_as_the_output"],
+    )
+    (outcome,) = report.outcomes
+    assert outcome.status == "skipped"
+    assert "half type" in outcome.reason

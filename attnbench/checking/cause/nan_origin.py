@@ -94,6 +94,8 @@ def _needed(call: Callable[[], Tensor | None]) -> str:
         others = [other for other in needed if other != line]
         if _run(call, others)[0] is False:
             needed = others
+    if not needed:  # called again, it gives no NaN
+        return ""
     line = needed[0]
     return f"NaN {'arises' if found[line] else 'follows from infinity'} in {line}"
 

@@ -51,9 +51,12 @@ class Screen:
     def add(self, outcome: Outcome) -> None:
         """Show an outcome."""
         outcomes = self._outcomes[outcome.subject]
-        names = [earlier.invariant for earlier in outcomes]
+        names = [other.invariant for other in outcomes]
         if outcome.invariant in names:  # it replaces an outcome that was shown
+            earlier = outcomes[names.index(outcome.invariant)]
             outcomes[names.index(outcome.invariant)] = outcome
+            if earlier.status == outcome.status:  # it only tells more
+                return
             message = outcome.reason.splitlines()[-1].strip()
             line = f"{outcome.subject}: {outcome.invariant}: {outcome.status}: {message}"
             print_line(line, outcome.status)

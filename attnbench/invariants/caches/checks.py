@@ -95,7 +95,7 @@ def cache_invariant(
         stage = stage_of(subject, case)
         found = explore(stage, judged, drawn, effort.failures, effort.shrink)
         if found is not None:
-            explained = explanation(stage, judged, found)
+            explained = explanation(stage, judged, found) if effort.explain else ""
             raise found.reworded(
                 f"{found}{explained}",
                 cause=cause_of(explained) or found.cause,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.checking.profiles import current_effort
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.layer_calls import LayerCase
 from attnbench.subject.layer import LayerSubject
@@ -25,7 +26,7 @@ _Explanation = TypeVar("_Explanation", bound=Callable[..., str])
 
 
 def told_once(explanation: _Explanation) -> _Explanation:
-    """Keep what an explanation says of a layer; it is empty where a call raises.
+    """Keep what an explanation says of a layer; it is empty where a call raises, or none is asked.
 
     It is kept by the layer's spec: a subject whose calls are recorded is asked nothing anew.
     """
@@ -33,6 +34,8 @@ def told_once(explanation: _Explanation) -> _Explanation:
 
     @functools.wraps(explanation)
     def told(subject: LayerSubject, *more: Any) -> str:
+        if not current_effort().explain:
+            return ""
         key = (subject.spec, subject.name, *more)
         if key not in known:
             try:

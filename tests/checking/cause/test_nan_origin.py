@@ -37,6 +37,26 @@ def test_the_line_in_which_nan_arises_is_told() -> None:
     assert nan_origin(subject, invariant, Failure(case=tiny)) == told
 
 
+class Once(nn.Module):
+    """It gives NaN in the first of two calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        self.calls += 1
+        return query @ key.mT * (float("nan") if self.calls == 1 else 1.0)
+
+
+def test_no_line_is_told_where_a_call_gives_nan_only_once() -> None:
+    spec = ScoringSpec(name="mine", make=lambda *sizes: Once(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    (invariant,) = select_invariants(["weights_sum_to_one"])
+    case = subject.legal(Case((2,), 5, 5, 4, 4, 4)).id
+    assert nan_origin(subject, invariant, Failure(case=case)) == ""
+
+
 class Powers(nn.Module):
     """The logarithm of a product of powers, which overflow."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.cli.printing.outcome_tables import Screen
 
 OUTCOMES = (
@@ -53,6 +55,25 @@ def test_a_subject_that_was_skipped_is_not_ok(capsys: pytest.CaptureFixture[str]
     first, second = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
     assert first == "skipped soft 0.0 s 0 cases: 1 skipped"
     assert second == "ok multi_head 0.1 s 1 case: 1 passed"
+
+
+def test_a_failure_that_comes_again_with_a_change_is_shown_in_the_end_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failed = Outcome("soft", OUTCOMES[0].invariant, "failed", "it is wrong", 3, failure=Failure())
+    screen = Screen({"soft": 2}, STATEMENTS)
+    screen.add(failed)
+    before = capsys.readouterr().out
+    screen.add(replace(failed, failure=Failure(mends=("- mine.py:3: x = 1\n+ mine.py:3: x = 2",))))
+    assert (before.count("\n"), capsys.readouterr().out) == (1, "")
+    screen.add(OUTCOMES[1])
+    lines = capsys.readouterr().out.splitlines()
+    place = lines.index("    - mine.py:3: x = 1")
+    assert lines[place - 1].startswith("  likely here: with this change all that failed holds")
+    assert lines[place + 1 : place + 3] == [
+        "    + mine.py:3: x = 2",
+        "FAILED soft: keeps_the_contract",
+    ]
 
 
 def test_an_outcome_in_a_pipe_is_one_line(

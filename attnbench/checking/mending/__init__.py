@@ -1,0 +1,1 @@
+"""Small changes of a subject's source with which every property holds."""

@@ -1,0 +1,153 @@
+"""A change of source text, and what the places of a definition can read."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Kind = tuple[Any, ...]
+"""What a value is, as far as another could take its place."""
+
+_ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.Tuple, ast.List)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Another text in place of a part of the source.
+
+    Args:
+        rank: how far it goes; small ones are tried first.
+        start, end: line, from 1, and column in bytes of both ends.
+        text: what takes the place of what stands there.
+    """
+
+    rank: int
+    start: tuple[int, int]
+    end: tuple[int, int]
+    text: str
+
+    def applied(self, lines: list[str]) -> list[str]:
+        """The lines of the source with the change; their number stays the same."""
+        (first, left), (last, right) = self.start, self.end
+        head = lines[first - 1].encode()[:left].decode()
+        tail = lines[last - 1].encode()[right:].decode()
+        changed = (head + self.text + tail).split("\n")
+        rest = last - first + 1 - len(changed)
+        return [*lines[: first - 1], *changed, *[""] * rest, *lines[last:]]
+
+
+Edits = Iterator[Edit]
+
+
+@dataclass
+class _Span:
+    lineno: int
+    col_offset: int
+    end_lineno: int
+    end_col_offset: int
+
+
+class Context:
+    """A definition, its text, and what its lines can read.
+
+    Args:
+        tree: the syntax tree of a top-level definition.
+        source: the lines of the whole file.
+        ran: by line that ran, the names that it could read, with the kinds of their values.
+    """
+
+    def __init__(
+        self, tree: ast.AST, source: list[str], ran: Mapping[int, Mapping[str, Kind]]
+    ) -> None:
+        self.source, self.ran = source, ran
+        self.parents = {child: p for p in ast.walk(tree) for child in ast.iter_child_nodes(p)}
+        functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+        self.signatures = {function.name: function.args for function in functions}
+
+    def statement(self, node: ast.AST) -> ast.stmt | None:
+        """The statement in which a node stands."""
+        found: ast.AST | None = node
+        while found is not None and not isinstance(found, ast.stmt):
+            found = self.parents.get(found)
+        return found
+
+    def has_run(self, node: ast.AST) -> bool:
+        """Whether the statement in which a node stands has run."""
+        statement = self.statement(node)
+        return statement is not None and statement.lineno in self.ran
+
+    def names(self, node: ast.AST) -> Mapping[str, Kind]:
+        """The names that can be read where a node stands, with the kinds of their values."""
+        statement = self.statement(node)
+        return {} if statement is None else self.ran.get(statement.lineno, {})
+
+    def is_value(self, node: ast.AST) -> bool:
+        """Whether a node is made of values of the function, and not a module or a class."""
+        while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+            node = node.func if isinstance(node, ast.Call) else node.value
+            if isinstance(node, ast.Attribute) and self.plain(node) in self.names(node):
+                return True
+        return not isinstance(node, ast.Name) or node.id in self.names(node)
+
+    def after(self, node: ast.stmt) -> ast.stmt | None:
+        """The statement behind one in the same block."""
+        parent = self.parents.get(node)
+        for name in ("body", "orelse"):
+            block = getattr(parent, name, None)
+            if isinstance(block, list) and node in block:
+                place = block.index(node) + 1
+                return block[place] if place < len(block) else None
+        return None
+
+    def text(self, node: ast.AST) -> str:
+        """The source of a node, in parentheses where it needs them."""
+        text = self.plain(node)
+        return text if isinstance(node, _ATOMS) else f"({text})"
+
+    def plain(self, node: Any) -> str:
+        """The source of a node."""
+        first, last = node.lineno, node.end_lineno
+        lines = [line.encode() for line in self.source[first - 1 : last]]
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        return b"\n".join(lines).decode()
+
+    def edit(self, rank: int, node: Any, text: str) -> Edit:
+        """Another text in place of a node."""
+        start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+        return Edit(rank, start, end, text)
+
+    def everywhere(self, rank: int, nodes: Collection[Any], text: str) -> Edit:
+        """Another text in place of several nodes of one line."""
+        ordered = sorted(nodes, key=lambda node: int(node.col_offset))
+        first, last = ordered[0], ordered[-1]
+        parts = [text]
+        for one, other in itertools.pairwise(ordered):
+            parts += [self.plain(_gap(one, other)), text]
+        both = _Span(first.lineno, first.col_offset, last.end_lineno, last.end_col_offset)
+        return self.edit(rank, both, "".join(parts))
+
+    def exchanged(self, rank: int, one: Any, other: Any) -> Edit:
+        """Two nodes in the opposite order."""
+        both = _Span(one.lineno, one.col_offset, other.end_lineno, other.end_col_offset)
+        text = self.plain(other) + self.plain(_gap(one, other)) + self.plain(one)
+        return self.edit(rank, both, text)
+
+    def between(self, rank: int, one: Any, other: Any, text: str) -> Edit:
+        """Another text in place of what stands between two nodes, parentheses kept."""
+        gap = _gap(one, other)
+        before = self.plain(gap)
+        stripped = before.strip(" ()\n")
+        return self.edit(rank, gap, before.replace(stripped, text, 1) if stripped else before)
+
+
+def _gap(one: Any, other: Any) -> _Span:
+    return _Span(one.end_lineno, one.end_col_offset, other.lineno, other.col_offset)
+
+
+def is_count(kind: Kind) -> bool:
+    """Whether a value is a whole number, and no truth value."""
+    return kind[0] == "number" and isinstance(kind[1], int) and not isinstance(kind[1], bool)

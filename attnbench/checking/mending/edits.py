@@ -1,0 +1,44 @@
+"""Small changes of source text, by the kind of node that they change."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attnbench.checking.mending import call_edits, expression_edits
+from attnbench.checking.mending.edit_context import Context, Edit, Edits, Kind
+
+_CHANGES: dict[type[ast.AST], Callable[[Any, Context], Edits]] = {
+    ast.Name: expression_edits.of_name,
+    ast.Attribute: expression_edits.of_attribute,
+    ast.Constant: expression_edits.of_constant,
+    ast.BinOp: expression_edits.of_binary,
+    ast.UnaryOp: expression_edits.of_unary,
+    ast.Compare: expression_edits.of_compare,
+    ast.BoolOp: expression_edits.of_boolean,
+    ast.IfExp: expression_edits.of_choice,
+    ast.If: call_edits.of_branch,
+    ast.Call: call_edits.of_call,
+    ast.Slice: call_edits.of_slice,
+    ast.Subscript: call_edits.of_subscript,
+    ast.stmt: call_edits.of_statement,
+}
+
+
+def edits(tree: ast.AST, source: list[str], ran: Mapping[int, Mapping[str, Kind]]) -> list[Edit]:
+    """The changes of those lines of a definition that ran, those that go least far first.
+
+    Args:
+        tree: the syntax tree of a top-level definition.
+        source: the lines of the whole file.
+        ran: by line that ran, the names that it could read, with the kinds of their values.
+    """
+    found: dict[tuple[object, ...], Edit] = {}
+    context = Context(tree, source, ran)
+    nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno") and context.has_run(node)]
+    for node in nodes:
+        for of_type, changes in _CHANGES.items():
+            for edit in changes(node, context) if isinstance(node, of_type) else ():
+                found.setdefault((edit.start, edit.end, edit.text), edit)
+    return sorted(found.values(), key=lambda edit: edit.rank)

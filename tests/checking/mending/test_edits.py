@@ -1,0 +1,102 @@
+"""Small changes of source text."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from attnbench.checking.mending.edit_context import Kind
+from attnbench.checking.mending.edits import edits
+
+TENSOR: Kind = ("tensor", 3, "floating", (2, 3, 4))
+NAMES: dict[str, Kind] = {
+    "query": TENSOR,
+    "key": TENSOR,
+    "mask": ("tensor", 2, "bool", (3, 3)),
+    "first": ("number", 2),
+    "last": ("number", 5),
+    "scale": ("number", 0.5),
+    "causal": ("number", True),
+}
+
+
+def changed(line: str, before: str = "") -> set[str]:
+    """The lines that the changes of the last line of a function make of it."""
+    source = f"def attend(query, key, *, shift=False):\n    {before or 'pass'}\n    {line}".split(
+        "\n"
+    )
+    tree = ast.parse("\n".join(source)).body[0]
+    return {edit.applied(source)[2].strip() for edit in edits(tree, source, {3: NAMES})}
+
+
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        ("return query", "return key"),
+        ("x = query[:, first:last]", "x = query[:, first:first]"),
+        ("x = query[:, first:last]", "x = query[:, first:(last) + 1]"),
+        ("x = query[:, first:]", "x = query[:, :first]"),
+        ("x = query[:, first:]", "x = query[:, first:last]"),
+        ("x = query @ key.mT * scale", "x = query @ key.mT / scale"),
+        ("x = query - key", "x = (key - query)"),
+        ("x = query - key", "x = query"),
+        ("x = query ** scale", "x = query ** (-scale)"),
+        ("x = query.detach().norm()", "x = query.norm()"),
+        ("x = query.mean(dim=-2)", "x = query.mean(dim=-1)"),
+        ("x = query.repeat(first)", "x = query.repeat_interleave(first)"),
+        ("x = torch.maximum(query, key)", "x = torch.minimum(query, key)"),
+        ("x = torch.arange(first)", "x = torch.arange((first + last))"),
+        ("if first < last: x = 1", "if first <= last: x = 1"),
+        ("if first < last: x = 1", "if True: x = 1"),
+        ("x = mask & mask", "x = mask | mask"),
+        ("x = key.masked_fill(mask, 0)", "x = key.masked_fill((~mask), 0)"),
+        ("x = first if causal else last", "x = last"),
+        ("x = causal and mask is None", "x = (mask is None)"),
+        ("x = view(query, first, last)", "x = view(query, last, first)"),
+        ("x = attend(query, key)", "x = attend(query, key, shift=True)"),
+        ("query = query * 2", "pass"),
+        ("x = -query", "x = query"),
+    ],
+)
+def test_a_change_is_among_those_of_its_line(line: str, other: str) -> None:
+    assert other in changed(line)
+
+
+def test_all_parts_of_a_line_that_are_cut_alike_are_cut_together() -> None:
+    found = changed("k, v = query[:first], key[:first]", "x = query[:, : first + last]")
+    assert "k, v = query[:first, :first + last], key[:first, :first + last]" in found
+
+
+def test_every_change_keeps_the_number_of_lines_and_can_be_read() -> None:
+    source = textwrap.dedent("""\
+        def attend(query, key):
+            scores = torch.matmul(
+                query,
+                key.mT,
+            )
+            if scores.shape[-1] > 2:
+                scores = scores * 0.5
+            return scores
+        """).splitlines()
+    ran: dict[int, dict[str, Kind]] = {line: {**NAMES, "scores": TENSOR} for line in range(2, 9)}
+    found = edits(ast.parse("\n".join(source)).body[0], source, ran)
+    assert [edit.rank for edit in found] == sorted(edit.rank for edit in found)
+    readable = 0
+    for edit in found:
+        lines = edit.applied(source)
+        assert len(lines) == len(source)
+        assert lines != source
+        try:
+            ast.parse("\n".join(lines))
+            readable += 1
+        except SyntaxError:  # one that reads as no Python is left out when it is compiled
+            continue
+    assert readable > 0.9 * len(found)
+
+
+def test_lines_that_did_not_run_are_not_changed() -> None:
+    source = ["def attend(query, key):", "    x = query", "    return key"]
+    found = edits(ast.parse("\n".join(source)).body[0], source, {3: NAMES})
+    assert {edit.start[0] for edit in found} == {3}
