@@ -62,16 +62,13 @@ def _as_new(layer: LayerCase, calls: list[tuple[Tensor, Tensor | None]]) -> None
             output = layer.subject.call(module, hidden, mask)[0]
         return output
 
-    def is_right(module: nn.Module) -> bool:
-        return fresh.differs(run(module, last), expected, real) is None
-
-    def modules() -> tuple[nn.Module, nn.Module]:
-        used, new = (layer.subject.build(layer.case)[0] for _ in range(2))
-        with torch.no_grad():
-            run(used, *earlier)
-        return used, new
-
-    raise explained(violation, modules, is_right, lambda module: run(module, *earlier))
+    raise fresh.left_behind(
+        violation,
+        expected,
+        real,
+        lambda module: run(module, last),
+        lambda module: run(module, *earlier),
+    )
 
 
 def _in_words(lengths: list[int]) -> str:

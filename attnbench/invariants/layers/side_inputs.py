@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,13 +19,13 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import fails
-from attnbench.invariants.toolkit.kept_values import explained
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.specs import Invariant
 from attnbench.subject.layer import SOURCE
 from attnbench.subject.subject import Subject
 
 _DRAWS = 8
+_KEPT = "; a new module gives another: the {} of an earlier call is kept"
 
 
 class _Beside(LayerCase):
@@ -57,10 +58,17 @@ class _Beside(LayerCase):
             found["extras"] = {k: v[rows][:, start:end] for k, v in found["extras"].items()}
         return found
 
-    def ask(self, rows: Tensor, start: int = 0, end: int | None = None, cache: Any = None) -> Any:
+    def ask(
+        self,
+        rows: Tensor,
+        start: int = 0,
+        end: int | None = None,
+        cache: Any = None,
+        of: Any = None,
+    ) -> Any:
         """The output of some tokens of some rows, and the cache to go on with."""
-        given = self.beside(rows, start, end)
-        return self.call(self.hidden[rows][:, start:end], None, cache, **given)
+        hidden, given = self.hidden[rows][:, start:end], self.beside(rows, start, end)
+        return self.subject.call(of or self.module, hidden, None, cache, **given)
 
     def judge(
         self, got: Tensor, expected: Tensor, change: str, other: str, cause: str | None = None
@@ -111,8 +119,9 @@ def _follows(name: str, statement: str, what: str) -> Invariant:
             try:
                 _compare(layer, what, cut)
             except InvariantViolation:
-                layer.given = layer.alike()
+                given, layer.given = layer.given, layer.alike()
                 if not fails(_compare, layer, what, cut):
+                    layer.given = given
                     raise  # else it is not what is beside the tokens, and others tell it
 
     return Invariant(
@@ -144,25 +153,16 @@ def _counts(layer: _Beside, what: str) -> None:
     if any(not torch.equal(layer.call(layer.hidden, **other)[0], whole) for other in drawn):
         return
     text = f"with {_DRAWS} other draws of {what} the output is the same, bit for bit"
-    anew, _ = layer.subject.build(layer.case)
-    expected = layer.subject.call(anew, layer.hidden, None, **drawn[0])[0]
+
+    def call(module: nn.Module, given: Any = drawn[0]) -> Tensor:
+        return layer.subject.call(module, layer.hidden, None, **given)[0]
+
+    expected = call(layer.subject.build(layer.case)[0])
     if torch.equal(expected, whole):
         raise InvariantViolation(f"{text}: it is unused")
-    text += f"; a new module gives another: the {what} of an earlier call is kept"
-
-    def is_right(module: nn.Module) -> bool:
-        got = layer.subject.call(module, layer.hidden, None, **drawn[0])[0]
-        return layer.differs(got, expected, layer.real(got)) is None
-
-    def earlier(module: nn.Module) -> None:
-        layer.subject.call(module, layer.hidden, None, **layer.given)
-
-    violation = InvariantViolation(text, cause="state_kept")
-
-    def modules() -> tuple[nn.Module, nn.Module]:
-        return layer.module, layer.subject.build(layer.case)[0]
-
-    raise explained(violation, modules, is_right, earlier)
+    violation = InvariantViolation(f"{text}{_KEPT.format(what)}", cause="layer_state")
+    earlier = partial(call, given=layer.given)
+    raise layer.left_behind(violation, expected, layer.real(expected), call, earlier)
 
 
 def _behind_a_longer(layer: _Beside) -> None:
@@ -211,7 +211,8 @@ def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
     names = f"with its {what}, the first {cut} of {length} tokens", "one call on all"
     layer.judge_where("cached", begin, whole[:, :cut], *names)
     turned = layer.rows.flip(0)
-    _, caches[1] = layer.ask(turned, 0, cut, caches[1])  # items that have another source
+    second, caches[1] = layer.ask(turned, 0, cut, caches[1])  # items that have another source
+    _begun_second(layer, what, second, whole[turned][:, :cut])
     rest, caches[0] = layer.ask(layer.rows, cut, None, caches[0])
     change = f"with its {what}, and another cache in between, tokens {cut} to {length - 1}"
     layer.judge(rest, whole[:, cut:], change, "one call on all")
@@ -225,6 +226,26 @@ def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
             got, _ = layer.ask(layer.rows, cut, None, kept)
             change = f"with its {what}, after the cache was cropped to {cut}"
             layer.judge(got, whole[:, cut:], change, "one call on all", "layer_crop")
+
+
+def _begun_second(layer: _Beside, what: str, got: Tensor, expected: Tensor) -> None:
+    """Raise if rows that begin a cache get what stands beside those that began the one before."""
+    cut, real = got.shape[1], layer.real(got)
+
+    def begin(module: nn.Module, rows: Tensor = layer.rows) -> Tensor:
+        cache = layer.subject.new_cache(module, len(rows))
+        first: Tensor = layer.ask(rows, 0, cut, cache, module)[0]
+        return first
+
+    again = partial(begin, rows=layer.rows.flip(0))
+    change = f"with its {what}, tokens 0 to {cut - 1}, begun after those of others"
+    try:
+        layer.judge(got, expected, change, "one call on all")
+    except InvariantViolation as violation:
+        if layer.differs(again(layer.subject.build(layer.case)[0]), expected, real) is not None:
+            raise
+        told = violation.reworded(f"{violation}{_KEPT.format(what)}", cause="layer_state")
+        raise layer.left_behind(told, expected, real, again, begin) from None
 
 
 def _selected(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:

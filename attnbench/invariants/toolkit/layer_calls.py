@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, cases
@@ -15,6 +15,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.invariants.toolkit.decorator import invariant
+from attnbench.invariants.toolkit.kept_values import explained
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of, worst_place
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
@@ -177,6 +178,27 @@ class LayerCase:
             cause=cause,
             compared={"got": got, "expected": expected},
         )
+
+    def left_behind(
+        self,
+        violation: InvariantViolation,
+        expected: Tensor,
+        real: Tensor,
+        call: Callable[[nn.Module], Tensor],
+        earlier: Callable[[nn.Module], object],
+    ) -> InvariantViolation:
+        """The violation of a call that a new module answers right, with what earlier calls left."""
+
+        def is_right(module: nn.Module) -> bool:
+            return self.differs(call(module), expected, real) is None
+
+        def modules() -> tuple[nn.Module, nn.Module]:
+            used, new = (self.subject.build(self.case)[0] for _ in range(2))
+            with torch.no_grad():
+                earlier(used)
+            return used, new
+
+        return explained(violation, modules, is_right, earlier)
 
     @functools.cached_property
     def rounding(self) -> Tensor:

@@ -16,7 +16,7 @@ from attnbench.adapters import layer
 from attnbench.cases.case import Case
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
-from attnbench.errors import SpecError
+from attnbench.errors import InvariantViolation, SpecError
 from attnbench.invariants.layers.side_inputs import source_is_that_of_the_item
 from attnbench.subject.lookup import resolve
 
@@ -164,6 +164,27 @@ def test_rows_are_doubled_in_an_order_that_beams_do_not_have(select: Any, status
         assert run_invariant(*args, shrink=False).status == status
 
 
+class Held(Kept):
+    """Its keys stay on the module, for the next sequences of as many rows that begin a cache."""
+
+    held: Tensor | None = None
+
+    def forward(self, hidden: Tensor, source: Tensor, cache: Any = None) -> Tensor:
+        if self.held is None or cache is None or len(self.held) != len(source):
+            self.held = self.key(source)
+        return super().forward(hidden, source, {"key": self.held})
+
+
+def test_a_source_that_is_kept_for_the_next_sequence_is_told_as_left_on_the_module() -> None:
+    cache = CacheSpec(new=lambda module, rows: {}, select=_chosen)
+    spec = LayerSpec(name="held", make=Held, accepts=("source", "cache"), cache=cache, causal=True)
+    (subject,) = resolve(spec)
+    with pytest.raises(InvariantViolation, match="the source of an earlier call is kept") as found:
+        source_is_that_of_the_item.check(subject, Case((2,), 3, 3, 8, 8, 8))
+    assert found.value.cause == "layer_state"
+    assert "an earlier call is kept in held (" in str(found.value)
+
+
 def test_a_state_that_calls_do_not_go_on_from_is_no_fault_of_the_source() -> None:
     class Fed(Crossed):
         """What the tokens before gave is fed to the next, and lost between calls."""
@@ -197,7 +218,7 @@ def test_a_source_that_is_kept_from_an_earlier_call_is_not_told_as_unused() -> N
             return super().forward(hidden)
 
     for make, told, cause in (
-        (Keeping, "the source of an earlier call is kept", "a call leaves something behind"),
+        (Keeping, "the source of an earlier call is kept", "calls leave something on the mod"),
         (lambda size: Unused(size, size), "it is unused", "items do not attend to their own"),
     ):
         spec = layer(make, source="memory", name="mine")
