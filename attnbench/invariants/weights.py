@@ -98,8 +98,13 @@ def weights_are_not_negative(subject: Subject, case: Case) -> None:
 @invariant(
     cases=benign,
     regimes=("tiny", "equal_keys", "zero_keys"),
-    beyond=tuple(
-        Case((1,), 3, 150, dtype=dtype, regime="equal_keys") for dtype in ("float32", "bfloat16")
+    beyond=(
+        *(Case((1,), 3, 150, dtype=d, regime="equal_keys") for d in ("float32", "bfloat16")),
+        # a step over parts of the keys, which leave a rest
+        *(
+            Case((1,), 1, 131, dtype=d, regime="equal_keys").tried(key="last")
+            for d in ("bfloat16", "float16")
+        ),
     ),
     variants={"key": ("last", "first", "any")},
     applies=scores_positions,

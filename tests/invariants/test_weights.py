@@ -72,6 +72,17 @@ class OutputTooLarge(Attention):
         return 1.01 * super().pool(weights, value)
 
 
+class RestDropped(Attention):
+    """In half types, one query sees the keys in four parts of equal lengths."""
+
+    def mask(self, query: Tensor, key: Tensor, *masks: Any) -> tuple[Tensor, Tensor]:
+        allowed, bias = super().mask(query, key, *masks)
+        count = key.shape[-2]
+        if query.shape[-2] == 1 and query.element_size() == 2 and count > 64:
+            allowed = allowed & (torch.arange(count) < count // 4 * 4)
+        return allowed, bias
+
+
 MUTANTS = {
     "weights_sum_to_one": ScaledAfterSoftmax,
     "masked_weights_are_zero": FilledWithAnyNumber,
@@ -151,6 +162,11 @@ def test_weights_of_another_call_may_be_those_of_scores_added_up_in_another_orde
     case = "b0d-L46-S64-Eq16-Ek16-Ev16-float64-cpu-bias-contiguous-normal-s3042"
     (subject,) = resolve("dot/fused")
     INVARIANTS["pools_values"].check(subject, Case.from_id(case))
+
+
+def test_a_rest_of_keys_that_is_dropped_in_half_types_alone_is_found() -> None:
+    outcome = run(mutant(RestDropped), INVARIANTS["every_attendable_key_matters"])
+    assert "after adding 1024 to value 130" in outcome.reason
 
 
 def test_a_dropped_key_is_found_at_the_smallest_size_that_has_two() -> None:
