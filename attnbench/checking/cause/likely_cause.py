@@ -59,6 +59,9 @@ _STATE = "calls_leave_no_trace"
 _NUMERIC = ("agrees_with_float64", "finite_at_extremes", "gradients_are_finite_at_extremes")
 """With the general ones, these point at half precision if they fail with half types only."""
 
+_KEYS = "every_attendable_key_matters"
+"""Where a large value changes nothing at all, its key is not read; rounding leaves something."""
+
 
 @dataclass(frozen=True)
 class Clue:
@@ -174,7 +177,8 @@ def _clue_in_table(
             or (default and candidate.named not in (None, default))
         ):
             continue
-        narrow = fails_narrow(candidate) and name in (*_NUMERIC, *_general())
+        unread = name == _KEYS and candidate.got == 0
+        narrow = not unread and fails_narrow(candidate) and name in (*_NUMERIC, *_general())
         cause = _NARROW if narrow else default or candidate.named
         if cause == _NARROW and wide_count > _MOST_FAILURES:
             continue

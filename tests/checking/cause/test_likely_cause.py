@@ -119,6 +119,13 @@ def test_gradients_that_are_wrong_in_every_dtype_are_no_matter_of_half_types() -
     assert clue_of(found) == Clue("fails", "gradients_are_right", "gradient")
 
 
+def test_a_key_that_changes_nothing_at_all_in_half_types_is_not_read() -> None:
+    half = {"case": Case((1,), 1, 65, dtype="float16").id, "smallest": True}
+    name = "every_attendable_key_matters"
+    assert clue_of(failed(name, got=0.0, **half)) == Clue("fails", name, "key_lost")
+    assert clue_of(failed(name, got=1e-5, **half)) == Clue("fails", name, "half_precision")
+
+
 def test_squares_that_overflow_explain_half_types_alone() -> None:
     wide, half = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("float32", "float16"))
     found = failed("gradients_are_finite_at_extremes", case=half, smallest=True)
