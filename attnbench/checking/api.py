@@ -13,7 +13,6 @@ from attnbench.checking.canaries import CANARY, CHANGED
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import coverage_of, gaps_of
-from attnbench.checking.mending.search import with_mends
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, notes_of
 from attnbench.checking.plan import planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants
@@ -164,8 +163,7 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """Yield the outcomes of the subject of an address as they come, and then that of a canary.
 
-    They end early if the device is lost. A failure comes twice if a change of the source lets all
-    properties hold, the second time with that change.
+    They end early if the device is lost.
 
     Args:
         target, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
@@ -177,9 +175,7 @@ def outcomes(
     (subject,), selection = planned(
         target, invariants=invariants, user_invariants=user_invariants, **options
     )
-    found = outcomes_of(subject, selection, seed=seed, guard=guard, **options)
-    everything = select_invariants(None)
-    for outcome in with_mends(found, subject, everything, last=selection[-1].name):
+    for outcome in outcomes_of(subject, selection, seed=seed, guard=guard, **options):
         yield outcome
         if outcome.failure is not None and outcome.failure.device_lost:
             break  # another process can use it

@@ -66,7 +66,7 @@ class Failure:
         extent: where alone it shows, in words, such as half types or more than 128 keys.
         by_design: what the spec declares if the subject is meant to be so.
         script: a script in plain torch that reproduces the failure.
-        mends: small changes of the source, each of which lets all properties hold, as far as tried.
+        mends: changes of the source; with each of them, what failed was seen to hold.
     """
 
     quantity: str = ""
@@ -172,6 +172,7 @@ class Outcome:
         """Read an outcome from a row of :meth:`to_data`."""
         failure = row["failure"]
         if failure is not None:
+            failure = {"mends": (), **failure}  # an older journal has none
             values = {name: failure[name] for name in Failure.__dataclass_fields__}
             tuples = {name: tuple(failure[name]) for name in ("place", "mistakes", "mends")}
             failure = Failure(**{**values, **tuples})

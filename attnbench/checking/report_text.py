@@ -95,12 +95,12 @@ def finding_text(failures: Sequence[Outcome], statements: Mapping[str, str] | No
 
 
 def _mends(outcomes: Iterable[Outcome]) -> list[str]:
-    """The changes of the source with which all that failed holds."""
+    """The changes of the source with which what failed was seen to hold."""
     found = next((o.failure.mends for o in outcomes if o.failure and o.failure.mends), ())
     if not found:
         return []
     which = "this change" if len(found) == 1 else "either of these changes"
-    head = f"  likely here: with {which} all that failed holds, and nothing else was seen to fail:"
+    head = f"  likely here: with {which}, what failed holds, and nothing else was seen to fail:"
     return [head, "\n    or\n".join(textwrap.indent(text, "    ") for text in found)]
 
 

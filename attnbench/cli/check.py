@@ -98,6 +98,15 @@ def command(
     update_baseline: Annotated[
         bool, typer.Option("--update-baseline", help="Write today's failures to that file.")
     ] = False,
+    mend: Annotated[
+        bool,
+        typer.Option(
+            "--mend/--no-mend",
+            envvar="ATTNBENCH_MEND",
+            help="Look for one small change of the source with which what failed holds; the "
+            "changed code is run.",
+        ),
+    ] = True,
     watch: Annotated[
         bool, typer.Option("--watch", help="Check again whenever a target's file changes.")
     ] = False,
@@ -150,7 +159,9 @@ def command(
     }
     earlier = tuple(run.by_key.values())
     options = {**settings, "user_invariants": tuple(invariant or ())}
-    checks = parallel.run_checks(works, options, cluster=cluster, recorded=earlier, **limits)
+    checks = parallel.run_checks(
+        works, options, cluster=cluster, recorded=earlier, mend=mend, **limits
+    )
     with contextlib.closing(checks):  # its children end here, also early
         run.collect(checks, sum(expected.values()) * len(all_seeds) - len(earlier))
     labels, names = list(expected), list(statements)

@@ -120,7 +120,7 @@ def test_changes_of_the_source_stand_below_the_cause_whichever_failure_has_them(
     lead = replace(BAD, failure=replace(FOUND, cause="scale"))
     cause, head, *lines = finding_text([other, lead]).splitlines()
     assert cause.endswith("(likely cause)")
-    assert head.startswith("  likely here: with either of these changes all that failed holds")
+    assert head.startswith("  likely here: with either of these changes, what failed holds")
     assert lines[:2] == ["    - a.py:1: x", "    + a.py:1: y"]
     assert lines[2:5] == ["    or", "    - a.py:2: x", "    + a.py:2: y"]
 

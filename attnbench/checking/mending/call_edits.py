@@ -6,7 +6,7 @@ import ast
 import itertools
 from collections.abc import Iterator
 
-from attnbench.checking.mending.edit_context import Context, Edits, is_count
+from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, is_count
 
 _EXCHANGED = (
     {"repeat_interleave", "repeat"},
@@ -38,7 +38,7 @@ def of_statement(node: ast.stmt, context: Context) -> Edits:
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return  # a docstring
-    yield context.edit(3, node, "pass")
+    yield context.edit(REMOVAL, node, "pass")
     after = context.after(node)
     if after is None or isinstance(after, ast.FunctionDef | ast.Return):
         return
@@ -48,8 +48,9 @@ def of_statement(node: ast.stmt, context: Context) -> Edits:
 
 def of_branch(node: ast.If, context: Context) -> Edits:
     """Yield the branch always, never, and the other way round."""
-    for text in ("True", "False", f"not {context.text(node.test)}"):
-        yield context.edit(1, node.test, text)
+    yield context.edit(1, node.test, f"not {context.text(node.test)}")
+    for text in ("True", "False"):
+        yield context.edit(REMOVAL, node.test, text)
 
 
 def of_call(node: ast.Call, context: Context) -> Edits:
@@ -64,7 +65,7 @@ def of_call(node: ast.Call, context: Context) -> Edits:
     given = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
     for argument in given:
         if not isinstance(argument, ast.Constant) and context.is_value(argument):
-            yield context.edit(2, node, context.text(argument))
+            yield context.edit(REMOVAL, node, context.text(argument))
     for one, next_one in itertools.pairwise(given):
         yield context.exchanged(2, one, next_one)
     yield from _other_arguments(node, context)
@@ -76,7 +77,7 @@ def _other_arguments(node: ast.Call, context: Context) -> Edits:
     function = context.plain(node.func)
     for i in range(len(parts)):
         if i >= len(node.args) or 0 < i == len(parts) - 1:
-            yield context.edit(2, node, f"{function}({', '.join(parts[:i] + parts[i + 1 :])})")
+            yield context.edit(3, node, f"{function}({', '.join(parts[:i] + parts[i + 1 :])})")
     signature = context.signatures.get(function.rpartition(".")[2])
     if signature is None or function.endswith("__init__"):
         return
@@ -107,11 +108,11 @@ def of_slice(node: ast.Slice, context: Context) -> Edits:
     upper = "" if node.upper is None else context.plain(node.upper)
     step = "" if node.step is None else f":{context.plain(node.step)}"
     if lower:
-        yield context.edit(2, node, f":{upper}{step}")
+        yield context.edit(3, node, f":{upper}{step}")
         yield context.edit(3, node, f"({lower}) + 1:{upper}{step}")
         yield context.edit(3, node, f"({lower}) - 1:{upper}{step}")
     if upper:
-        yield context.edit(2, node, f"{lower}:{step}")
+        yield context.edit(3, node, f"{lower}:{step}")
         yield context.edit(3, node, f"{lower}:({upper}) + 1{step}")
         yield context.edit(3, node, f"{lower}:({upper}) - 1{step}")
     if bool(lower) != bool(upper):

@@ -11,6 +11,9 @@ from typing import Any
 Kind = tuple[Any, ...]
 """What a value is, as far as another could take its place."""
 
+REMOVAL = 6
+"""The rank of what leaves something out: it may hide a mistake with all that depends on it."""
+
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.Tuple, ast.List)
 
 

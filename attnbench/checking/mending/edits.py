@@ -27,7 +27,7 @@ _CHANGES: dict[type[ast.AST], Callable[[Any, Context], Edits]] = {
 
 
 def edits(tree: ast.AST, source: list[str], ran: Mapping[int, Mapping[str, Kind]]) -> list[Edit]:
-    """The changes of those lines of a definition that ran, those that go least far first.
+    """The changes of those lines of a definition that ran, the smallest changes first.
 
     Args:
         tree: the syntax tree of a top-level definition.
@@ -40,5 +40,7 @@ def edits(tree: ast.AST, source: list[str], ran: Mapping[int, Mapping[str, Kind]
     for node in nodes:
         for of_type, changes in _CHANGES.items():
             for edit in changes(node, context) if isinstance(node, of_type) else ():
+                if edit.text.count("\n") > edit.end[0] - edit.start[0]:
+                    continue  # the lines behind it keep their numbers
                 found.setdefault((edit.start, edit.end, edit.text), edit)
     return sorted(found.values(), key=lambda edit: edit.rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from attnbench.checking.mending.edit_context import Context, Edits, Kind, is_count
+from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, Kind, is_count
 
 _OPERATORS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Add: ("-",),
@@ -69,7 +69,7 @@ def of_name(node: ast.Name, context: Context) -> Edits:
         yield context.edit(4, node, f"{node.id}.float()")
     is_part = isinstance(parent, ast.BinOp | ast.Call | ast.UnaryOp)
     if is_part and kind[0] != "module" and getattr(parent, "func", None) is not node:
-        yield context.edit(4, node, f"(-{node.id})")
+        yield context.edit(3, node, f"(-{node.id})")
         yield from _combined(node, context, names, kind)
 
 
@@ -117,7 +117,7 @@ def of_constant(node: ast.Constant, context: Context) -> Edits:
             if other != value:
                 yield context.edit(2, node, str(other) if other >= 0 else f"({other})")
     elif isinstance(value, float):
-        for text in (f"(-{value!r})", f"{2 * value!r}", f"{value / 2!r}", "1.0", "0.0"):
+        for text in (f"(-{value!r})", f"{2 * value!r}", f"{value / 2!r}", "1.0"):
             yield context.edit(4, node, text)
 
 
@@ -126,8 +126,8 @@ def of_binary(node: ast.BinOp, context: Context) -> Edits:
     for other in _OPERATORS.get(type(node.op), ()):
         yield context.between(2, node.left, node.right, other)
     left, right = context.text(node.left), context.text(node.right)
-    yield context.edit(3, node, left)
-    yield context.edit(3, node, right)
+    yield context.edit(REMOVAL, node, left)
+    yield context.edit(REMOVAL, node, right)
     if type(node.op) in _ORDERED:
         yield context.edit(3, node, f"({right} {_ORDERED[type(node.op)]} {left})")
 
@@ -149,11 +149,11 @@ def of_boolean(node: ast.BoolOp, context: Context) -> Edits:
     words = " or " if isinstance(node.op, ast.And) else " and "
     yield context.edit(2, node, f"({words.join(map(context.text, node.values))})")
     for value in node.values:
-        yield context.edit(1, node, context.text(value))
+        yield context.edit(2, node, context.text(value))
 
 
 def of_choice(node: ast.IfExp, context: Context) -> Edits:
     """Yield one of the two alone, and the choice the other way round."""
-    yield context.edit(1, node, context.text(node.body))
-    yield context.edit(1, node, context.text(node.orelse))
-    yield context.edit(2, node.test, f"not {context.text(node.test)}")
+    yield context.edit(1, node.test, f"not {context.text(node.test)}")
+    yield context.edit(REMOVAL, node, context.text(node.body))
+    yield context.edit(REMOVAL, node, context.text(node.orelse))

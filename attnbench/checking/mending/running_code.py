@@ -33,10 +33,17 @@ class RunLines:
     Args:
         apart: code whose lines, and those of what it calls, do not count, as of a reference.
         files_apart: files whose lines do not count.
+
+    Attributes:
+        lines_apart: files and lines of the code apart.
+        ran: by file and line, the names that the line could read, with the kinds of their values.
     """
 
     def __init__(self, apart: set[CodeType], files_apart: set[str]) -> None:
         self.apart, self.files_apart, self._aside = apart, files_apart, 0
+        self.lines_apart = {
+            (code.co_filename, line) for code in apart for *_, line in code.co_lines() if line
+        }
         self.ran: dict[str, dict[int, dict[str, Kind]]] = {}
 
     @contextlib.contextmanager
@@ -74,11 +81,12 @@ class RunLines:
 @functools.cache
 def _is_changeable(file: str) -> bool:
     """Whether a file is the user's own, and not that of an installed library."""
-    return is_own_code(file) and "site-packages" not in Path(file).parts
+    return is_own_code(file) and not {"site-packages", "dist-packages"} & {*Path(file).parts}
 
 
 def _kinds(frame: FrameType) -> dict[str, Kind]:
-    names = {name: kind_of(value) for name, value in frame.f_locals.items()}
+    given = {name: v for name, v in frame.f_globals.items() if type(v) in (int, float)}
+    names = {name: kind_of(value) for name, value in {**given, **frame.f_locals}.items()}
     owner = frame.f_locals.get("self", frame.f_locals.get("ctx"))
     if owner is not None:
         name = "self" if "self" in frame.f_locals else "ctx"
@@ -114,58 +122,89 @@ class SourceFile:
 
     Args:
         name: its path, as code objects have it.
+
+    Raises:
+        SyntaxError: it is no Python.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lines = [line.rstrip("\n") for line in linecache.getlines(name)]
-        self.tree = ast.parse("\n".join(self.lines))
-        self.definitions = [
-            node
-            for node in self.tree.body
-            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign)
-        ]
-        self._functions: dict[tuple[str, int], list[FunctionType]] = {}
+        self.definitions = list(_definitions(ast.parse("\n".join(self.lines))))
+        self._functions: dict[_Key, list[FunctionType]] = {}
         for thing in gc.get_objects():
             if type(thing) is FunctionType and thing.__code__.co_filename == name:
-                code = thing.__code__
-                self._functions.setdefault((code.co_name, code.co_firstlineno), []).append(thing)
-
-    def compiled(self, node: Any, lines: list[str]) -> CodeType:
-        """The code of a top-level definition in some lines.
-
-        Raises:
-            SyntaxError: they are no Python.
-        """
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-        text = "\n" * (first - 1) + "\n".join(lines[first - 1 : node.end_lineno])
-        flags = next(iter(self._flags()), 0)
-        code: CodeType = compile(text, self.name, "exec", flags=flags, dont_inherit=True)
-        return code
-
-    def _flags(self) -> Iterator[int]:
-        for functions in self._functions.values():
-            for function in functions:
-                yield function.__code__.co_flags & _FUTURE
+                self._functions.setdefault(_key(thing.__code__), []).append(thing)
+        functions = (each for group in self._functions.values() for each in group)
+        self._flags = next((each.__code__.co_flags & _FUTURE for each in functions), 0)
+        whole = self._compiled("\n".join(self.lines))
+        self._as_read = {_key(part): part for part in _inner(whole)}
 
     @contextlib.contextmanager
-    def running(self, code: CodeType) -> Iterator[bool]:
-        """Let the functions within a definition run the code of another one; whether any does."""
+    def running(self, definition: ast.stmt, lines: list[str]) -> Iterator[bool]:
+        """Let a definition run as it stands in other lines; whether it does.
+
+        It does not where these are no Python, where its functions were not made of the file as it
+        is now, and where several of them cannot be told apart.
+        """
         before: list[tuple[FunctionType, CodeType]] = []
         try:
-            for part in _parts(code):
-                for function in self._functions.get((part.co_name, part.co_firstlineno), ()):
-                    if len(function.__code__.co_freevars) == len(part.co_freevars):
-                        before.append((function, function.__code__))
+            for part in self._parts(definition, lines):
+                for function in self._functions.get(_key(part), ()):
+                    code = function.__code__
+                    is_as_read = code == self._as_read.get(_key(part))
+                    if is_as_read and code.co_freevars == part.co_freevars:
+                        before.append((function, code))
                         function.__code__ = part
             yield bool(before)
         finally:
-            for function, old in before:
-                function.__code__ = old
+            for function, code in reversed(before):
+                function.__code__ = code
+
+    def _parts(self, definition: Any, lines: list[str]) -> list[CodeType]:
+        """The code of the functions in a definition, each of a place of its own; else none."""
+        first = min([definition.lineno, *(d.lineno for d in _decorators(definition))])
+        text = "\n".join(lines[first - 1 : definition.end_lineno])
+        head = "\n" * (first - 1)
+        if definition.col_offset:
+            head = "\n" * (first - 2) + "if True:\n"
+        try:
+            code = self._compiled(head + text)
+        except (SyntaxError, ValueError):
+            return []
+        found = [p for p in _inner(code) if p.co_name[0] != "<" or p.co_name == "<lambda>"]
+        return found if len({_key(part) for part in found}) == len(found) else []
+
+    def _compiled(self, text: str) -> CodeType:
+        code: CodeType = compile(text, self.name, "exec", flags=self._flags, dont_inherit=True)
+        return code
 
 
-def _parts(code: CodeType) -> Iterator[CodeType]:
+_Key = tuple[str, int]
+
+
+def _key(code: CodeType) -> _Key:
+    return code.co_name, code.co_firstlineno
+
+
+def _decorators(definition: Any) -> list[ast.expr]:
+    found: list[ast.expr] = getattr(definition, "decorator_list", [])
+    return found
+
+
+def _definitions(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the functions, classes and assignments of a module, also those in its branches."""
+    for node in getattr(tree, "body", []):
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            yield from _definitions(node)
+        elif isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+        ):
+            yield node
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
     for part in code.co_consts:
         if isinstance(part, CodeType):
             yield part
-            yield from _parts(part)
+            yield from _inner(part)

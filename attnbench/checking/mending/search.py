@@ -1,20 +1,21 @@
-"""The search for a small change of a subject's source with which every property holds.
+"""The search for a small change of a subject's source with which what failed holds.
 
-The search runs in a process of its own, since changed code may loop forever, or leave anything
-behind. What it finds is no guess: all that failed was seen to hold with the change, and so did all
-else, at some of its scheduled cases.
+It runs in a process of its own, since changed code may do anything. What it finds is no guess: with
+the change, each property that failed passed its quick check, and no other one failed at some of its
+scheduled cases. Nor is it a remedy: what fails may only have been left out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from hypothesis.errors import UnsatisfiedAssumption
@@ -22,25 +23,26 @@ from hypothesis.errors import UnsatisfiedAssumption
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
 from attnbench.cases.case_strategies import cases
-from attnbench.checking.mending.edit_context import Edit
+from attnbench.checking.mending.edit_context import REMOVAL, Edit
 from attnbench.checking.mending.edits import edits
 from attnbench.checking.mending.running_code import RunLines, SourceFile
-from attnbench.checking.mending.separate_process import first_answers
-from attnbench.checking.outcomes import COMPILING, Outcome
+from attnbench.checking.outcomes import COMPILING
+from attnbench.checking.plan import planned
 from attnbench.checking.profiles import PROFILES, effort_of
-from attnbench.checking.runner import seeded, skip_reason
+from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.errors import RefusalError
+from attnbench.registry.address import Address
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 _SECONDS, _MORE_SECONDS = 20.0, 4.0
 """Most seconds of computing in a search, and most of them behind the first that is found."""
 
-_LONGEST_SECONDS = 60.0
-"""Most seconds of a search by the clock, as on a busy machine."""
+_TRIAL_SECONDS = 2.0
+"""Most seconds of one property at one case, as changed code may loop."""
 
 _CASES, _MOST_PAIRS = 5, 2**12
-"""Scheduled cases of each invariant at which a change has to hold, and the largest of them."""
+"""Most scheduled cases of each property at which a change has to hold, and the largest of them."""
 
 _MOST_FOUND = 2
 """Changes of different lines that are shown."""
@@ -52,93 +54,72 @@ _Trial = tuple[Invariant, Case]
 
 
 class _Place(NamedTuple):
-    """A change of a top-level definition in a file."""
+    """A change of a definition in a file."""
 
     source: SourceFile
     definition: Any
     edit: Edit
 
 
-def with_mends(
-    outcomes: Iterable[Outcome], subject: Subject, invariants: Sequence[Invariant], last: str
-) -> Iterator[Outcome]:
-    """Pass on outcomes as they come, and the latest failure once more if a change mends all.
+class _TooLong(BaseException):
+    """A trial takes too long. No ``Exception``, since changed code may catch these."""
+
+
+def mends_of(target: Address, failures: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield the changes of a subject's source with which what failed holds.
 
     Args:
-        outcomes: those of a subject.
-        subject: the subject.
-        invariants: all that should hold.
-        last: the invariant whose outcome comes last; the changes are looked for before it.
+        target: address of the subject.
+        failures: names of the properties that failed, and ids of their cases.
     """
-    failures: list[Outcome] = []
-    for outcome in outcomes:
-        if outcome.failure is not None:
-            failures.append(outcome)
-        is_lost = any(one.failure is None or one.failure.device_lost for one in failures)
-        if outcome.invariant == last and failures and not is_lost:
-            found = mends(subject, invariants, failures)
-            for failure in failures[-1:] if found else ():
-                assert failure.failure is not None
-                mended = replace(failure, failure=replace(failure.failure, mends=found))
-                if failure is outcome:
-                    outcome = mended
-                else:
-                    yield mended
-        yield outcome
+    (subject,), invariants = planned(target, profile="quick", device="cpu", dtypes=None)
+    by_name = {invariant.name: invariant for invariant in invariants}
+    if all(name in by_name for name, _ in failures):
+        failing = [(by_name[name], Case.from_id(case)) for name, case in failures]
+        yield from mends(subject, invariants, failing)
 
 
 def mends(
-    subject: Subject, invariants: Sequence[Invariant], outcomes: Iterable[Outcome]
-) -> tuple[str, ...]:
-    """The changes of a subject's source, as text, with each of which all that failed holds.
-
-    Args:
-        subject: the subject.
-        invariants: all that should hold.
-        outcomes: failures of the subject, and others.
-    """
-    by_name = {invariant.name: invariant for invariant in invariants}
-    failing = [
-        (by_name[outcome.invariant], Case.from_id(outcome.failure.case))
-        for outcome in outcomes
-        if outcome.invariant in by_name and outcome.failure and outcome.failure.case
-    ]
-    failing = [(one, case) for one, case in failing if one.name not in COMPILING]
-    if not failing or subject.same_as or any(case.device != "cpu" for _, case in failing):
-        return ()  # of two subjects that differ, either could be changed
-    found = functools.partial(_found, subject, invariants, failing)
-    return first_answers(found, seconds=_LONGEST_SECONDS)
-
-
-def _found(
     subject: Subject, invariants: Sequence[Invariant], failing: Sequence[_Trial]
 ) -> Iterator[str]:
-    """Yield changes with which all holds, those that go least far first."""
-    end, shown = time.process_time() + _SECONDS, set[tuple[str, int]]()
+    """Yield the changes with which what failed holds, as text, the smallest changes first.
+
+    Args:
+        subject: the subject; there are none if it is declared to be the same as another one, since
+            either could be changed.
+        invariants: all that should hold.
+        failing: the properties that failed, and the cases at which they did.
+    """
+    shown = set[tuple[str, int]]()
     with seeded(), effort_of(PROFILES["quick"], None, shrink=False, explain=False):
-        lines = RunLines(_apart(subject), {_code_of(i).co_filename for i, _ in failing})
+        codes = filter(None, (_code_of(invariant.check) for invariant, _ in failing))
+        lines = RunLines(_apart(subject), {code.co_filename for code in codes})
         trials = sorted(_failing_again(subject, failing, lines), key=lambda one: one[0])
-        first = [(invariant, case) for _, invariant, case in trials]
-        others = _schedule(subject, invariants, {invariant.name for invariant, _ in first})
-        for place in _places(lines) if first else ():
-            if time.process_time() > end or len(shown) == _MOST_FOUND:
+        if subject.same_as or len(trials) < len(failing):
+            return
+        judge = _Judge(subject, invariants, [(one, case) for _, one, case in trials])
+        end = time.process_time() + _SECONDS
+        for place in _places(lines):
+            is_rest = bool(shown) and place.edit.rank == REMOVAL
+            if time.process_time() > end or len(shown) == _MOST_FOUND or is_rest:
                 return
             where = place.source.name, place.edit.start[0]
-            if where not in shown and _mends(subject, place, first, others):
+            if where not in shown and judge.approves(place):
                 end = end if shown else min(end, time.process_time() + _MORE_SECONDS)
                 shown.add(where)
                 yield _text(place)
 
 
-def _code_of(invariant: Invariant) -> CodeType:
-    code: CodeType = getattr(invariant.check, "__wrapped__", invariant.check).__code__
-    return code
+def _code_of(function: Any) -> CodeType | None:
+    """The code of a function behind wrappers and partial applications."""
+    while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
+        function = getattr(function, "func", None) or inspect.unwrap(function)
+    return getattr(function, "__code__", None)
 
 
 def _apart(subject: Subject) -> set[CodeType]:
-    spec = subject.maker
-    functions = [getattr(one, name, None) for name in _APART for one in (spec, subject.spec)]
-    codes = (getattr(function, "__code__", None) for function in functions)
+    specs = subject.maker, subject.spec
+    codes = (_code_of(getattr(one, name, None)) for name in _APART for one in specs)
     return {code for code in codes if code is not None}
 
 
@@ -155,10 +136,10 @@ def _failing_again(
 
 
 def _places(lines: RunLines) -> list[_Place]:
-    """The changes of the lines that ran, those that go least far first."""
+    """The changes of the lines that ran, the smallest changes first."""
     found = []
     for file, ran in lines.ran.items():
-        with contextlib.suppress(SyntaxError, OSError):  # of a notebook, say
+        with contextlib.suppress(SyntaxError, OSError):  # of a notebook, for example
             source = SourceFile(file)
             for definition in source.definitions:
                 inside = range(definition.lineno, (definition.end_lineno or 0) + 1)
@@ -166,27 +147,44 @@ def _places(lines: RunLines) -> list[_Place]:
                 found += [
                     _Place(source, definition, edit)
                     for edit in edits(definition, source.lines, reached)
+                    if (file, edit.start[0]) not in lines.lines_apart
                 ]
     return sorted(found, key=lambda place: place.edit.rank)
 
 
-def _mends(
-    subject: Subject,
-    place: _Place,
-    first: Iterable[_Trial],
-    others: Iterable[_Trial],
-) -> bool:
-    """Whether all that failed holds with a change, and nothing else fails."""
-    try:
-        code = place.source.compiled(place.definition, place.edit.applied(place.source.lines))
-    except (SyntaxError, ValueError):
-        return False
-    with place.source.running(code):
-        for cache in _caches():
-            cache.cache_clear()
-        return all(_holds(subject, *trial) for trial in first) and not any(
-            _holds(subject, *trial) is False for trial in others
-        )
+class _Judge:
+    """Decides whether what failed holds with a change, and nothing else fails.
+
+    Args:
+        subject, invariants: as in :func:`mends`.
+        failing: what fails, the quickest first.
+    """
+
+    def __init__(
+        self, subject: Subject, invariants: Iterable[Invariant], failing: Sequence[_Trial]
+    ) -> None:
+        self._subject, self._failing = subject, failing
+        names = {invariant.name for invariant, _ in failing}
+        schedule = _schedule(subject, (one for one in invariants if one.name not in names))
+        self._others = [trial for trial in schedule if _holds(subject, *trial) is not False]
+
+    def approves(self, place: _Place) -> bool:
+        """Try a change."""
+        lines = place.edit.applied(place.source.lines)
+        with place.source.running(place.definition, lines) as runs:
+            if not runs:
+                return False
+            for cache in _caches():
+                cache.cache_clear()
+            return (
+                all(_holds(self._subject, *trial) for trial in self._failing)
+                and not any(_holds(self._subject, *trial) is False for trial in self._others)
+                and all(self._passes(invariant) for invariant, _ in self._failing)
+            )
+
+    def _passes(self, invariant: Invariant) -> bool:
+        """Whether a property passes its whole quick check."""
+        return run_invariant(self._subject, invariant, PROFILES["quick"], shrink=False).ok
 
 
 @functools.cache
@@ -198,22 +196,42 @@ def _caches() -> tuple[Any, ...]:
 
 
 def _holds(subject: Subject, invariant: Invariant, case: Case) -> bool | None:
-    """Whether an invariant holds at a case; ``None`` if nothing is said there."""
-    if subject.unsupported(case) is not None:
-        return None
+    """Whether a property holds at a case; ``None`` if nothing is said there."""
     try:
-        invariant.check(subject, case)
+        with _limited(_TRIAL_SECONDS):
+            if subject.unsupported(case) is not None:
+                return None
+            invariant.check(subject, case)
     except (RefusalError, UnsatisfiedAssumption):
         return None
-    except (Exception, SystemExit):
+    except (Exception, SystemExit, _TooLong):
         return False
     return True
 
 
-def _schedule(subject: Subject, invariants: Iterable[Invariant], first: set[str]) -> list[_Trial]:
-    """Some cases of each invariant; those come first that are likely to fail."""
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise :class:`_TooLong` after some seconds, where the system has such a timer."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _schedule(subject: Subject, invariants: Iterable[Invariant]) -> list[_Trial]:
+    """Some cases of each property, spread over its schedule."""
     found: list[_Trial] = []
-    for invariant in sorted(invariants, key=lambda one: one.name not in first):
+    for invariant in invariants:
         if invariant.name in COMPILING or skip_reason(subject, invariant) is not None:
             continue
         legal = [
@@ -222,7 +240,8 @@ def _schedule(subject: Subject, invariants: Iterable[Invariant], first: set[str]
             for raw in part.scheduled(0, brief=True)
             if (case := part.finished(raw)) is not None and case.q_len * case.kv_len <= _MOST_PAIRS
         ]
-        found += [(invariant, case) for case in legal[:: max(1, len(legal) // _CASES)]]
+        step = -(-len(legal) // _CASES) or 1
+        found += [(invariant, case) for case in legal[::step]]
     return found
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attnbench.checking import api
+from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
-from attnbench.checking.mending.search import mends, with_mends
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.mending import search
+from attnbench.checking.mending.search import mends
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant
-from attnbench.registry.address import parse_address
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
@@ -42,12 +40,15 @@ def subject_of(folder: Path, source: str, name: str = "attention as sdpa") -> Su
     return subject
 
 
-def failures(subject: Subject, names: list[str]) -> list[Outcome]:
-    found = [
-        run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
-        for invariant in select_invariants(names)
-    ]
-    return [outcome for outcome in found if outcome.failure is not None]
+def found_for(subject: Subject, names: list[str]) -> list[str]:
+    """The changes that are found where some of the named invariants fail, and all should hold."""
+    failing = []
+    for invariant in select_invariants(names):
+        outcome = run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
+        if outcome.counterexample is not None:
+            failing.append((invariant, Case.from_id(outcome.counterexample)))
+    assert failing
+    return list(mends(subject, select_invariants(names), failing))
 
 
 @pytest.mark.parametrize(
@@ -63,22 +64,18 @@ def test_the_line_of_a_mistake_is_among_those_whose_change_mends_all(
 ) -> None:
     subject = subject_of(tmp_path, ATTENTION.replace(right, wrong))
     names = [*NAMES, "agrees_with_scalar_reference"]
-    failed = failures(subject, names)
-    assert failed
-    found = mends(subject, select_invariants(names), failed)
+    found = found_for(subject, names)
     line = next(line for line in ATTENTION.splitlines() if right in line).strip()
     assert any(f": {line.replace(right, wrong)}\n+" in text for text in found), found
 
 
 def test_a_change_with_which_something_else_fails_is_not_shown(tmp_path: Path) -> None:
-    """Without its mask the function holds what fails, but not that masked keys get no weight."""
-    wrong = ATTENTION.replace("weights = weights + attn_mask", "weights = weights + attn_mask.T")
-    subject = subject_of(tmp_path, wrong.replace(".T", ".roll(1, -1)"))
-    failed = failures(subject, ["mask_forms_agree", "masking_equals_deleting"])
-    assert failed
-    for text in mends(subject, select_invariants([*NAMES, "masked_slots_are_inert"]), failed):
-        assert "roll" in text.partition("\n")[0]
-        assert text.partition("\n")[2].endswith("weights = weights + attn_mask")
+    """Without the line, the function would pass what fails, but would ignore floating masks."""
+    right = "weights = weights + attn_mask"
+    subject = subject_of(tmp_path, ATTENTION.replace(right, f"{right}.roll(1, -1)"))
+    found = found_for(subject, [*NAMES, "bias_is_added_to_scores"])
+    assert len(found) == 1
+    assert found[0].endswith(right)
 
 
 SCORING = """\
@@ -91,55 +88,47 @@ class Product(nn.Module):
         return (query @ key.mT) * 3
 
 
-def reference(module, query, key):
+def reference(module, query, key, factor):
     product = sum(q * k for q, k in zip(query, key))
-    return product * 2
+    return product * factor
 
 
 SPEC = attnbench.ScoringSpec(
-    name="product", make=lambda q, k: Product(), reference=reference, equal_sizes=True,
-    exempt={"unit_variance": "it is not scaled"},
+    name="product",
+    make=lambda q, k: Product(),
+    reference={reference},
+    equal_sizes=True,
 )
 """
 
 
-def test_the_reference_is_not_changed(tmp_path: Path) -> None:
-    subject = subject_of(tmp_path, SCORING, "SPEC")
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "functools.partial(reference, factor=2)",
+        "lambda module, query, key: 2 * sum(q * k for q, k in zip(query, key))",
+    ],
+)
+def test_the_reference_is_not_changed(tmp_path: Path, reference: str) -> None:
+    source = f"import functools\n{SCORING.replace('{reference}', reference)}"
+    subject = subject_of(tmp_path, source, "SPEC")
     names = ["agrees_with_scalar_reference", "weights_sum_to_one"]
-    failed = failures(subject, names)
-    (found,) = mends(subject, select_invariants(names), failed)
+    (found,) = found_for(subject, names)
     assert "return (query @ key.mT) * 3" in found
     assert found.endswith("return (query @ key.mT) * 2")
 
 
-def test_the_latest_failure_comes_once_more_before_the_last_outcome(tmp_path: Path) -> None:
-    wrong = ATTENTION.replace("torch.softmax(weights, dim=-1)", "torch.softmax(weights, dim=-2)")
-    subject = subject_of(tmp_path, wrong)
-    failed = failures(subject, ["weights_sum_to_one"])
-    passed = replace(failed[0], invariant="query_independent", status="passed", failure=None)
-    invariants = select_invariants(["weights_sum_to_one"])
-    first, second, last = with_mends([*failed, passed], subject, invariants, passed.invariant)
-    assert (first, last) == (failed[0], passed)
-    assert second.failure is not None
-    assert any("dim=-1" in text for text in second.failure.mends)
-    (only,) = with_mends(failed, subject, invariants, failed[0].invariant)
-    assert only == second
-
-
-def test_a_child_hands_over_changes_with_the_outcomes(
+def test_changed_code_that_loops_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "mended_child.py"
-    path.write_text(ATTENTION.replace("torch.softmax(weights, dim=-1)", "weights.softmax(dim=-2)"))
-    names = ["weights_sum_to_one"]
-    monkeypatch.setattr(api, "select_invariants", lambda _: select_invariants(names))
-    (outcome,) = api.outcomes(
-        parse_address(f"{path}:attention as sdpa"),
-        profile="quick",
-        device="cpu",
-        dtypes=None,
-        invariants=names,
-        seed=None,
+    monkeypatch.setattr(search, "_TRIAL_SECONDS", 0.3)
+    source = ATTENTION.replace(
+        "    probabilities = torch.softmax(weights, dim=-1)",
+        """    step, done = 1, 0
+    while done < 3:
+        done = done + step
+    probabilities = torch.softmax(weights, dim=-done)""",
     )
-    assert outcome.failure is not None
-    assert any("weights.softmax(dim=-1)" in text for text in outcome.failure.mends)
+    subject = subject_of(tmp_path, source.replace("done < 3", "done < 2"))
+    found = found_for(subject, ["weights_sum_to_one"])
+    assert any("while" in text or "-done" in text or "step" in text for text in found)

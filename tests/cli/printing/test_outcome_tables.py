@@ -69,7 +69,7 @@ def test_a_failure_that_comes_again_with_a_change_is_shown_in_the_end_alone(
     screen.add(OUTCOMES[1])
     lines = capsys.readouterr().out.splitlines()
     place = lines.index("    - mine.py:3: x = 1")
-    assert lines[place - 1].startswith("  likely here: with this change all that failed holds")
+    assert lines[place - 1].startswith("  likely here: with this change, what failed holds")
     assert lines[place + 1 : place + 3] == [
         "    + mine.py:3: x = 2",
         "FAILED soft: keeps_the_contract",

@@ -1,0 +1,97 @@
+"""The last outcome of a subject that fails waits until a change of its source was looked for."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+
+from attnbench.cases.case import Case
+from attnbench.checking.outcomes import COMPILING, Outcome
+from attnbench.checking.work import Work, key_of
+from attnbench.processes.pool import Event, Task
+
+_FUNCTION = "attnbench.checking.mending.search:mends_of"
+
+_SECONDS = 60.0
+"""Most seconds of a search by the clock, to the first change and to the next one."""
+
+_Key = tuple[str, int | None]
+
+
+class AwaitedMends:
+    """Outcomes as they come, the last one of each subject behind a search if any has failed.
+
+    Args:
+        works: what is checked.
+        recorded: outcomes of an earlier run.
+        submit: starts a task in the pool.
+        memory_gib: most memory of a search, in GiB.
+    """
+
+    def __init__(
+        self,
+        works: Sequence[Work],
+        recorded: Collection[Outcome],
+        submit: Callable[[Task], object],
+        memory_gib: float,
+    ) -> None:
+        self._submit, self._memory_gib = submit, memory_gib
+        self._targets = {(work.label, work.seed): work.target for work in works}
+        known = set(map(key_of, recorded))
+        keys = {(work.label, work.seed, name) for work in works for name in work.invariants}
+        self._left = Counter((label, seed) for label, seed, _ in keys - known)
+        self._failing: dict[_Key, list[Outcome]] = defaultdict(list)
+        self._held: dict[str, tuple[_Key, Outcome, list[str]]] = {}
+        for outcome in recorded:
+            self._note(outcome)
+
+    def _note(self, outcome: Outcome) -> _Key:
+        key = outcome.subject, outcome.seed
+        if not outcome.ok:
+            self._failing[key].append(outcome)
+        return key
+
+    def passed_on(self, outcome: Outcome) -> Iterator[Outcome]:
+        """Yield an outcome, unless it is the last one and a search begins."""
+        key = self._note(outcome)
+        self._left[key] -= 1
+        if self._left[key] or not _can_be_mended(self._failing[key]):
+            yield outcome
+            return
+        name = f"mend {len(self._held)}"
+        self._held[name] = key, outcome, []
+        failures = [(o.invariant, o.counterexample) for o in self._failing[key]]
+        arguments = {"target": self._targets[key], "failures": failures}
+        self._submit(
+            Task(name, _FUNCTION, arguments, timeout_s=_SECONDS, memory_gib=self._memory_gib)
+        )
+
+    def is_answered_by(self, event: Event) -> bool:
+        """Whether an event is one of a search."""
+        return event.task.name in self._held
+
+    def answered(self, event: Event) -> Iterator[Outcome]:
+        """Yield the outcome that waited when a search ends, and a failure with what it found."""
+        key, last, found = self._held[event.task.name]
+        if event.kind == "value":
+            found.append(event.value)
+            return
+        *_, shown = self._failing[key]
+        assert shown.failure is not None
+        mended = replace(shown, failure=replace(shown.failure, mends=tuple(found)))
+        if found:
+            yield mended
+        if not (found and shown is last):
+            yield last
+
+
+def _can_be_mended(outcomes: Sequence[Outcome]) -> bool:
+    """Whether there are failures, and each can be tried again on the CPU in a moment."""
+    return bool(outcomes) and all(
+        outcome.failure is not None
+        and outcome.invariant not in COMPILING
+        and outcome.failure.case is not None
+        and Case.from_id(outcome.failure.case).device == "cpu"
+        for outcome in outcomes
+    )
