@@ -127,7 +127,8 @@ def test_a_change_that_mends_what_failed_stands_below_the_cause(tmp_path: Path) 
     path.write_text(
         "import torch\n\n\n"
         "def attend(query, key, value):\n"
-        "    weights = torch.softmax(query @ key.mT * query.shape[-1] ** -0.5, dim=-2)\n"
+        "    query = query * query.shape[-1] ** -0.5\n"
+        "    weights = torch.softmax(query @ key.mT, dim=-2)\n"
         "    return weights @ value\n"
     )
     arguments = (f"{path}:attend", "--as", "sdpa", *SUM, "-j", "2")
