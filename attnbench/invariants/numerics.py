@@ -17,12 +17,14 @@ from attnbench.cases.case import Case
 from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import compared_with_reference
 from attnbench.errors import InvariantViolation
+from attnbench.invariants.toolkit.applicability import adds_keys
 from attnbench.invariants.toolkit.comparisons import agree_within, needs, reject
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.invariants.toolkit.score_repairs import repaired_scores
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import KINDS
+from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -141,6 +143,8 @@ _MASKED = tuple(mask for mask in FREE_MASKS if mask != "none")
 
 
 def _has_reference(subject: Subject) -> str | None:
+    if (reason := adds_keys(subject)) and subject.maker.reference is scaled_dot_rows:
+        return f"{reason}, and an adapter's reference has none"
     return None if subject.maker.reference else "declares no reference in Python floats"
 
 

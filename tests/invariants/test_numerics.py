@@ -332,3 +332,19 @@ def test_an_output_that_is_larger_than_float16_holds_is_no_overflow() -> None:
     spec = mutant(Linear, reference=rows, accepts=(), laws=(), conventions={"masks": ()})
     for name in ("finite_at_extremes", "agrees_with_scalar_reference"):
         assert run(spec, INVARIANTS[name]).status == "passed"
+
+
+def test_the_reference_of_an_adapter_is_not_that_of_a_function_with_keys_of_its_own() -> None:
+    def quiet(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        scores = (query * query.shape[-1] ** -0.5) @ key.mT
+        top = scores.amax(-1, keepdim=True).clamp_min(0)
+        powers = (scores - top).exp()
+        return powers / (powers.sum(-1, keepdim=True) + (-top).exp()) @ value
+
+    name = "agrees_with_scalar_reference"
+    spec = adapters.sdpa(quiet, name="quiet", conventions={"extra_keys": 1})
+    (outcome,) = check(spec, profile="quick", invariants=[name]).outcomes
+    assert outcome.status == "skipped"
+    assert "an adapter's reference has none" in outcome.reason
+    (outcome,) = check(adapters.sdpa(quiet), profile="quick", invariants=[name]).outcomes
+    assert outcome.status == "failed"

@@ -252,4 +252,5 @@ def _text(place: _Place) -> str:
     name = Path(place.source.name).name
     olds = [f"- {name}:{i + 1}: {before[i].strip()}" for i in numbers]
     news = [f"+ {name}:{i + 1}: {after[i].strip()}" for i in numbers if after[i].strip()]
-    return "\n".join([*olds, *news])
+    is_less = place.edit.rank == REMOVAL
+    return "\n".join([*olds, *news, *("this leaves something out, and is no repair",) * is_less])

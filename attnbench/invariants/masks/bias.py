@@ -7,6 +7,7 @@ import math
 import torch
 
 from attnbench.cases.case import Case
+from attnbench.errors import RefusalError
 from attnbench.invariants.toolkit.applicability import (
     adds_keys,
     any_of,
@@ -42,6 +43,9 @@ _LOWS = (2.0**15, 2.0**33)
 def large_bias_hides(subject: Subject, case: Case) -> None:
     """A floating mask of -10000 leaves a key no weight beside keys with 0."""
     base = Baseline(subject, case)
+    scores = subject.scores(base.module, base.inputs)
+    if scores is not None and bool((scores.amax(-1) - scores.amin(-1) > _FAR / 2).any()):
+        raise RefusalError(f"its scores lie as far apart as {_FAR:g}, which then hides no key")
     shape = base.allowed.shape
     left = torch.rand(shape, generator=base.generator) < 0.5
     left.scatter_(-1, torch.randint(shape[-1], (*shape[:-1], 1), generator=base.generator), True)

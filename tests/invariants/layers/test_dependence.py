@@ -315,3 +315,35 @@ def test_what_is_kept_in_a_default_argument_is_not_taken_for_random_numbers() ->
     assert outcome.failure is not None
     assert outcome.failure.cause == "kept_or_unwritten"
     assert "random numbers" not in str(report)
+
+
+class AloneOrAmongOthers(nn.Module):
+    """A token sees itself only where it sees no other one, as in Reformer."""
+
+    def __init__(self, size: int, first: float = -5e4) -> None:
+        super().__init__()
+        self.project = nn.Linear(size, 2 * size)
+        self.first = first
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        length = hidden.shape[1]
+        query, value = self.project(hidden).chunk(2, -1)
+        scores = query @ query.tanh().mT + self.first * torch.eye(length)
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        return scores.masked_fill(later, -math.inf).softmax(-1) @ value
+
+
+def test_a_token_may_see_itself_only_where_it_sees_nothing_else() -> None:
+    report = checked(AloneOrAmongOthers, "outputs_depend_on_their_token", causal=True)
+    assert report.ok, str(report)
+
+
+class NeverItself(AloneOrAmongOthers):
+    def forward(self, hidden: Tensor) -> Tensor:
+        mixed = super().forward(torch.cat([torch.zeros_like(hidden[:, :1]), hidden], 1))
+        return mixed[:, :-1]
+
+
+def test_outputs_of_earlier_tokens_alone_are_found() -> None:
+    report = checked(NeverItself, "outputs_depend_on_their_token", causal=True)
+    assert not report.ok
