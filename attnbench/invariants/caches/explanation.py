@@ -44,7 +44,8 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         return _BOTH
     if judged in ("alone", "mixed", "rows") and found.steps[0].rows:
         narrow = Stage(stage.subject, stage.case, narrow_masks=True)
-        if played(narrow, judged, found.steps) is None:
+        longer = steps(len(found.steps[0].rows), 3, 1, 1, pads=[2] * len(found.steps[0].rows))
+        if all(played(narrow, judged, program) is None for program in (found.steps, longer)):
             return _NARROW
     if judged == "ledger":
         return _text(_lengths, stage, found)
