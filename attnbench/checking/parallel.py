@@ -117,7 +117,7 @@ def run_checks(
                 continue
             work = pending[event.task.name]
             if event.kind == "done" or (event.kind != "value" and not work.invariants):
-                yield from canaries.void(event.task.name)
+                yield from map(awaited.withdraw, canaries.void(event.task.name))
             seed = work.seed
             for result in _outcomes(event, pending, submit):
                 outcome = replace(result, seed=seed)

@@ -43,6 +43,7 @@ class AwaitedMends:
         self._left = Counter((label, seed) for label, seed, _ in keys - known)
         self._failing: dict[_Key, list[Outcome]] = defaultdict(list)
         self._held: dict[str, tuple[_Key, Outcome, list[str]]] = {}
+        self._withdrawn: set[tuple[str, int | None, str]] = set()
         for outcome in recorded:
             self._note(outcome)
 
@@ -67,6 +68,11 @@ class AwaitedMends:
             Task(name, _FUNCTION, arguments, timeout_s=_SECONDS, memory_gib=self._memory_gib)
         )
 
+    def withdraw(self, outcome: Outcome) -> Outcome:
+        """Note that an outcome takes the place of an earlier one, which no longer counts."""
+        self._withdrawn.add(key_of(outcome))
+        return outcome
+
     def is_answered_by(self, event: Event) -> bool:
         """Whether an event is one of a search."""
         return event.task.name in self._held
@@ -79,11 +85,11 @@ class AwaitedMends:
             return
         *_, shown = self._failing[key]
         assert shown.failure is not None
-        mended = replace(shown, failure=replace(shown.failure, mends=tuple(found)))
+        outcomes = [last]
         if found:
-            yield mended
-        if not (found and shown is last):
-            yield last
+            mended = replace(shown, failure=replace(shown.failure, mends=tuple(found)))
+            outcomes = [mended] if shown is last else [mended, last]
+        yield from (one for one in outcomes if key_of(one) not in self._withdrawn)
 
 
 def _can_be_mended(outcomes: Sequence[Outcome]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,3 +67,11 @@ def test_nothing_is_searched_for_where_a_failure_cannot_be_tried_again(other: Ou
     _, tasks, shown = started(*([passed("one")] if other.ok else []), *outcomes)
     assert tasks == []
     assert len(shown) == 3
+
+
+def test_an_outcome_that_was_withdrawn_meanwhile_does_not_come_back() -> None:
+    awaited, (task,), _ = started(FAILED, passed("two"), passed("three"))
+    for outcome in (FAILED, passed("three")):
+        awaited.withdraw(replace(outcome, status="crashed", failure=None))
+    assert [*awaited.answered(Event(task, "value", "a change"))] == []
+    assert [*awaited.answered(Event(task, "done"))] == []
