@@ -18,7 +18,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+import torch
 from hypothesis.errors import UnsatisfiedAssumption
+from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
@@ -84,6 +86,9 @@ def mends(
 ) -> Iterator[str]:
     """Yield the changes with which what failed holds, as text, the smallest changes first.
 
+    Those that leave an ordinary call, without mask and cache, as it is are preferred: others may
+    hold because they lose what the call was for.
+
     Args:
         subject: the subject; there are none if it is declared to be the same as another one, since
             either could be changed.
@@ -98,16 +103,30 @@ def mends(
         if subject.same_as or len(trials) < len(failing):
             return
         judge = _Judge(subject, invariants, [(one, case) for _, one, case in trials])
-        end = time.process_time() + _SECONDS
+        end, others = time.process_time() + _SECONDS, list[str]()
         for place in _places(lines):
             is_rest = bool(shown) and place.edit.rank == REMOVAL
             if time.process_time() > end or len(shown) == _MOST_FOUND or is_rest:
-                return
+                break
             where = place.source.name, place.edit.start[0]
-            if where not in shown and judge.approves(place):
-                end = end if shown else min(end, time.process_time() + _MORE_SECONDS)
-                shown.add(where)
-                yield _text(place)
+            if where in shown or (kind := judge.kind_of(place)) is None:
+                continue
+            if kind == "other outputs":
+                others.append(_text(place))
+                end = min(end, time.process_time() + 2 * _MORE_SECONDS)
+                continue
+            end = end if shown else min(end, time.process_time() + _MORE_SECONDS)
+            shown.add(where)
+            yield _text(place)
+    yield from _of_different_lines(others) if not shown else ()
+
+
+def _of_different_lines(texts: Iterable[str]) -> list[str]:
+    """The first texts that begin with different lines."""
+    first: dict[str, str] = {}
+    for text in texts:
+        first.setdefault(text.partition("\n")[0], text)
+    return list(first.values())[:_MOST_FOUND]
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -167,24 +186,41 @@ class _Judge:
         names = {invariant.name for invariant, _ in failing}
         schedule = _schedule(subject, (one for one in invariants if one.name not in names))
         self._others = [trial for trial in schedule if _holds(subject, *trial) is not False]
+        self._usual = _usual_output(subject)
 
-    def approves(self, place: _Place) -> bool:
-        """Try a change."""
+    def kind_of(self, place: _Place) -> str | None:
+        """Try a change: ``None`` if it is not approved, or else what an ordinary call gives."""
         lines = place.edit.applied(place.source.lines)
         with place.source.running(place.definition, lines) as runs:
             if not runs:
-                return False
+                return None
             for cache in _caches():
                 cache.cache_clear()
-            return (
+            if not (
                 all(_holds(self._subject, *trial) for trial in self._failing)
                 and not any(_holds(self._subject, *trial) is False for trial in self._others)
                 and all(self._passes(invariant) for invariant, _ in self._failing)
-            )
+            ):
+                return None
+            output = _usual_output(self._subject)
+        if self._usual is None or output is None or self._usual.shape != output.shape:
+            return "other outputs"
+        is_same = torch.allclose(self._usual, output, equal_nan=True)
+        return "the same outputs" if is_same else "other outputs"
 
     def _passes(self, invariant: Invariant) -> bool:
         """Whether a property passes its whole quick check."""
         return run_invariant(self._subject, invariant, PROFILES["quick"], shrink=False).ok
+
+
+def _usual_output(subject: Subject) -> Tensor | None:
+    """The output of a call without mask and cache; ``None`` if it raises."""
+    case = subject.legal(Case((2,), 5, 5, 8, 8, 8))
+    try:
+        with _limited(_TRIAL_SECONDS), torch.no_grad():
+            return subject.output(*subject.build(case)).double()
+    except (Exception, SystemExit, _TooLong):
+        return None
 
 
 @functools.cache
@@ -220,7 +256,7 @@ def _limited(seconds: float) -> Iterator[None]:
         raise _TooLong
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)  # again, if a callback lets it go by
     try:
         yield
     finally:

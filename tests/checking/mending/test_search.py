@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
 from attnbench.checking.mending import search
+from attnbench.checking.mending.running_code import RunLines
 from attnbench.checking.mending.search import mends
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant
@@ -116,6 +118,39 @@ def test_the_reference_is_not_changed(tmp_path: Path, reference: str) -> None:
     (found,) = found_for(subject, names)
     assert "return (query @ key.mT) * 3" in found
     assert found.endswith("return (query @ key.mT) * 2")
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_change_that_leaves_an_ordinary_call_as_it_is_is_preferred(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    tried: list[str] = []
+
+    def kind_of(_: object, place: Any) -> str | None:
+        tried.append(place.edit.text)
+        if len(tried) == 1:
+            return "other outputs"
+        return "the same outputs" if is_kept and len(tried) == 5 else None
+
+    monkeypatch.setattr("attnbench.checking.mending.search._Judge.kind_of", kind_of)
+    wrong = ATTENTION.replace("torch.softmax(weights, dim=-1)", "torch.softmax(weights, dim=-2)")
+    (found,) = found_for(subject_of(tmp_path, wrong), ["weights_sum_to_one"])
+    assert tried[4 if is_kept else 0] in found
+
+
+def test_what_an_ordinary_call_gives_is_told(tmp_path: Path) -> None:
+    """The mask that is read with the opposite meaning is not read where there is none."""
+    wrong = ATTENTION.replace("masked_fill(~attn_mask, ", "masked_fill(attn_mask, ")
+    subject = subject_of(tmp_path, wrong)
+    invariants = select_invariants(["masking_equals_deleting"])
+    outcome = run_invariant(subject, invariants[0], PROFILES["quick"], shrink=False)
+    failing = [(invariants[0], Case.from_id(str(outcome.counterexample)))]
+    lines = RunLines(set(), set())
+    with lines.watched():
+        assert search._holds(subject, *failing[0]) is False
+    judge = search._Judge(subject, invariants, failing)
+    kinds = {place.edit.text: judge.kind_of(place) for place in search._places(lines)[:40]}
+    assert kinds["(~attn_mask)"] == "the same outputs"
 
 
 def test_changed_code_that_loops_is_given_up(
