@@ -41,7 +41,9 @@ def test_a_right_implementation_is_not_accused(right: Right) -> None:
         assert outcome.status in ("passed", "skipped"), f"{invariant.name}: {outcome.reason}"
 
 
-@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize(
+    "seed", [None, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("name", SPECS)
 def test_what_was_accused_once_is_not_again(name: str, seed: int | None) -> None:
     (subject,) = resolve(SPECS[name])
