@@ -63,7 +63,11 @@ class AwaitedMends:
         name = f"mend {len(self._held)}"
         self._held[name] = key, outcome, []
         failures = [(o.invariant, o.counterexample) for o in self._failing[key]]
-        arguments = {"target": self._targets[key], "failures": failures}
+        arguments = {
+            "target": self._targets[key],
+            "failures": failures,
+            "kept": all(map(_is_beside_ordinary_calls, self._failing[key])),
+        }
         self._submit(
             Task(name, _FUNCTION, arguments, timeout_s=_SECONDS, memory_gib=self._memory_gib)
         )
@@ -90,6 +94,13 @@ class AwaitedMends:
             mended = replace(shown, failure=replace(shown.failure, mends=tuple(found)))
             outcomes = [mended] if shown is last else [mended, last]
         yield from (one for one in outcomes if key_of(one) not in self._withdrawn)
+
+
+def _is_beside_ordinary_calls(outcome: Outcome) -> bool:
+    """Whether only calls with a cache, or gradients, are wrong."""
+    failure = outcome.failure
+    assert failure is not None
+    return bool(failure.program) or "gradient" in outcome.invariant + failure.quantity
 
 
 def _can_be_mended(outcomes: Sequence[Outcome]) -> bool:

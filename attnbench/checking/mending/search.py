@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +27,7 @@ from attnbench.cases.case_strategies import cases
 from attnbench.checking.mending.edit_context import REMOVAL, Edit
 from attnbench.checking.mending.edits import edits
 from attnbench.checking.mending.running_code import RunLines, SourceFile
+from attnbench.checking.mending.time_limit import TooLong, limited
 from attnbench.checking.outcomes import COMPILING
 from attnbench.checking.plan import planned
 from attnbench.checking.profiles import PROFILES, effort_of
@@ -63,26 +63,29 @@ class _Place(NamedTuple):
     edit: Edit
 
 
-class _TooLong(BaseException):
-    """A trial takes too long. No ``Exception``, since changed code may catch these."""
-
-
-def mends_of(target: Address, failures: Sequence[tuple[str, str]]) -> Iterator[str]:
+def mends_of(
+    target: Address, failures: Sequence[tuple[str, str]], kept: bool = False
+) -> Iterator[str]:
     """Yield the changes of a subject's source with which what failed holds.
 
     Args:
         target: address of the subject.
         failures: names of the properties that failed, and ids of their cases.
+        kept: as in :func:`mends`.
     """
     (subject,), invariants = planned(target, profile="quick", device="cpu", dtypes=None)
     by_name = {invariant.name: invariant for invariant in invariants}
     if all(name in by_name for name, _ in failures):
         failing = [(by_name[name], Case.from_id(case)) for name, case in failures]
-        yield from mends(subject, invariants, failing)
+        yield from mends(subject, invariants, failing, kept=kept)
 
 
 def mends(
-    subject: Subject, invariants: Sequence[Invariant], failing: Sequence[_Trial]
+    subject: Subject,
+    invariants: Sequence[Invariant],
+    failing: Sequence[_Trial],
+    *,
+    kept: bool = False,
 ) -> Iterator[str]:
     """Yield the changes with which what failed holds, as text, the smallest changes first.
 
@@ -94,6 +97,7 @@ def mends(
             either could be changed.
         invariants: all that should hold.
         failing: the properties that failed, and the cases at which they did.
+        kept: whether only changes count that leave an ordinary call as it is.
     """
     shown = set[tuple[str, int]]()
     with seeded(), effort_of(PROFILES["quick"], None, shrink=False, explain=False):
@@ -110,6 +114,8 @@ def mends(
                 break
             where = place.source.name, place.edit.start[0]
             if where in shown or (kind := judge.kind_of(place)) is None:
+                continue
+            if kind == "other outputs" and kept:
                 continue
             if kind == "other outputs":
                 others.append(_text(place))
@@ -217,9 +223,9 @@ def _usual_output(subject: Subject) -> Tensor | None:
     """The output of a call without mask and cache; ``None`` if it raises."""
     case = subject.legal(Case((2,), 5, 5, 8, 8, 8))
     try:
-        with _limited(_TRIAL_SECONDS), torch.no_grad():
+        with limited(_TRIAL_SECONDS), torch.no_grad():
             return subject.output(*subject.build(case)).double()
-    except (Exception, SystemExit, _TooLong):
+    except (Exception, SystemExit, TooLong):
         return None
 
 
@@ -234,34 +240,15 @@ def _caches() -> tuple[Any, ...]:
 def _holds(subject: Subject, invariant: Invariant, case: Case) -> bool | None:
     """Whether a property holds at a case; ``None`` if nothing is said there."""
     try:
-        with _limited(_TRIAL_SECONDS):
+        with limited(_TRIAL_SECONDS):
             if subject.unsupported(case) is not None:
                 return None
             invariant.check(subject, case)
     except (RefusalError, UnsatisfiedAssumption):
         return None
-    except (Exception, SystemExit, _TooLong):
+    except (Exception, SystemExit, TooLong):
         return False
     return True
-
-
-@contextlib.contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Raise :class:`_TooLong` after some seconds, where the system has such a timer."""
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise _TooLong
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)  # again, if a callback lets it go by
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _schedule(subject: Subject, invariants: Iterable[Invariant]) -> list[_Trial]:

@@ -75,3 +75,20 @@ def test_an_outcome_that_was_withdrawn_meanwhile_does_not_come_back() -> None:
         awaited.withdraw(replace(outcome, status="crashed", failure=None))
     assert [*awaited.answered(Event(task, "value", "a change"))] == []
     assert [*awaited.answered(Event(task, "done"))] == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "kept"),
+    [
+        (Failure(case=Case().id), False),
+        (Failure(case=Case().id, program="append 1, append 1"), True),
+        (Failure(case=Case().id, quantity="gradient by query"), True),
+    ],
+)
+def test_where_caches_or_gradients_failed_alone_ordinary_calls_are_kept(
+    failure: Failure, kept: bool
+) -> None:
+    _, (task,), _ = started(
+        passed("one"), passed("two"), replace(SECOND, invariant="three", failure=failure)
+    )
+    assert task.arguments["kept"] is kept

@@ -42,7 +42,7 @@ def subject_of(folder: Path, source: str, name: str = "attention as sdpa") -> Su
     return subject
 
 
-def found_for(subject: Subject, names: list[str]) -> list[str]:
+def found_for(subject: Subject, names: list[str], *, kept: bool = False) -> list[str]:
     """The changes that are found where some of the named invariants fail, and all should hold."""
     failing = []
     for invariant in select_invariants(names):
@@ -50,7 +50,7 @@ def found_for(subject: Subject, names: list[str]) -> list[str]:
         if outcome.counterexample is not None:
             failing.append((invariant, Case.from_id(outcome.counterexample)))
     assert failing
-    return list(mends(subject, select_invariants(names), failing))
+    return list(mends(subject, select_invariants(names), failing, kept=kept))
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,12 @@ def test_a_change_that_leaves_an_ordinary_call_as_it_is_is_preferred(
 
     monkeypatch.setattr("attnbench.checking.mending.search._Judge.kind_of", kind_of)
     wrong = ATTENTION.replace("torch.softmax(weights, dim=-1)", "torch.softmax(weights, dim=-2)")
-    (found,) = found_for(subject_of(tmp_path, wrong), ["weights_sum_to_one"])
+    subject = subject_of(tmp_path, wrong)
+    (found,) = found_for(subject, ["weights_sum_to_one"])
     assert tried[4 if is_kept else 0] in found
+    tried.clear()
+    again = found_for(subject, ["weights_sum_to_one"], kept=True)
+    assert again == ([found] if is_kept else [])
 
 
 def test_what_an_ordinary_call_gives_is_told(tmp_path: Path) -> None:
