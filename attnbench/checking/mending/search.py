@@ -104,11 +104,12 @@ def mends(
         codes = filter(None, (_code_of(invariant.check) for invariant, _ in failing))
         lines = RunLines(_apart(subject), {code.co_filename for code in codes})
         trials = sorted(_failing_again(subject, failing, lines), key=lambda one: one[0])
-        if subject.same_as or len(trials) < len(failing):
+        places = _places(lines)
+        if subject.same_as or len(trials) < len(failing) or not places:
             return
         judge = _Judge(subject, invariants, [(one, case) for _, one, case in trials])
         end, others = time.process_time() + _SECONDS, list[str]()
-        for place in _places(lines):
+        for place in places:
             is_rest = bool(shown) and place.edit.rank == REMOVAL
             if time.process_time() > end or len(shown) == _MOST_FOUND or is_rest:
                 break
