@@ -137,7 +137,7 @@ def gradients_are_as_accurate_as_the_output(subject: Subject, case: Case) -> Non
     rounding than the output does.
     """
     if case.dtype not in _HALF_SHIFTS:
-        raise RefusalError("none of its dtypes is a half type")
+        raise RefusalError("no half type is tried")
     base = Baseline(subject, case)
     feature = _HALF_SHIFTS[case.dtype] ** 0.5
     query, key = base.inputs.query.clone(), base.inputs.key.clone()

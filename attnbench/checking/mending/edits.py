@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnbench.checking.mending import call_edits, expression_edits
+from attnbench.checking.mending import expression_edits, structure_edits
 from attnbench.checking.mending.edit_context import Context, Edit, Edits, Kind
 
 _CHANGES: dict[type[ast.AST], Callable[[Any, Context], Edits]] = {
@@ -18,11 +18,11 @@ _CHANGES: dict[type[ast.AST], Callable[[Any, Context], Edits]] = {
     ast.Compare: expression_edits.of_compare,
     ast.BoolOp: expression_edits.of_boolean,
     ast.IfExp: expression_edits.of_choice,
-    ast.If: call_edits.of_branch,
-    ast.Call: call_edits.of_call,
-    ast.Slice: call_edits.of_slice,
-    ast.Subscript: call_edits.of_subscript,
-    ast.stmt: call_edits.of_statement,
+    ast.If: structure_edits.of_branch,
+    ast.Call: structure_edits.of_call,
+    ast.Slice: structure_edits.of_slice,
+    ast.Subscript: structure_edits.of_subscript,
+    ast.stmt: structure_edits.of_statement,
 }
 
 

@@ -116,11 +116,10 @@ def mends(
             where = place.source.name, place.edit.start[0]
             if where in shown or (kind := judge.kind_of(place)) is None:
                 continue
-            if kind == "other outputs" and kept:
-                continue
             if kind == "other outputs":
-                others.append(_text(place))
-                end = min(end, time.process_time() + 2 * _MORE_SECONDS)
+                if not kept:
+                    others.append(_text(place))
+                    end = min(end, time.process_time() + 2 * _MORE_SECONDS)
                 continue
             end = end if shown else min(end, time.process_time() + _MORE_SECONDS)
             shown.add(where)

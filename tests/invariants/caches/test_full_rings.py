@@ -83,8 +83,9 @@ class MeanOfTheLast(nn.Module):
 
 
 def layer(ring: type[Ring]) -> LayerSubject:
-    new = lambda module, rows: ring()  # noqa: E731
-    cache = CacheSpec(new=new, crop=lambda cache, length: cache.crop(length))
+    cache = CacheSpec(
+        new=lambda module, rows: ring(), crop=lambda cache, length: cache.crop(length)
+    )
     fields: dict[str, Any] = {"causal": True, "window": WINDOW, "accepts": ("cache",)}
     spec = LayerSpec(name="mean_of_last", make=MeanOfTheLast, cache=cache, **fields)
     (subject,) = resolve(spec)
