@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnbench.cases.case import Case
+from attnbench.checking.cause.failing_calls import fails_narrow, is_forward, is_open
 from attnbench.checking.known_causes import (
     cause_of_mistake,
     known_causes,
@@ -58,6 +59,9 @@ _STATE = "calls_leave_no_trace"
 
 _NUMERIC = ("agrees_with_float64", "finite_at_extremes", "gradients_are_finite_at_extremes")
 """With the general ones, these point at half precision if they fail with half types only."""
+
+_OPEN = (_SCALAR, "constant_values_come_back", "weights_sum_to_one", "output_lies_within_values")
+"""What these say of a call without any mask is no mistake of masks."""
 
 _KEYS = "every_attendable_key_matters"
 """Where a large value changes nothing at all, its key is not read; rounding leaves something."""
@@ -138,6 +142,8 @@ def _mistakes(failures: Mapping[str, Failure]) -> tuple[list[str], list[str]]:
     made = [(n, mistake_of(name)) for n, f in failures.items() for name in f.mistakes[:1]]
     exact = [name for _, name in made if name not in causes["deviations"]]
     exact = [name for name in exact if not wide or cause_of_mistake(name) != _NARROW]
+    if any(is_open(failures[name]) for name in wide.intersection(_OPEN)):
+        exact = [name for name in exact if cause_of_mistake(name) not in causes["of_masks"]]
     told = [name for n, name in made if name in causes["deviations"] and n not in specific]
     return exact, [] if wide & specific.keys() - others else told
 
@@ -152,7 +158,7 @@ def _made(mistakes: list[str]) -> Clue | None:
 
 def _forward(failures: Mapping[str, Failure]) -> Mapping[str, Failure]:
     """The failures that are of no gradient, if a specific one is: wrong outputs have wrong ones."""
-    forward = dict(filter(_is_forward, failures.items()))
+    forward = dict(filter(is_forward, failures.items()))
     specific = dict(known_causes()["specific"]).keys()
     return forward if forward.keys() & specific else failures
 
@@ -198,15 +204,11 @@ def _clue_in_table(
 
 def _elementary(failures: Mapping[str, Failure]) -> Clue | None:
     """What a failure without any mask says is true whatever else fails, unless gradients follow."""
-    named = ("gradients_are_right", "weights_sum_to_one")[any(map(_is_forward, failures.items()))]
+    named = ("gradients_are_right", "weights_sum_to_one")[any(map(is_forward, failures.items()))]
     case = failures[named].case if named in failures else None
     if case is None or Case.from_id(case).mask != "none" or failures[named].named:
         return None
     return Clue("fails", named, str(dict(table())[named]))
-
-
-def _is_forward(failure: tuple[str, Failure]) -> bool:
-    return "gradient" not in failure[0] + failure[1].quantity
 
 
 def _follows(name: str, failures: Mapping[str, Failure]) -> bool:
@@ -217,25 +219,17 @@ def _follows(name: str, failures: Mapping[str, Failure]) -> bool:
     """
     causes = known_causes()
     scalar = failures.get(_SCALAR)
-    is_open = (
-        scalar is not None and scalar.smallest and Case.from_id(scalar.case or "").mask == "none"
-    )
-    if is_open and name in causes["with_masks"]:
+    if scalar is not None and is_open(scalar) and name in causes["with_masks"]:
         return True
     options = causes["accepts"].keys() & failures.keys()
     optional = name in causes["with_options"] and options and _SCALAR not in failures
     return bool(optional) or causes["follows"].get(name) in failures
 
 
-def fails_narrow(failure: Failure) -> bool:
-    """Whether it fails with half types only; cases shrink to wider types if they can."""
-    return bool(failure.case and failure.smallest) and Case.from_id(failure.case or "").is_narrow
-
-
 def _is_decisive(failure: Failure) -> bool:
     """Whether what it names is true whatever else fails: NaN in both of two calls needs no mask."""
-    is_open = failure.case is not None and Case.from_id(failure.case).mask == "none"
-    return is_open and failure.named in _DECISIVE and not fails_narrow(failure)
+    without = failure.case is not None and Case.from_id(failure.case).mask == "none"
+    return without and failure.named in _DECISIVE and not fails_narrow(failure)
 
 
 def _named_cause(failures: Mapping[str, Failure]) -> str | None:

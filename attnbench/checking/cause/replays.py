@@ -13,7 +13,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
 from attnbench.cases.case_strategies import cases
 from attnbench.cases.space_parts import Space
-from attnbench.checking.cause.likely_cause import fails_narrow
+from attnbench.checking.cause.failing_calls import fails_narrow
 from attnbench.checking.cause.own_answers import STATED_BY
 from attnbench.checking.cause.textbook_call import Call
 from attnbench.checking.cause.weight_deviations import deviation

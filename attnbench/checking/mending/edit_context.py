@@ -60,15 +60,18 @@ class Context:
         tree: the syntax tree of a top-level definition.
         source: the lines of the whole file.
         ran: by line that ran, the names that it could read, with the kinds of their values.
+        signatures: arguments of the functions and classes of the file.
     """
 
     def __init__(
-        self, tree: ast.AST, source: list[str], ran: Mapping[int, Mapping[str, Kind]]
+        self,
+        tree: ast.AST,
+        source: list[str],
+        ran: Mapping[int, Mapping[str, Kind]],
+        signatures: Mapping[str, ast.arguments],
     ) -> None:
-        self.source, self.ran = source, ran
+        self.source, self.ran, self.signatures = source, ran, signatures
         self.parents = {child: p for p in ast.walk(tree) for child in ast.iter_child_nodes(p)}
-        functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-        self.signatures = {function.name: function.args for function in functions}
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
         """The statement in which a node stands."""
@@ -117,6 +120,12 @@ class Context:
         lines[-1] = lines[-1][: node.end_col_offset]
         lines[0] = lines[0][node.col_offset :]
         return b"\n".join(lines).decode()
+
+    def replaced(self, whole: Any, part: Any, text: str) -> str:
+        """The source of a node with another text in place of a node in it."""
+        head = _Span(whole.lineno, whole.col_offset, part.lineno, part.col_offset)
+        tail = _Span(part.end_lineno, part.end_col_offset, whole.end_lineno, whole.end_col_offset)
+        return self.plain(head) + text + self.plain(tail)
 
     def edit(self, rank: int, node: Any, text: str) -> Edit:
         """Another text in place of a node."""

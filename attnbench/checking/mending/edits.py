@@ -6,36 +6,51 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnbench.checking.mending import expression_edits, structure_edits
+from attnbench.checking.mending import (
+    call_edits,
+    constant_edits,
+    expression_edits,
+    name_edits,
+    statement_edits,
+)
 from attnbench.checking.mending.edit_context import Context, Edit, Edits, Kind
 
 _CHANGES: dict[type[ast.AST], Callable[[Any, Context], Edits]] = {
-    ast.Name: expression_edits.of_name,
-    ast.Attribute: expression_edits.of_attribute,
-    ast.Constant: expression_edits.of_constant,
+    ast.Name: name_edits.of_name,
+    ast.Attribute: name_edits.of_attribute,
+    ast.Constant: constant_edits.of_constant,
     ast.BinOp: expression_edits.of_binary,
     ast.UnaryOp: expression_edits.of_unary,
     ast.Compare: expression_edits.of_compare,
     ast.BoolOp: expression_edits.of_boolean,
     ast.IfExp: expression_edits.of_choice,
-    ast.If: structure_edits.of_branch,
-    ast.Call: structure_edits.of_call,
-    ast.Slice: structure_edits.of_slice,
-    ast.Subscript: structure_edits.of_subscript,
-    ast.stmt: structure_edits.of_statement,
+    ast.Tuple: expression_edits.of_sequence,
+    ast.List: expression_edits.of_sequence,
+    ast.If: statement_edits.of_branch,
+    ast.AugAssign: statement_edits.of_update,
+    ast.Call: call_edits.of_call,
+    ast.Slice: call_edits.of_slice,
+    ast.Subscript: call_edits.of_subscript,
+    ast.stmt: statement_edits.of_statement,
 }
 
 
-def edits(tree: ast.AST, source: list[str], ran: Mapping[int, Mapping[str, Kind]]) -> list[Edit]:
+def edits(
+    tree: ast.AST,
+    source: list[str],
+    ran: Mapping[int, Mapping[str, Kind]],
+    signatures: Mapping[str, ast.arguments],
+) -> list[Edit]:
     """The changes of those lines of a definition that ran, the smallest changes first.
 
     Args:
         tree: the syntax tree of a top-level definition.
         source: the lines of the whole file.
         ran: by line that ran, the names that it could read, with the kinds of their values.
+        signatures: arguments of the functions and classes of the file.
     """
     found: dict[tuple[object, ...], Edit] = {}
-    context = Context(tree, source, ran)
+    context = Context(tree, source, ran, signatures)
     nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno") and context.has_run(node)]
     for node in nodes:
         for of_type, changes in _CHANGES.items():

@@ -9,6 +9,7 @@ import functools
 import gc
 import linecache
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -25,6 +26,10 @@ for _name in __future__.all_feature_names:
     _FUTURE |= getattr(__future__, _name).compiler_flag
 
 _MOST_ATTRIBUTES = 60
+
+_MOST_TIMES = 16
+"""Most times that a line tells what its names hold: the last of them counts, as the first call is
+often one in which numbers are zero or alike."""
 
 
 class RunLines:
@@ -45,6 +50,7 @@ class RunLines:
             (code.co_filename, line) for code in apart for *_, line in code.co_lines() if line
         }
         self.ran: dict[str, dict[int, dict[str, Kind]]] = {}
+        self._times = Counter[tuple[str, int]]()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -73,8 +79,10 @@ class RunLines:
     def _at_line(self, frame: FrameType, event: str, _: object) -> Callable[..., Any]:
         if event == "line":
             lines = self.ran.setdefault(frame.f_code.co_filename, {})
-            if frame.f_lineno not in lines:
-                lines[frame.f_lineno] = _kinds(frame)
+            place = frame.f_code.co_filename, frame.f_lineno
+            self._times[place] += 1
+            if self._times[place] <= _MOST_TIMES:
+                lines[frame.f_lineno] = {**lines.get(frame.f_lineno, {}), **_kinds(frame)}
         return self._at_line
 
 
@@ -123,6 +131,11 @@ class SourceFile:
     Args:
         name: its path, as code objects have it.
 
+    Attributes:
+        lines: its lines.
+        definitions: what stands at its top.
+        signatures: arguments of its functions and classes, by name.
+
     Raises:
         SyntaxError: it is no Python.
     """
@@ -130,7 +143,8 @@ class SourceFile:
     def __init__(self, name: str) -> None:
         self.name = name
         self.lines = [line.rstrip("\n") for line in linecache.getlines(name)]
-        self.definitions = list(_definitions(ast.parse("\n".join(self.lines))))
+        tree = ast.parse("\n".join(self.lines))
+        self.definitions, self.signatures = list(_definitions(tree)), signatures_of(tree)
         self._functions: dict[_Key, list[FunctionType]] = {}
         for thing in gc.get_objects():
             if type(thing) is FunctionType and thing.__code__.co_filename == name:
@@ -201,6 +215,18 @@ def _definitions(tree: ast.AST) -> Iterator[ast.stmt]:
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
         ):
             yield node
+
+
+def signatures_of(tree: ast.AST) -> dict[str, ast.arguments]:
+    """Arguments of functions and, under the name of the class, of what makes its objects."""
+    found: dict[str, ast.arguments] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            found.setdefault(node.name, node.args)
+        for part in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                found[getattr(node, "name", "")] = part.args
+    return found
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:

@@ -171,7 +171,7 @@ def _places(lines: RunLines) -> list[_Place]:
                 reached = {line: names for line, names in ran.items() if line in inside}
                 found += [
                     _Place(source, definition, edit)
-                    for edit in edits(definition, source.lines, reached)
+                    for edit in edits(definition, source.lines, reached, source.signatures)
                     if (file, edit.start[0]) not in lines.lines_apart
                 ]
     return sorted(found, key=lambda place: place.edit.rank)

@@ -7,13 +7,15 @@ import textwrap
 
 import pytest
 
-from attnbench.checking.mending.edit_context import Kind
+from attnbench.checking.mending.edit_context import Edit, Kind
 from attnbench.checking.mending.edits import edits
+from attnbench.checking.mending.running_code import signatures_of
 
 TENSOR: Kind = ("tensor", 3, "floating", (2, 3, 4))
 NAMES: dict[str, Kind] = {
     "query": TENSOR,
     "key": TENSOR,
+    "scales": ("tensor", 1, "floating", (4,)),
     "mask": ("tensor", 2, "bool", (3, 3)),
     "first": ("number", 2),
     "last": ("number", 5),
@@ -22,13 +24,18 @@ NAMES: dict[str, Kind] = {
 }
 
 
+def made(source: list[str], ran: dict[int, dict[str, Kind]]) -> list[Edit]:
+    """The changes of the first definition of a file."""
+    tree = ast.parse("\n".join(source))
+    return edits(tree.body[0], source, ran, signatures_of(tree))
+
+
 def changed(line: str, before: str = "") -> set[str]:
     """The lines that the changes of the last line of a function make of it."""
     source = f"def attend(query, key, *, shift=False):\n    {before or 'pass'}\n    {line}".split(
         "\n"
     )
-    tree = ast.parse("\n".join(source)).body[0]
-    return {edit.applied(source)[2].strip() for edit in edits(tree, source, {3: NAMES})}
+    return {edit.applied(source)[2].strip() for edit in made(source, {3: NAMES})}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +65,37 @@ def changed(line: str, before: str = "") -> set[str]:
         ("x = attend(query, key)", "x = attend(query, key, shift=True)"),
         ("query = query * 2", "pass"),
         ("x = -query", "x = query"),
+        ("x = query", "x = (query * scales)"),
+        ("x = query[:, first]", "x = query[:, (first - 1)]"),
+        ("x = torch.arange(first)", "x = (torch.arange(first) + last)"),
+        ("x = torch.arange(0, last)", "x = torch.arange(first, last)"),
+        ("x = torch.zeros(first)", 'x = (torch.zeros(first) - float("inf"))'),
+        ("x = query.masked_fill(mask, -1e4)", 'x = query.masked_fill(mask, -float("inf"))'),
+        (
+            "x = query.masked_fill(mask, torch.finfo(x.dtype).min)",
+            'x = query.masked_fill(mask, float("-inf"))',
+        ),
+        ("x = query.to(torch.float16)", "x = query.to(torch.float32)"),
+        (
+            "x = torch.einsum('bqd,bkd->bqk', query, key)",
+            "x = torch.einsum('bqd,bkd->bkq', query, key)",
+        ),
+        ("x = torch.cat([query, key], 1)", "x = torch.cat([key, query], 1)"),
+        ("x = query.reshape(first, last)", "x = query.transpose(1, 2).reshape(first, last)"),
+        ("x = relu((query * key).sum(-1), 2)", "x = (relu(query, 2) * key).sum(-1)"),
+        ("x = relu(query) * key", "x = relu((query * key))"),
+        ("x = (query * 2).softmax(-1)", "x = (query.softmax(-1) * 2)"),
+        ("x = first % last", "x = ((first - 1) % last + 1)"),
+        ("x = query.mul_(2)", "x = query.mul(2)"),
+        ("x = first // last", "x = (-(-first // last))"),
+        ("x = query - key < first", "x = (query - key).abs() < first"),
+        (
+            "x = F.scaled_dot_product_attention(query, key, key)",
+            "x = F.scaled_dot_product_attention(query, key, key, scale=scale)",
+        ),
+        ("query += key", "query = key"),
+        ("query += key", "query -= key"),
+        ("query = -key", "query = query + (-key)"),
     ],
 )
 def test_a_change_is_among_those_of_its_line(line: str, other: str) -> None:
@@ -81,7 +119,7 @@ def test_every_change_keeps_the_number_of_lines_and_can_be_read() -> None:
             return scores
         """).splitlines()
     ran: dict[int, dict[str, Kind]] = {line: {**NAMES, "scores": TENSOR} for line in range(2, 9)}
-    found = edits(ast.parse("\n".join(source)).body[0], source, ran)
+    found = made(source, ran)
     assert [edit.rank for edit in found] == sorted(edit.rank for edit in found)
     readable = 0
     for edit in found:
@@ -98,5 +136,5 @@ def test_every_change_keeps_the_number_of_lines_and_can_be_read() -> None:
 
 def test_lines_that_did_not_run_are_not_changed() -> None:
     source = ["def attend(query, key):", "    x = query", "    return key"]
-    found = edits(ast.parse("\n".join(source)).body[0], source, {3: NAMES})
+    found = made(source, {3: NAMES})
     assert {edit.start[0] for edit in found} == {3}

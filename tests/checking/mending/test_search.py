@@ -153,8 +153,8 @@ def test_what_an_ordinary_call_gives_is_told(tmp_path: Path) -> None:
     with lines.watched():
         assert search._holds(subject, *failing[0]) is False
     judge = search._Judge(subject, invariants, failing)
-    kinds = {place.edit.text: judge.kind_of(place) for place in search._places(lines)[:40]}
-    assert kinds["(~attn_mask)"] == "the same outputs"
+    masks = [place for place in search._places(lines) if place.edit.text == "(~attn_mask)"]
+    assert "the same outputs" in [judge.kind_of(place) for place in masks]
 
 
 def test_changed_code_that_loops_is_given_up(

@@ -1,4 +1,4 @@
-"""Small changes of statements, branches, calls and slices: a part more or less, another order."""
+"""Small changes of calls and slices: another function, a part more or less, another order."""
 
 from __future__ import annotations
 
@@ -27,30 +27,16 @@ _EXCHANGED = (
 )
 """Names of functions that are mistaken for one another."""
 
+_OF_ZEROS = ("zeros", "zeros_like", "new_zeros")
+"""Functions that give zeros, where a maximum should begin at -inf."""
 
-_MOST_EXCHANGED = 4
-"""Most lines of two statements that are exchanged."""
+_MOST_LEVELS = 3
+"""Most levels of an expression over which a call is moved."""
 
-
-def of_statement(node: ast.stmt, context: Context) -> Edits:
-    """Yield without a statement, and with it behind the one that follows."""
-    if not isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.AnnAssign):
-        return
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return  # a docstring
-    yield context.edit(REMOVAL, node, "pass")
-    after = context.after(node)
-    if after is None or isinstance(after, ast.FunctionDef | ast.Return):
-        return
-    if (after.end_lineno or after.lineno) - node.lineno < _MOST_EXCHANGED:
-        yield context.exchanged(2, node, after)
-
-
-def of_branch(node: ast.If, context: Context) -> Edits:
-    """Yield the branch always, never, and the other way round."""
-    yield context.edit(1, node.test, f"not {context.text(node.test)}")
-    for text in ("True", "False"):
-        yield context.edit(REMOVAL, node.test, text)
+_KEYWORDS = {
+    "scaled_dot_product_attention": ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+}
+"""Arguments with a name of functions whose signature cannot be read."""
 
 
 def of_call(node: ast.Call, context: Context) -> Edits:
@@ -69,6 +55,63 @@ def of_call(node: ast.Call, context: Context) -> Edits:
     for one, next_one in itertools.pairwise(given):
         yield context.exchanged(2, one, next_one)
     yield from _other_arguments(node, context)
+    yield from _elsewhere(node, context)
+    yield from _results(node, context)
+
+
+def _elsewhere(node: ast.Call, context: Context) -> Edits:
+    """Yield a function that acts on a part of what it is given, or on what it is part of."""
+    operand: ast.AST | None = node.args[0] if node.args else None
+    if isinstance(node.func, ast.Attribute) and context.is_value(node.func.value):
+        operand = node.func.value
+    if operand is None or isinstance(operand, ast.Constant | ast.Starred):
+        return
+    for part in _parts(operand):
+        if context.is_value(part):
+            text = context.replaced(node, operand, context.text(part))
+            yield context.edit(4, node, context.replaced(operand, part, text))
+    whole: ast.AST = node
+    for _ in range(_MOST_LEVELS):
+        parent = context.parents.get(whole)
+        if not isinstance(parent, ast.BinOp | ast.Call | ast.Attribute | ast.UnaryOp):
+            return
+        whole = parent
+        if not isinstance(whole, ast.Attribute):
+            inner = context.replaced(whole, node, context.text(operand))
+            yield context.edit(4, whole, context.replaced(node, operand, f"({inner})"))
+
+
+def _parts(node: ast.AST, level: int = 0) -> Iterator[ast.AST]:
+    """Yield the values that a value is made of, down to some level."""
+    within: list[ast.AST] = []
+    if isinstance(node, ast.BinOp):
+        within = [node.left, node.right]
+    elif isinstance(node, ast.Call):
+        within = [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
+    for part in within if level < _MOST_LEVELS else ():
+        if not isinstance(part, ast.Constant | ast.Starred):
+            yield part
+            yield from _parts(part, level + 1)
+
+
+def _results(node: ast.Call, context: Context) -> Edits:
+    """Yield what a function gives in another form."""
+    own, name = context.plain(node), context.plain(node.func).rpartition(".")[2]
+    if name in _OF_ZEROS:
+        yield context.edit(3, node, f'({own} - float("inf"))')
+    if name == "arange":
+        for other, kind in context.names(node).items():
+            if is_count(kind):
+                yield context.edit(4, node, f"({own} + {other})")
+                yield context.edit(4, node, f"({own} - {other})")
+    if isinstance(node.func, ast.Attribute) and context.is_value(node.func.value):
+        if name in ("view", "reshape"):
+            text = own.removeprefix(context.plain(node.func.value))
+            yield context.edit(4, node, f"{context.text(node.func.value)}.transpose(1, 2){text}")
+        if name.endswith("_") and not isinstance(context.parents.get(node), ast.Expr):
+            text = f"{context.plain(node.func.value)}.{name.rstrip('_')}"
+            yield context.edit(2, node.func, text)
+    yield context.edit(5, node, f"{own}.float()")
 
 
 def _other_arguments(node: ast.Call, context: Context) -> Edits:
@@ -78,19 +121,28 @@ def _other_arguments(node: ast.Call, context: Context) -> Edits:
     for i in range(len(parts)):
         if i >= len(node.args) or 0 < i == len(parts) - 1:
             yield context.edit(3, node, f"{function}({', '.join(parts[:i] + parts[i + 1 :])})")
-    signature = context.signatures.get(function.rpartition(".")[2])
-    if signature is None or function.endswith("__init__"):
-        return
     names = context.names(node)
-    taken = {keyword.arg for keyword in node.keywords}
-    taken |= {argument.arg for argument in signature.args[: len(node.args)]}
-    for name, default in _defaults(signature):
-        if name in taken:
-            continue
-        is_flag = isinstance(default, ast.Constant) and isinstance(default.value, bool)
-        flipped = (str(not getattr(default, "value", None)),) if is_flag else ()
-        for value in (*(name,) * (name in names), *flipped):
+    for name, values in _optional(node, context):
+        for value in (*(name,) * (name in names), *values):
             yield context.edit(1, node, f"{function}({', '.join([*parts, f'{name}={value}'])})")
+
+
+def _optional(node: ast.Call, context: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the arguments that a call leaves out, each with values beside those of its name."""
+    function = context.plain(node.func).rpartition(".")[2]
+    taken = {keyword.arg for keyword in node.keywords}
+    for name in _KEYWORDS.get(function, ()):
+        if name not in taken:
+            yield name, ()
+    signature = context.signatures.get(function)
+    if signature is None:
+        return
+    own = [argument.arg for argument in signature.args]
+    taken |= {*own[own[:1] == ["self"] :][: len(node.args)]}
+    for name, default in _defaults(signature):
+        is_flag = isinstance(default, ast.Constant) and isinstance(default.value, bool)
+        if name not in taken:
+            yield name, (str(not getattr(default, "value", None)),) if is_flag else ()
 
 
 def _defaults(signature: ast.arguments) -> Iterator[tuple[str, ast.expr]]:

@@ -1,0 +1,110 @@
+"""Small changes of names: another one, another form of the value, or one more operand."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from attnbench.checking.mending.edit_context import Context, Edits, Kind, is_count
+
+_UNCHANGED = ("data", "mT", "T", "real")
+"""Attributes that give another form of a tensor."""
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+def of_name(node: ast.Name, context: Context) -> Edits:
+    """Yield other names of the same kind, other forms of the value, and one more operand."""
+    names = context.names(node)
+    kind = names.get(node.id)
+    if kind is None or not isinstance(node.ctx, ast.Load):
+        return
+    parent = context.parents.get(node)
+    rank = 1 if isinstance(parent, ast.Return | ast.Assign) else 2
+    twins = _twins(node, context)
+    for name, other in names.items():
+        if name != node.id and _alike(kind, other):
+            yield context.edit(3 if "." in name else rank, node, name)
+            if len(twins) > 1 and "." not in name:
+                yield context.everywhere(3, twins, name)
+    if kind[0] == "tensor" and kind[2] == "bool":
+        yield context.edit(1, node, f"(~{node.id})")
+    elif kind[0] == "tensor":
+        yield context.edit(4, node, f"{node.id}.clone()")
+        yield context.edit(4, node, f"{node.id}.float()")
+    is_part = isinstance(parent, ast.BinOp | ast.Call | ast.UnaryOp)
+    if is_part and kind[0] != "module" and getattr(parent, "func", None) is not node:
+        yield context.edit(3, node, f"(-{node.id})")
+    if kind[0] != "module" and getattr(parent, "func", None) is not node:
+        for text in _with_operands(node.id, kind, names):
+            yield context.edit(5, node, text)
+
+
+def _twins(node: ast.Name, context: Context) -> list[ast.Name]:
+    """Where the same name is read in the same line."""
+    return [
+        other
+        for other in context.parents
+        if isinstance(other, ast.Name)
+        and other.id == node.id
+        and other.lineno == node.lineno
+        and isinstance(other.ctx, ast.Load)
+    ]
+
+
+def _with_operands(own: str, kind: Kind, names: Mapping[str, Kind]) -> Iterator[str]:
+    """Yield a value with another one added, or multiplied by one, where the form stays the same."""
+    if is_count(kind):
+        yield from (f"({own} + 1)", f"({own} - 1)")
+    for name, other in names.items():
+        if name != own:
+            yield from (f"({own} {sign} {name})" for sign in _signs(kind, other))
+
+
+def _signs(kind: Kind, other: Kind) -> str:
+    """The operators that may stand between a value and another one."""
+    if other[0] == "number" and other[1] not in (0, 1):
+        is_whole = is_count(kind) or (kind[0] == "tensor" and kind[2] == "whole")
+        if is_count(other):
+            return "+-" if is_whole else ""
+        return "*/" if isinstance(other[1], float) else ""
+    if kind[0] != "tensor" or other[0] != "tensor" or kind[2] != other[2]:
+        return ""
+    if not _broadcasts(other[3], kind[3]):
+        return ""
+    return {"floating": "*/+-", "whole": "+-", "bool": "&|"}[kind[2]]
+
+
+def _broadcasts(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to another one, and is not a single number."""
+    pairs = zip(reversed(shape), reversed(whole), strict=False)
+    return 0 < len(shape) <= len(whole) and all(one in (1, size) for one, size in pairs)
+
+
+def _alike(one: Kind, other: Kind) -> bool:
+    """Whether a value may take the place of another, and is not the same."""
+    if one[0] != other[0] or one[0] == "module" or (one == other and one[0] != "tensor"):
+        return False
+    if one[0] == "tensor":
+        return bool(one[1:3] == other[1:3])  # the number of axes, and the sort
+    return isinstance(one[1], bool) == isinstance(other[1], bool)
+
+
+def of_attribute(node: ast.Attribute, context: Context) -> Edits:
+    """Yield other attributes of the same kind, and the value without what changes its form."""
+    names, own = context.names(node), context.plain(node)
+    if not isinstance(node.ctx, ast.Load):
+        return
+    if own in names:
+        for name, other in names.items():
+            if name != own and _alike(names[own], other):
+                yield context.edit(2, node, name)
+        if names[own][0] != "module":
+            for text in _with_operands(own, names[own], names):
+                yield context.edit(5, node, text)
+    if node.attr in _UNCHANGED:
+        yield context.edit(1, node, context.text(node.value))
+    if own == f"torch.{node.attr}" and node.attr in _DTYPES:
+        yield context.edit(3, node, "torch.float64" if node.attr == "float32" else "torch.float32")
+    if node.attr == "min" and "finfo" in own:
+        yield context.edit(3, node, 'float("-inf")')

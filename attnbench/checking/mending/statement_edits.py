@@ -1,0 +1,48 @@
+"""Small changes of statements and branches: one less, another order, another update."""
+
+from __future__ import annotations
+
+import ast
+
+from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits
+
+_MOST_EXCHANGED = 4
+"""Most lines of two statements that are exchanged."""
+
+_OPPOSITE = ((ast.Add, "-"), (ast.Sub, "+"), (ast.Mult, "/"), (ast.Div, "*"))
+
+
+def of_statement(node: ast.stmt, context: Context) -> Edits:
+    """Yield without a statement, and with it behind the one that follows."""
+    if not isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.AnnAssign):
+        return
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return  # a docstring
+    yield context.edit(REMOVAL, node, "pass")
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        target = context.plain(node.targets[0])
+        if isinstance(node.targets[0], ast.Attribute | ast.Subscript) or target in context.names(
+            node
+        ):
+            yield context.edit(3, node, f"{target} = {target} + {context.text(node.value)}")
+    after = context.after(node)
+    if after is None or isinstance(after, ast.FunctionDef | ast.Return):
+        return
+    if (after.end_lineno or after.lineno) - node.lineno < _MOST_EXCHANGED:
+        yield context.exchanged(2, node, after)
+
+
+def of_branch(node: ast.If, context: Context) -> Edits:
+    """Yield the branch always, never, and the other way round."""
+    yield context.edit(3, node.test, f"not {context.text(node.test)}")
+    for text in ("True", "False"):
+        yield context.edit(REMOVAL, node.test, text)
+
+
+def of_update(node: ast.AugAssign, context: Context) -> Edits:
+    """Yield an assignment in place of an update, and the opposite operator."""
+    target, value = context.plain(node.target), context.text(node.value)
+    yield context.edit(2, node, f"{target} = {value}")
+    for one, other in _OPPOSITE:
+        if isinstance(node.op, one):
+            yield context.edit(2, node, f"{target} {other}= {value}")
