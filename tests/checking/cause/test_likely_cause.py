@@ -89,6 +89,15 @@ def test_what_a_reference_tells_without_any_mask_is_not_about_lengths() -> None:
         assert clue.cause == cause
 
 
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_no_mistake_of_masks_is_told_where_a_call_without_one_is_wrong(mask: str) -> None:
+    case = Case((), 1, 4, 1, 1, 1, mask=mask)
+    found = failed("decode_equals_prefill", mistakes=("causality_of_the_lengths_difference",))
+    found += failed("constant_values_come_back", case=case.id, smallest=True)
+    clue = clue_of(found)
+    assert (clue is not None and clue.cause == "causality") == (mask == "causal")
+
+
 def test_how_weights_deviate_says_nothing_where_a_function_contradicts_itself() -> None:
     found = failed("agrees_with_scalar_reference", mistakes=("scores_by_key",))
     assert clue_of(found) == Clue("makes", "scores_by_key", "order_of_keys")
