@@ -84,7 +84,7 @@ def changed(line: str, before: str = "") -> set[str]:
         ("x = query.reshape(first, last)", "x = query.transpose(1, 2).reshape(first, last)"),
         ("x = relu((query * key).sum(-1), 2)", "x = (relu(query, 2) * key).sum(-1)"),
         ("x = relu(query) * key", "x = relu((query * key))"),
-        ("x = (query * 2).softmax(-1)", "x = (query.softmax(-1) * 2)"),
+        ("x = (query * 2).softmax(-1)", "x = (query).softmax(-1) * 2"),
         ("x = first % last", "x = ((first - 1) % last + 1)"),
         ("x = query.mul_(2)", "x = query.mul(2)"),
         ("x = first // last", "x = (-(-first // last))"),
