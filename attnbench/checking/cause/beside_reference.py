@@ -46,6 +46,10 @@ def beside_reference(subject: Subject) -> str | None:
         return "reference_gives_other_keys"
     if is_scoring and (name := _added(got - expected, inputs)) is not None:
         return name
+    if is_scoring and (name := _unread(subject, module, inputs, expected)) is not None:
+        return name
+    if is_scoring and _ranks_alike(got) and not _ranks_alike(expected):
+        return "reference_ranks_by_query"
     if not bool(seen.any()) or not bool((seen == should).all()):
         return None
     ratio = (got / expected).masked_fill(~seen, math.nan)
@@ -62,6 +66,11 @@ _HALVES = (torch.bfloat16, torch.float16)
 def _added(gaps: Tensor, inputs: Inputs) -> str | None:
     """What is added to the scores that depends on one thing alone, or is a product with it."""
     kind = _kind(gaps)
+    if kind is None and _kind(gaps - gaps.mean(-1, keepdim=True)) == "keys":
+        return "reference_plus_queries_and_keys"
+    items = gaps.flatten(0, -3)
+    if kind is None and len(items) > 1 and _is_small(items - items.mean(0), gaps):
+        return "reference_plus_places"
     if kind not in ("queries", "keys"):
         return None if kind is None else f"reference_plus_{kind}"
     axis, tensor = (-1, inputs.query) if kind == "queries" else (-2, inputs.key)
@@ -69,6 +78,32 @@ def _added(gaps: Tensor, inputs: Inputs) -> str | None:
     rest = numbers - rows @ torch.linalg.lstsq(rows, numbers).solution
     is_product = len(rows) > rows.shape[-1] and _is_small(rest, numbers)
     return f"reference_plus_{'product_of_' * is_product}{kind}"
+
+
+def _unread(subject: Subject, module: nn.Module, inputs: Inputs, expected: Tensor) -> str | None:
+    """The mistake of features that do not change the scores, and change those of the reference."""
+
+    def stay(moved: Inputs) -> bool:
+        got, scores = (subject.scores(module, given) for given in (inputs, moved))
+        return got is not None and scores is not None and torch.equal(scores, got)
+
+    for name in ("query", "key"):
+        tensor = getattr(inputs, name)
+        for place in (-1, 0):
+            other = tensor.clone()
+            other[..., place] = 1 - 3 * other[..., place]
+            moved = inputs.replace(**{name: other})
+            if not stay(moved) or stay(inputs.replace(**{name: 1 - 3 * tensor})):
+                continue
+            if not _is_small(scores_of_reference(subject, module, moved) - expected, expected):
+                return f"features_of_{name}_unread"
+    return None
+
+
+def _ranks_alike(scores: Tensor) -> bool:
+    """Whether the keys of each item stand in one order for all queries, which are several."""
+    order = scores.argsort(-1)
+    return bool((order == order[..., :1, :]).all()) and not _is_small(scores.diff(dim=-1), scores)
 
 
 def scores_of_reference(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor:

@@ -33,6 +33,25 @@ def dot(module: Any, query: list[float], key: list[float]) -> float:
         (lambda s, query, key: s + query[..., :1].exp(), "reference_plus_queries"),
         (lambda s, query, key: s * key.mT[..., :1, :].exp(), "reference_times_keys"),
         (lambda s, query, key: s * query[..., :1].exp(), "reference_times_queries"),
+        (
+            lambda s, query, key: s + query[..., :1].exp() + key.mT[..., :1, :].exp(),
+            "reference_plus_queries_and_keys",
+        ),
+        (
+            lambda s, query, key: (
+                s + torch.arange(s.shape[-1] * s.shape[-2]).reshape(s.shape[-2:]) % 5
+            ),
+            "reference_plus_places",
+        ),
+        (
+            lambda s, query, key: (query.sum(-1)[..., None] + key.sum(-1)[..., None, :]).exp(),
+            "reference_ranks_by_query",
+        ),
+        (lambda s, query, key: query[..., :-3] @ key.mT[..., :-3, :], "features_of_query_unread"),
+        (
+            lambda s, query, key: query[..., :-1] @ key.mT[..., 1:, :],
+            "features_of_query_unread",
+        ),
         (lambda scores, query, key: scores + 1, "reference_plus_one_number"),
         (
             lambda s, query, key: (query.bfloat16() @ key.mT.bfloat16()).to(s),
