@@ -6,6 +6,7 @@ import ast
 import itertools
 from collections.abc import Iterator
 
+from attnbench.checking.mending import torch_edits
 from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, is_count
 
 _EXCHANGED = (
@@ -27,16 +28,8 @@ _EXCHANGED = (
 )
 """Names of functions that are mistaken for one another."""
 
-_OF_ZEROS = ("zeros", "zeros_like", "new_zeros")
-"""Functions that give zeros, where a maximum should begin at -inf."""
-
 _MOST_LEVELS = 3
 """Most levels of an expression over which a call is moved."""
-
-_KEYWORDS = {
-    "scaled_dot_product_attention": ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-}
-"""Arguments with a name of functions whose signature cannot be read."""
 
 
 def of_call(node: ast.Call, context: Context) -> Edits:
@@ -56,7 +49,7 @@ def of_call(node: ast.Call, context: Context) -> Edits:
         yield context.exchanged(2, one, next_one)
     yield from _other_arguments(node, context)
     yield from _elsewhere(node, context)
-    yield from _results(node, context)
+    yield from torch_edits.of_call(node, context)
 
 
 def _elsewhere(node: ast.Call, context: Context) -> Edits:
@@ -94,26 +87,6 @@ def _parts(node: ast.AST, level: int = 0) -> Iterator[ast.AST]:
             yield from _parts(part, level + 1)
 
 
-def _results(node: ast.Call, context: Context) -> Edits:
-    """Yield what a function gives in another form."""
-    own, name = context.plain(node), context.plain(node.func).rpartition(".")[2]
-    if name in _OF_ZEROS:
-        yield context.edit(3, node, f'({own} - float("inf"))')
-    if name == "arange":
-        for other, kind in context.names(node).items():
-            if is_count(kind):
-                yield context.edit(4, node, f"({own} + {other})")
-                yield context.edit(4, node, f"({own} - {other})")
-    if isinstance(node.func, ast.Attribute) and context.is_value(node.func.value):
-        if name in ("view", "reshape"):
-            text = own.removeprefix(context.plain(node.func.value))
-            yield context.edit(4, node, f"{context.text(node.func.value)}.transpose(1, 2){text}")
-        if name.endswith("_") and not isinstance(context.parents.get(node), ast.Expr):
-            text = f"{context.plain(node.func.value)}.{name.rstrip('_')}"
-            yield context.edit(2, node.func, text)
-    yield context.edit(5, node, f"{own}.float()")
-
-
 def _other_arguments(node: ast.Call, context: Context) -> Edits:
     """Yield calls with an argument less, and with one more that has a name of its own."""
     parts = [context.plain(part) for part in (*node.args, *node.keywords)]
@@ -122,27 +95,28 @@ def _other_arguments(node: ast.Call, context: Context) -> Edits:
         if i >= len(node.args) or 0 < i == len(parts) - 1:
             yield context.edit(3, node, f"{function}({', '.join(parts[:i] + parts[i + 1 :])})")
     names = context.names(node)
-    for name, values in _optional(node, context):
-        for value in (*(name,) * (name in names), *values):
-            yield context.edit(1, node, f"{function}({', '.join([*parts, f'{name}={value}'])})")
+    for name, default in _optional(node, context):
+        called = {name: 1} if name in names else {}
+        if isinstance(default, bool):
+            called |= {str(not default): 1}
+        elif isinstance(default, int):
+            called |= {other: 4 for other, kind in names.items() if is_count(kind)}
+        for value, rank in called.items():
+            yield context.edit(rank, node, f"{function}({', '.join([*parts, f'{name}={value}'])})")
 
 
-def _optional(node: ast.Call, context: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the arguments that a call leaves out, each with values beside those of its name."""
+def _optional(node: ast.Call, context: Context) -> Iterator[tuple[str, object]]:
+    """Yield the arguments that a call of the file's own functions leaves out, and their values."""
     function = context.plain(node.func).rpartition(".")[2]
-    taken = {keyword.arg for keyword in node.keywords}
-    for name in _KEYWORDS.get(function, ()):
-        if name not in taken:
-            yield name, ()
     signature = context.signatures.get(function)
     if signature is None:
         return
     own = [argument.arg for argument in signature.args]
+    taken = {keyword.arg for keyword in node.keywords}
     taken |= {*own[own[:1] == ["self"] :][: len(node.args)]}
     for name, default in _defaults(signature):
-        is_flag = isinstance(default, ast.Constant) and isinstance(default.value, bool)
         if name not in taken:
-            yield name, (str(not getattr(default, "value", None)),) if is_flag else ()
+            yield name, default.value if isinstance(default, ast.Constant) else None
 
 
 def _defaults(signature: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
@@ -192,5 +166,5 @@ def of_subscript(node: ast.Subscript, context: Context) -> Edits:
     uppers = (part.upper for part in context.parents if isinstance(part, ast.Slice))
     for text in dict.fromkeys(context.plain(upper) for upper in uppers if upper is not None):
         if not text.startswith("-"):
-            nodes = [part.slice for part in others]
-            yield context.everywhere(4, nodes, f"{index}, :{text}")
+            pairs = [(part.slice, f"{index}, :{text}") for part in others]
+            yield from context.together(4, pairs)

@@ -132,15 +132,19 @@ class Context:
         start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
         return Edit(rank, start, end, text)
 
-    def everywhere(self, rank: int, nodes: Collection[Any], text: str) -> Edit:
-        """Another text in place of several nodes of one line."""
-        ordered = sorted(nodes, key=lambda node: int(node.col_offset))
-        first, last = ordered[0], ordered[-1]
-        parts = [text]
-        for one, other in itertools.pairwise(ordered):
-            parts += [self.plain(_gap(one, other)), text]
-        both = _Span(first.lineno, first.col_offset, last.end_lineno, last.end_col_offset)
-        return self.edit(rank, both, "".join(parts))
+    def together(self, rank: int, pairs: Collection[tuple[Any, str]]) -> Edits:
+        """Yield one change of several nodes, each with its text, unless one is within another."""
+        ordered = sorted(pairs, key=lambda pair: (pair[0].lineno, pair[0].col_offset))
+        nodes = [node for node, _ in ordered]
+        ends = [(node.end_lineno, node.end_col_offset) for node in nodes[:-1]]
+        starts = [(node.lineno, node.col_offset) for node in nodes[1:]]
+        if all(end <= start for end, start in zip(ends, starts, strict=True)):
+            text = ordered[0][1]
+            for (one, _), (other, replaced) in itertools.pairwise(ordered):
+                text += self.plain(_gap(one, other)) + replaced
+            first, last = nodes[0], nodes[-1]
+            both = _Span(first.lineno, first.col_offset, last.end_lineno, last.end_col_offset)
+            yield self.edit(rank, both, text)
 
     def exchanged(self, rank: int, one: Any, other: Any) -> Edit:
         """Two nodes in the opposite order."""

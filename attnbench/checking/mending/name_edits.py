@@ -26,7 +26,7 @@ def of_name(node: ast.Name, context: Context) -> Edits:
         if name != node.id and _alike(kind, other):
             yield context.edit(3 if "." in name else rank, node, name)
             if len(twins) > 1 and "." not in name:
-                yield context.everywhere(3, twins, name)
+                yield from context.together(3, [(twin, name) for twin in twins])
     if kind[0] == "tensor" and kind[2] == "bool":
         yield context.edit(1, node, f"(~{node.id})")
     elif kind[0] == "tensor":
@@ -35,9 +35,20 @@ def of_name(node: ast.Name, context: Context) -> Edits:
     is_part = isinstance(parent, ast.BinOp | ast.Call | ast.UnaryOp)
     if is_part and kind[0] != "module" and getattr(parent, "func", None) is not node:
         yield context.edit(3, node, f"(-{node.id})")
+    for name in _never_read(context) if kind[0] == "tensor" and rank == 1 else ():
+        if name in names and names[name][:3] == kind[:3]:
+            yield context.edit(3, node, f"torch.cat([{node.id}, {name}], -1)")
+            yield context.edit(3, node, f"torch.cat([{name}, {node.id}], -1)")
     if kind[0] != "module" and getattr(parent, "func", None) is not node:
         for text in _with_operands(node.id, kind, names):
             yield context.edit(5, node, text)
+
+
+def _never_read(context: Context) -> set[str]:
+    """Names that a definition sets and never reads."""
+    names = [part for part in context.parents if isinstance(part, ast.Name)]
+    read = {part.id for part in names if isinstance(part.ctx, ast.Load)}
+    return {part.id for part in names} - read
 
 
 def _twins(node: ast.Name, context: Context) -> list[ast.Name]:
@@ -55,6 +66,8 @@ def _twins(node: ast.Name, context: Context) -> list[ast.Name]:
 def _with_operands(own: str, kind: Kind, names: Mapping[str, Kind]) -> Iterator[str]:
     """Yield a value with another one added, or multiplied by one, where the form stays the same."""
     if is_count(kind):
+        yield f"(2 * {own} - 1)"
+    if is_count(kind) or (kind[0] == "tensor" and kind[2] == "whole"):
         yield from (f"({own} + 1)", f"({own} - 1)")
     for name, other in names.items():
         if name != own:

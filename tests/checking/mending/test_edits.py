@@ -86,6 +86,23 @@ def changed(line: str, before: str = "") -> set[str]:
         ("x = relu(query) * key", "x = relu((query * key))"),
         ("x = (query * 2).softmax(-1)", "x = (query).softmax(-1) * 2"),
         ("x = first % last", "x = ((first - 1) % last + 1)"),
+        ("x = F.pad(mask, (0, 1))", "x = F.pad(mask, (0, 1), value=True)"),
+        (
+            "x, y = torch.bucketize(query, a), torch.bucketize(key, b)",
+            "x, y = torch.bucketize(query, a, right=True), torch.bucketize(key, b, right=True)",
+        ),
+        ("x = mask.triu(1)", "x = mask.triu(1 + mask.shape[-1] - mask.shape[-2])"),
+        ("x = torch.tril(mask)", "x = torch.tril(mask, 0 + mask.shape[-1] - mask.shape[-2])"),
+        ("x = cdiv(first, last)", "x = (first // last)"),
+        ("x = query.repeat(first, 1)", "x = query.repeat_interleave(first, dim=0)"),
+        ("x = query.exp()", "x = torch.exp(query - query.amax(dim=-1, keepdim=True))"),
+        ("x = query.squeeze()", "x = query.squeeze(-1)"),
+        ("x = query.view(first, last, 4)", "x = query.reshape(last, first, 4).transpose(-3, -2)"),
+        (
+            "x = F.scaled_dot_product_attention(query, key, key)",
+            "x = F.scaled_dot_product_attention(query, key, key, attn_mask=mask)",
+        ),
+        ("x = first * last", "x = (2 * first - 1) * last"),
         ("x = query.mul_(2)", "x = query.mul(2)"),
         ("x = first // last", "x = (-(-first // last))"),
         ("x = query - key < first", "x = (query - key).abs() < first"),
@@ -100,6 +117,10 @@ def changed(line: str, before: str = "") -> set[str]:
 )
 def test_a_change_is_among_those_of_its_line(line: str, other: str) -> None:
     assert other in changed(line)
+
+
+def test_what_is_never_read_is_put_beside_what_is_given_back() -> None:
+    assert "return torch.cat([query, key], -1)" in changed("return query", "key = query")
 
 
 def test_all_parts_of_a_line_that_are_cut_alike_are_cut_together() -> None:
