@@ -46,6 +46,9 @@ _TRIAL_SECONDS = 2.0
 _CASES, _MOST_PAIRS = 5, 2**12
 """Most scheduled cases of each property at which a change has to hold, and the largest of them."""
 
+_OTHERWISE = 3
+"""Of so many properties that failed, one may still fail at its case."""
+
 _MOST_FOUND = 2
 """Changes of different lines that are shown."""
 
@@ -203,7 +206,7 @@ class _Judge:
             for cache in _caches():
                 cache.cache_clear()
             if not (
-                all(_holds(self._subject, *trial) for trial in self._failing)
+                self._most_hold()
                 and not any(_holds(self._subject, *trial) is False for trial in self._others)
                 and all(self._passes(invariant) for invariant, _ in self._failing)
             ):
@@ -213,6 +216,20 @@ class _Judge:
             return "other outputs"
         is_same = torch.allclose(self._usual, output, equal_nan=True)
         return "the same outputs" if is_same else "other outputs"
+
+    def _most_hold(self) -> bool:
+        """Whether properties hold where they failed, but for one of three or more.
+
+        That may be a smallest counterexample of something else, as of what overflows: whether its
+        property passes its quick check is seen later.
+        """
+        left, held = min(1, len(self._failing) // _OTHERWISE), 0
+        for trial in self._failing:
+            holds = _holds(self._subject, *trial)
+            left, held = left - (holds is False), held + bool(holds)
+            if left < 0:
+                return False
+        return held > 0
 
     def _passes(self, invariant: Invariant) -> bool:
         """Whether a property passes its whole quick check."""
