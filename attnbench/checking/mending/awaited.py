@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from attnbench.cases.case import Case
+from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import COMPILING, Outcome
 from attnbench.checking.work import Work, key_of
 from attnbench.processes.pool import Event, Task
@@ -15,6 +16,9 @@ _FUNCTION = "attnbench.checking.mending.search:mends_of"
 
 _SECONDS = 60.0
 """Most seconds of a search by the clock, to the first change and to the next one."""
+
+_BESIDE = ("empty_calls_are_harmless", "tree_paths_equal_their_sequences")
+"""What compares other calls with ordinary ones, though its counterexample has no mask."""
 
 _Key = tuple[str, int | None]
 
@@ -97,10 +101,17 @@ class AwaitedMends:
 
 
 def _is_beside_ordinary_calls(outcome: Outcome) -> bool:
-    """Whether only calls with a cache, or gradients, are wrong."""
+    """Whether calls without cache, mask and options are not seen to be wrong.
+
+    A smallest counterexample has a mask, or an option, only where calls without are right.
+    """
     failure = outcome.failure
     assert failure is not None
-    return bool(failure.program) or "gradient" in outcome.invariant + failure.quantity
+    case = Case.from_id(failure.case or "")
+    is_special = outcome.invariant in _BESIDE or outcome.invariant in known_causes()["accepts"]
+    is_gradient = "gradient" in outcome.invariant + failure.quantity
+    masked = failure.smallest and case.mask != "none"
+    return bool(failure.program) or is_gradient or is_special or masked
 
 
 def _can_be_mended(outcomes: Sequence[Outcome]) -> bool:
