@@ -41,6 +41,11 @@ def cause_of_mistake(explained: str) -> str:
     return str(known_causes()["mistakes"][mistake_of(explained)])
 
 
+def is_form(named: str | None) -> bool:
+    """Whether what a failure names is a form of a cause, which its property points at."""
+    return named in known_causes()["forms"] and named not in known_causes()["causes"]
+
+
 def cause_in_words(cause: str, mistakes: Iterable[str] = ()) -> str:
     """A cause in words; the cause that another plugin's invariant names is its own description.
 

@@ -16,6 +16,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.cause.failing_calls import fails_narrow, is_forward, is_open
 from attnbench.checking.known_causes import (
     cause_of_mistake,
+    is_form,
     known_causes,
     mistake_of,
     shown_by,
@@ -50,7 +51,7 @@ _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths
 """Different failures that show several of these have one cause: no kind of mask is applied."""
 
 _DECISIVE = {"nan_result", "extra_keys_share", "unwritten_read", "special_case"}
-_DECISIVE |= {"layer_unwritten", "layer_state"}
+_DECISIVE |= {"layer_unwritten", "layer_state", "layer_slots"}
 _OF_SCORES = (None, _NARROW, "not_finite", "log_sum", "splits", "stored_scales")
 """Causes of specific invariants that other scores violate as well."""
 
@@ -89,7 +90,8 @@ def _general() -> frozenset[str]:
 
 def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     """The first clue in the failures of one subject; ``None`` without any."""
-    failures = {o.invariant: o.failure for o in outcomes if o.failure is not None}
+    found = {o.invariant: o.failure for o in outcomes if o.failure is not None}
+    failures = {n: _as_its_property(failure) for n, failure in found.items()}
     failures = {n: failure for n, failure in failures.items() if n not in NAN_ONLY} or failures
     if any(_FLOAT32 in failure.mistakes for failure in failures.values()):
         cases = {n: Case.from_id(f.case) for n, f in failures.items() if f.case is not None}
@@ -121,6 +123,11 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         return None
     wide = {n: failure for n, failure in failures.items() if not fails_narrow(failure)}
     return _clue_in_table(wide or failures, failures)  # half types lose nothing in wide ones
+
+
+def _as_its_property(failure: Failure) -> Failure:
+    """A failure that names a form of its property's cause, as if it named and raised nothing."""
+    return replace(failure, named=None, raised=None) if is_form(failure.named) else failure
 
 
 def _rather(clue: Clue, failures: Mapping[str, Failure]) -> Clue:
@@ -261,7 +268,8 @@ def with_cause(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
             if outcome.failure is not None:
                 failure = replace(outcome.failure, cause=None)
                 if clue is not None and outcome is lead:
-                    every = sum(found, ()) if clue.kind == "makes" else failure.mistakes
+                    own = (str(failure.named),) * is_form(failure.named) + failure.mistakes
+                    every = sum(found, ()) if clue.kind == "makes" else own
                     failure = replace(failure, cause=clue.cause, mistakes=_of(clue, every))
                 outcomes[i] = replace(outcome, failure=failure)
     return tuple(outcomes)

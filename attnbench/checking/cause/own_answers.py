@@ -222,7 +222,8 @@ def _read_key(subject: Subject) -> str | None:
         wrong = is_textbook(subject) and not agrees(
             subject.output(module, plain), textbook_output(plain).to(plain.query)
         )
-        return None if wrong else "hidden_key_pooled"
+        is_filled = moves(plain, "key", 8.0) and not moves(inputs, "key", 8.0)
+        return None if wrong else "hidden_key_filled" if is_filled else "hidden_key_pooled"
     if moves(inputs, "key", 8.0) or moves(inputs, "key", -8.0):
         return "hidden_key_read"
     far = (inputs.replace(query=inputs.query * factor) for factor in (_FAR, -_FAR))

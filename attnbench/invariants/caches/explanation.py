@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,11 +12,19 @@ from torch import Tensor, nn
 
 from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
-from attnbench.invariants.caches.kept_states import NAMED, UNWRITTEN, kept_states, tensors_of
+from attnbench.invariants.caches.kept_states import (
+    NAMED,
+    RIGHT_WITH_IT,
+    UNWRITTEN,
+    USED,
+    changes,
+    kept_states,
+    tensors_of,
+)
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import steps
 from attnbench.invariants.caches.repaired_calls import repaired_call
-from attnbench.invariants.caches.seen_tokens import UNTOLD, Replay, seen_tokens
+from attnbench.invariants.caches.seen_tokens import OTHER_ROW, SEES, UNTOLD, Replay, seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
 from attnbench.invariants.toolkit.kept_values import KEPT, kept_values
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
@@ -31,6 +39,7 @@ _BOTH = (
     "\n  select changed the cache that it was given and gave another one: it should do one or the "
     "other."
 )
+_TOTAL = "\n  in one call without a cache, outputs change with how many tokens follow"
 _NARROW = (
     "\n  With a mask of the new tokens alone nothing of this happens: the layer takes a mask "
     "(B, L), but padding_mask is (B, length + L), that of the cached tokens too."
@@ -59,7 +68,7 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
     if judged in ("split", "alone"):
         cuts.append(functools.partial(_other_cuts, judged))
     if judged == "split":
-        cuts += [_unread, _unwritten]
+        cuts += [_unread, _unwritten, _total_counts]
     states = ""
     for each in filter(None, (_double(stage), stage)):
         states = states or _text(lambda s, f: kept_states(Replay(s, judged), f), each, found)
@@ -72,8 +81,21 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
 
 
 def cause_of(explained: str) -> str | None:
-    """The cause that an explanation names, if it is another than that of the property."""
-    told = {UNWRITTEN: "layer_unwritten", KEPT: "layer_state"}
+    """The cause that an explanation names, or the form of that of its property."""
+    told = {
+        UNWRITTEN: "layer_unwritten",
+        KEPT: "layer_state",
+        "each token adds": "layer_slots",
+        _TOTAL: "number_of_tokens_counts",
+        "holds of earlier tokens": "cached_slots_changed",
+        "already a first call": "first_call_differs",
+        f"{OTHER_ROW}; in one call": "row_of_another",
+        " of the shape (": "other_number_of_slots",
+        RIGHT_WITH_IT: "cache_left_otherwise",
+        SEES: "other_tokens_seen",
+        USED: "cache_used_otherwise",
+        "\n  select changes": "part_not_selected",
+    }
     return next((cause for words, cause in told.items() if words in explained), None)
 
 
@@ -128,7 +150,7 @@ def _left(stage: Stage, found: FoundError) -> str:
     _, cache = _after(stage, begin.count, 3)
     before = {place: tensor.clone() for place, tensor in tensors_of(cache)}
     cache = stage.subject.select(cache, torch.tensor(select.rows, device=stage.tokens.device))
-    changed, left = _changes(before, cache, begin.count)
+    changed, left = changes(before, cache, begin.count)
     of = ", ".join(changed) or "no tensor of the cache"
     return f"\n  select changes {of}, and leaves {', '.join(left)} as it was" if left else ""
 
@@ -168,13 +190,25 @@ def _unwritten(stage: Stage, found: FoundError) -> str:
     if "source" in stage.subject.accepts:
         return ""
     held = _after(stage, 2, 3)[1]
-    written, _ = _changes(dict(tensors_of(_after(stage, 2)[1])), held, 2)
+    written, _ = changes(dict(tensors_of(_after(stage, 2)[1])), held, 2)
     for count in sorted({step.count for step in found.steps if step.kind == "append"} - {0}):
-        _, unchanged = _changes(dict(tensors_of(held)), _after(stage, 2, 3, count)[1], 2)
+        _, unchanged = changes(dict(tensors_of(held)), _after(stage, 2, 3, count)[1], 2)
         left = [text for text in unchanged if text in written]
         if left:
             tokens = f"{count} token{'s' * (count > 1)}"
             return f"\n  a call on {tokens} leaves {either(left)} as it was"
+    return ""
+
+
+def _total_counts(stage: Stage, found: FoundError) -> str:
+    """A sentence where one call on more tokens gives the first of them other outputs."""
+    total = sum(step.count for step in found.steps if step.kind == "append")
+    whole = stage.expected(stage.tokens[:1, :total])
+    for count in range(1, total):
+        few = stage.expected(stage.tokens[:1, :count])
+        real, floor = torch.ones_like(few, dtype=torch.bool), 4 * floor_of(stage.subject, few)
+        if worst_place(whole[:, :count], few, floor, real) is not None:
+            return _TOTAL
     return ""
 
 
@@ -255,25 +289,3 @@ def _in_double(stage: Stage, judged: str, found: FoundError) -> str:
     if not 0.5 < again.gap / found.gap < 2:
         return ""
     return "\n  in float64 the difference is the same, so that it is not rounding"
-
-
-def _changes(before: Mapping[str, Tensor], after: Any, rows: int) -> tuple[list[str], list[str]]:
-    """The tensors that an operation has changed, and those with all rows that it has not.
-
-    Args:
-        before: copies of the cache's tensors by place.
-        after: the cache afterwards.
-        rows: number of rows before.
-
-    Returns:
-        Their places and shapes in words.
-    """
-    changed, left = [], []
-    for place, tensor in tensors_of(after):
-        old = before.get(place)
-        description = f"{place} {tuple(tensor.shape)}"
-        if old is None or old.shape != tensor.shape or not torch.equal(old, tensor):
-            changed.append(description)
-        elif rows in tensor.shape:
-            left.append(description)
-    return changed[:NAMED], left[:NAMED]

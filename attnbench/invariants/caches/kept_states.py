@@ -30,6 +30,12 @@ NAMED = 3
 UNWRITTEN = "in which nothing was written"
 """How slots of a cache are called that hold what a new one holds."""
 
+RIGHT_WITH_IT = ": with that in its place the next call is right"
+"""What shows that a tensor is wrong."""
+
+USED = "leaves in the cache what one call leaves, but uses it otherwise"
+"""What is told of a call that leaves what is right."""
+
 _NEAR = 1e-2
 """Tensors that are off by less than this part of the one that is off most are right."""
 
@@ -144,8 +150,7 @@ class _States(GivenCalls):
                 dict(tensors_of(cache))[place].copy_(other)
                 if self.is_right(cache, past, count):
                     apart = {place: (mine, other)}
-        with_it = ": with that in its place the next call is right"
-        return f"\n  after {words}, {_unlike(apart, past)}{with_it}" if apart else ""
+        return f"\n  after {words}, {_unlike(apart, past)}{RIGHT_WITH_IT}" if apart else ""
 
     def left_by_the_last(self, held: Any, past: int, count: int, is_named: bool) -> str:
         """What the last call leaves, which is wrong also behind the cache of one call.
@@ -159,8 +164,7 @@ class _States(GivenCalls):
         call = f"the call on {_tokens(count)}"
         if not apart:
             is_kept = any(tensor.numel() for _, tensor in tensors_of(left))
-            same = f"{call} leaves in the cache what one call leaves, but uses it otherwise"
-            return f"\n  {same}" if is_kept and is_named else ""
+            return f"\n  {call} {USED}" if is_kept and is_named else ""
         earlier = dict(tensors_of(held))
         kept = {place: _keeps(earlier.get(place), pair[0], past) for place, pair in apart.items()}
         changed = [place for place in kept if kept[place] is False]
@@ -257,3 +261,25 @@ def _tensors(held: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple
         parts = [(f"{path}.{name}", part) for name, part in getattr(held, "__dict__", {}).items()]
     for place, part in parts:
         yield from _tensors(part, place, seen, depth + 1)
+
+
+def changes(before: Mapping[str, Tensor], after: Any, rows: int) -> tuple[list[str], list[str]]:
+    """The tensors that an operation has changed, and those with all rows that it has not.
+
+    Args:
+        before: copies of the cache's tensors by place.
+        after: the cache afterwards.
+        rows: number of rows before.
+
+    Returns:
+        Their places and shapes in words.
+    """
+    changed, left = [], []
+    for place, tensor in tensors_of(after):
+        old = before.get(place)
+        description = f"{place} {tuple(tensor.shape)}"
+        if old is None or old.shape != tensor.shape or not torch.equal(old, tensor):
+            changed.append(description)
+        elif rows in tensor.shape:
+            left.append(description)
+    return changed[:NAMED], left[:NAMED]

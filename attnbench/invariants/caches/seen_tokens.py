@@ -30,6 +30,13 @@ UNTOLD = ": the weights, positions or order of tokens are wrong"
 """What may be wrong with tokens that are seen, where no small change tells."""
 
 
+OTHER_ROW = "another row of the batch"
+"""What an output depends on that reads tokens of another row."""
+
+SEES = "what it sees is wrong"
+"""What is told of an output that depends on other tokens than in one call."""
+
+
 class Replay(Player):
     """Plays a program, judges nothing, and keeps the last output and its sequence."""
 
@@ -110,7 +117,7 @@ def _blame(sights: _Sights) -> str:
     )
     if few < many and gaps and not holes and not sights.in_calls.elsewhere:
         return "the one call leaves out tokens between them, and may be what is wrong"
-    return "what it sees is wrong"
+    return SEES
 
 
 def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
@@ -211,7 +218,7 @@ def _moves(stage: Stage, now: Tensor, before: Tensor) -> bool:
 def _elsewhere(found: FoundError, another_row: bool) -> str:
     kinds = [step.kind for step in found.steps]
     if another_row:
-        return "another row of the batch"
+        return OTHER_ROW
     if kinds.count("begin") + kinds.count("fork") == 1 and "crop" in kinds:
         return "a token that had been cropped"
     return "a token that is not of its sequence"

@@ -122,11 +122,26 @@ _ROUNDING = 1e-5
 """A gradient below it is a sum that cancels: those here are of random numbers of order 1."""
 
 
+_CANCELLED = "0 but for rounding, as where softmax cancels what all keys have in common"
+"""What a gradient of terms that cancel is called."""
+
+
 def _lacks(subject: Subject, gradient: Tensor | None) -> bool:
     if gradient is None:
         return True
+    largest = float(gradient.abs().max())
+    if subject.scoring is not None:
+        return largest < _ROUNDING
     # a mechanism may cancel a score, as with one key in its window; the slopes tell a true 0
-    return subject.scoring is not None and float(gradient.abs().max()) < _ROUNDING
+    is_matrix = sum(size > 1 for size in gradient.shape) > 1  # softmax cancels a bias by design
+    return is_matrix and 0 < largest < _ROUNDING
+
+
+def _size(subject: Subject, gradient: Tensor | None) -> str:
+    """A gradient that is lacking, in words."""
+    if gradient is None:
+        return "none at all"
+    return "0 in every entry" if subject.scoring is not None else _CANCELLED
 
 
 def _unregistered(module: nn.Module) -> Iterator[str]:
@@ -169,19 +184,20 @@ def gradients_reach_every_parameter(subject: Subject, case: Case) -> None:
         result = subject.scores(base.module, inputs)
         result = base.run(inputs) if result is None else result
         weight = torch.randn(result.shape, generator=base.generator).to(result)
-        gradients = gradients_of((result * weight).sum(), named)
+        gradients = gradients_of((result * weight).sum(), {**named, "query": inputs.query})
         lacking = {
-            name: "none at all" if gradient is None else "0 in every entry"
+            name: _size(subject, gradient)
             for name, gradient in gradients.items()
             if (number == 0 or name in lacking) and _lacks(subject, gradient)
         }
-        if not lacking:
+        if not lacking.keys() - {"query"}:
             return
     name, what = next(iter(lacking.items()))
     source = "the output" if subject.scoring is None else "the scores"
     raise InvariantViolation(
         f"the gradient that reaches {name} from {source} is {what}, but should be nonzero "
-        f"({_TRIES} seeds were tried): it cannot be trained"
+        f"({_TRIES} seeds were tried): it cannot be trained",
+        cause="query_cancelled" if lacking.get("query") == _CANCELLED else None,
     )
 
 

@@ -274,6 +274,32 @@ def test_the_most_specific_property_comes_first() -> None:
     assert clue_of(failed(*cut)) == Clue("fails", "calls_may_be_cut_anywhere", "layer_cut")
 
 
+def test_a_cut_is_told_in_the_form_that_its_failure_names() -> None:
+    form = known_causes()["forms"]["cached_slots_changed"]
+    cut = failed("calls_may_be_cut_anywhere", named="cached_slots_changed")
+    others = failed("cropped_slots_are_forgotten", "autocast_agrees", "empty_calls_are_harmless")
+    for found in (cut, cut + others):
+        told = with_cause(found)[0]
+        assert told.failure is not None
+        assert (told.failure.cause, told.diagnosis) == ("layer_cut", form)
+
+
+def test_several_slots_a_token_come_before_a_wrong_length() -> None:
+    length = failed("cache_length_counts_slots")
+    assert clue_of(length) == Clue("fails", "cache_length_counts_slots", "layer_length")
+    cut = failed("calls_may_be_cut_anywhere", named="layer_slots")
+    assert clue_of(length + cut) == Clue("says", "layer_slots", "layer_slots")
+
+
+def test_padding_that_reaches_others_at_either_side_is_no_fault_of_the_left() -> None:
+    left = failed("left_padding_is_inert", named="layer_left_padding")
+    assert clue_of(left) == Clue("says", "layer_left_padding", "layer_left_padding")
+    right = failed("right_padding_is_inert")
+    found = Clue("fails", "right_padding_is_inert", "layer_padding")
+    assert clue_of(left + right) == found
+    assert clue_of(right) == found
+
+
 def test_a_layer_without_a_cache_is_not_told_of_one() -> None:
     clue = clue_of(failed("layer_calls_leave_no_trace"))
     assert clue is not None

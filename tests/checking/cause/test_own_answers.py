@@ -276,7 +276,7 @@ class NotFarEnough(Counted):
     ("make", "mistake"),
     [
         (Counted, None),
-        (NearZero, "hidden_key_pooled"),
+        (NearZero, "hidden_key_filled"),
         (NotFarEnough, "hidden_key_pooled_far"),
     ],
 )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec
+from attnbench.checking.outcomes import Outcome
 
 
 class Layer(nn.Module):
@@ -60,8 +61,8 @@ def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
 
 
 @functools.cache
-def told(mistake: str) -> str:
-    """What a check tells of a layer with a mistake."""
+def checked(mistake: str) -> Outcome:
+    """What a check finds of a layer with a mistake."""
     spec = LayerSpec(
         name="decoder",
         make=lambda size: Layer(size, mistake),
@@ -72,7 +73,26 @@ def told(mistake: str) -> str:
     )
     report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
     (found,) = report.outcomes
-    return found.reason if found.status == "failed" else ""
+    return found
+
+
+def told(mistake: str) -> str:
+    """What a check tells of a layer with a mistake."""
+    return checked(mistake).reason if checked(mistake).status == "failed" else ""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "cause"),
+    [
+        ("behind_chunks", "what calls leave in the cache is not what one call on the same tokens"),
+        ("turned", "from what one call leaves in the cache, the next call computes other outputs"),
+        ("again", "a call with a cache changes what it holds of earlier tokens"),
+        ("slots", "calls leave another number of slots in the cache than one call"),
+        ("twice", "each token adds several slots to the cache"),
+    ],
+)
+def test_the_likely_cause_is_what_is_told_of_the_cache(mistake: str, cause: str) -> None:
+    assert str(checked(mistake).diagnosis).startswith(cause)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from attnbench_zoo.twins.attention import ATTENTION, Attention
 from hypothesis.errors import UnsatisfiedAssumption
 from torch import Tensor, nn
 
-from attnbench import KernelSpec, ScoringSpec
+import attnbench
+from attnbench import KernelSpec, MechanismSpec, ScoringSpec
 from attnbench.cases.case import Case
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
@@ -177,6 +178,35 @@ def test_a_parameter_that_no_gradient_reaches_is_named(make: Any, what: str) -> 
     outcome = run(ScoringSpec(name="linear", make=make), REACH)
     assert outcome.status == "failed"
     assert f"the gradient that reaches parameter bias from the scores is {what}" in outcome.reason
+
+
+class Additive(nn.Module):
+    """Additive attention, in which tanh may come before the sum, and a bias of all scores."""
+
+    def __init__(self, size: int, before: bool) -> None:
+        super().__init__()
+        self.of_query, self.of_key = (nn.Linear(size, 6, bias=False) for _ in range(2))
+        self.last, self.before = nn.Linear(6, 1), before
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        one, other = self.of_query(query)[..., :, None, :], self.of_key(key)[..., None, :, :]
+        features = one.tanh() + other.tanh() if self.before else (one + other).tanh()
+        scores = self.last(features)[..., 0]
+        if attn_mask is not None:
+            scores = scores.masked_fill(~attn_mask, -torch.inf)
+        return scores.softmax(-1) @ value
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_query_that_softmax_cancels_is_told(before: bool) -> None:
+    spec = MechanismSpec(
+        name="additive", make=lambda size, *_: Additive(size, before), equal_sizes=True
+    )
+    (found,) = attnbench.check(spec, profile="quick", invariants=[REACH.name]).outcomes
+    assert found.status == ("failed" if before else "passed"), found.reason
+    assert str(found.diagnosis).startswith("no weight depends on the query") == before
 
 
 def test_a_subject_without_parameters_is_skipped() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.cases.case import Case
+from attnbench.invariants.caches.explanation import cause_of
 from attnbench.invariants.caches.program import Step, steps
 from attnbench.invariants.caches.seen_tokens import seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage
@@ -53,6 +54,8 @@ class Decoder(nn.Module):
         if padding_mask is not None and not (self.mistake == "padding_forgotten" and past):
             allowed = allowed & padding_mask[:, None]
         scores = query @ key.mT * (1.0 if self.mistake == "unscaled_in_calls" and past else 0.25)
+        if self.mistake == "scaled_by_length":
+            scores = scores * len(columns)
         weights = scores.masked_fill(~allowed, -1e9).softmax(-1)
         output: Tensor = weights @ value
         if self.mistake == "nan_in_calls" and past:
@@ -111,6 +114,11 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
             "padded_rows_decode_as_alone",
             "(padding: 0); alone it depends on token 1: what it sees is wrong\n  cut as 2 at once",
         ),
+        (
+            "scaled_by_length",
+            CUT,
+            "in one call without a cache, outputs change with how many tokens follow",
+        ),
         ("unscaled_in_calls", CUT, BOTH.format("", "right").replace("  ", " ")),
         ("shifted_in_calls", CUT, BOTH.format("even", "wrong")),
         (
@@ -129,6 +137,26 @@ def test_the_message_tells_what_a_wrong_output_depends_on(
     mistake: str, invariant: str, line: str
 ) -> None:
     assert line in told(spec(mistake), invariant)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "invariant", "cause"),
+    [
+        ("top_left", CUT, "behind other calls with the cache, a token sees other tokens than in"),
+        ("scaled_by_length", CUT, "without a cache, outputs change with how many tokens follow"),
+        ("value", "selected_rows_go_on_as_their_sequences", "selecting rows of the cache leaves a"),
+    ],
+)
+def test_the_likely_cause_is_in_the_words_of_what_the_message_tells(
+    mistake: str, invariant: str, cause: str
+) -> None:
+    (found,) = attnbench.check(spec(mistake), profile="quick", invariants=[invariant]).outcomes
+    assert str(found.diagnosis).startswith(cause)
+
+
+def test_a_row_that_reads_what_is_of_another_is_told() -> None:
+    text = SEES.format("tokens 0 and 1 and another row of the batch", "tokens 0 and 1")
+    assert cause_of(text) == "row_of_another"
 
 
 def test_what_is_not_finite_with_a_cache_is_told_as_that() -> None:
