@@ -17,6 +17,7 @@ from attnbench.checking.cause.score_answers import (
     CASE,
     MARGIN,
     agrees,
+    counted_keys,
     foreign_scores,
     lost_squares,
     misplaced_scores,
@@ -67,7 +68,7 @@ def own_mistake(subject: Subject) -> str | None:
     apart = copy.copy(subject)  # an output that a later call overwrites is no other mistake
     object.__setattr__(apart, "output", lambda *call: subject.output(*call).clone())
     masks = (_misread_mask, _late_mask, _miscounted_lengths, _read_key, _lost_part)
-    rows = (wrong_axis, _mixed_rows, *masks, short_sums, unplaced_keys, wrong_maximum)
+    rows = (wrong_axis, _mixed_rows, *masks, short_sums, unplaced_keys, wrong_maximum, counted_keys)
     others: tuple[Callable[[Subject], str | None], ...] = (
         _mixed_scores,
         foreign_scores,

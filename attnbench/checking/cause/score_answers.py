@@ -62,6 +62,27 @@ def short_sums(subject: Subject) -> str | None:
     return "sum_with_epsilon" if short else None
 
 
+def counted_keys(subject: Subject) -> str | None:
+    """The mistake of lengths that leave the right keys, where the number of the others counts."""
+    module, inputs = subject.build(subject.legal(CASE.replace(mask="padding")))
+    if inputs.valid_lens is None:
+        return None
+    count, total = 3, inputs.key.shape[-2]
+    inputs = inputs.replace(valid_lens=inputs.valid_lens * 0 + count)
+    few = inputs.replace(key=inputs.key[..., :count, :], value=inputs.value[..., :count, :])
+    output = subject.output(module, inputs)
+
+    def moves(slot: int) -> bool:
+        other = inputs.map(torch.clone)
+        for tensor in (other.key, other.value):
+            tensor[..., slot, :] *= -2
+        return not agrees(subject.output(module, other), output)
+
+    is_same = agrees(subject.output(module, few), output)
+    sees = [moves(slot) for slot in range(0 if is_same else total)]
+    return "hidden_keys_counted" if sees and sees == [s < count for s in range(total)] else None
+
+
 def wrong_maximum(subject: Subject) -> str | None:
     """The mistake of a largest score that is not subtracted, or is not that of the row alone.
 

@@ -288,6 +288,26 @@ def test_a_hidden_key_that_keeps_weight_is_named_where_lengths_alone_hide(
     assert own_mistake(subject) == mistake
 
 
+class ScaledByKeys(Counted):
+    """The scale is that of the number of keys, hidden ones too."""
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        factor = queries.shape[-1] ** 0.5 * keys.shape[1] ** -0.5
+        return super().forward(queries * factor, keys, values, valid_lens)
+
+
+@pytest.mark.parametrize(
+    ("make", "mistake"), [(Counted, None), (ScaledByKeys, "hidden_keys_counted")]
+)
+def test_the_number_of_hidden_keys_is_no_wrong_length(
+    make: type[Counted], mistake: str | None
+) -> None:
+    (subject,) = resolve(textbook(make))
+    assert own_mistake(subject) == mistake
+
+
 class Normalised(nn.Module):
     """Scores of normalised queries and keys; ``mode`` tells in which dtype squares are summed."""
 
