@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause.instead import Instead
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 CASE = Case((3,), 4, 6, 8, 8, 8)
 MARGIN = 1e-3
@@ -33,7 +34,9 @@ def wrong_axis(subject: Subject) -> str | None:
             inputs = inputs.replace(valid_lens=inputs.valid_lens * 0 + inputs.key.shape[-2])
         weights = subject.weights(module, inputs)
         if weights is None:
-            return None
+            one = inputs.replace(query=inputs.query[..., :1, :])
+            is_one = _reads_keys(subject, module, inputs) and not _reads_keys(subject, module, one)
+            return "softmax_over_the_queries" if is_one else None  # one query alone has weights 1
         if weights.shape[-1] > 1 and "weights_sum_to_one" not in subject.exempt:
             calls = (inputs.replace(query=inputs.query * by) for by in (1, _STEEP, -_STEEP))
             if all(_are_one(subject.weights(module, call)) for call in calls):
@@ -46,6 +49,12 @@ def wrong_axis(subject: Subject) -> str | None:
             axis = len(others) - 1 - others[::-1].index(True)
             return "softmax_over_the_queries" if others[-1] else f"softmax_over_dimension_{axis}"
     return None
+
+
+def _reads_keys(subject: Subject, module: nn.Module, inputs: Inputs) -> bool:
+    """Whether the output changes with the keys."""
+    calls = (inputs, inputs.replace(key=inputs.key * -2))
+    return not agrees(*(subject.output(module, call) for call in calls))
 
 
 def _are_one(weights: Tensor | None) -> bool:

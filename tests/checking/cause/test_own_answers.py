@@ -308,6 +308,34 @@ def test_the_number_of_hidden_keys_is_no_wrong_length(
     assert own_mistake(subject) == mistake
 
 
+class Projected(nn.Module):
+    """Attention behind projections, whose weights nobody sees; softmax runs over an axis."""
+
+    def __init__(self, size: int, axis: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(size, size) for _ in range(3))
+        self.axis = axis
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        scores = self.query(query) @ self.key(key).mT
+        if attn_mask is not None:
+            scores = scores.masked_fill(~attn_mask, -torch.inf)
+        return scores.softmax(self.axis) @ self.value(value)
+
+
+@pytest.mark.parametrize(("axis", "mistake"), [(-1, None), (-2, "softmax_over_the_queries")])
+def test_a_softmax_over_the_queries_shows_where_no_weights_do(
+    axis: int, mistake: str | None
+) -> None:
+    spec = attnbench.MechanismSpec(
+        name="projected", make=lambda size, *_: Projected(size, axis), equal_sizes=True
+    )
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == mistake
+
+
 class Normalised(nn.Module):
     """Scores of normalised queries and keys; ``mode`` tells in which dtype squares are summed."""
 
