@@ -40,7 +40,7 @@ def of_call(node: ast.Call, context: Context) -> Edits:
             yield context.edit(1, node, context.text(function.value))
         for names in _EXCHANGED:
             for other in sorted(names - {function.attr}) if function.attr in names else ():
-                yield context.edit(1, function, f"{context.plain(function.value)}.{other}")
+                yield context.edit(1, function, f"{context.text(function.value)}.{other}")
     given = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
     for argument in given:
         if not isinstance(argument, ast.Constant) and context.is_value(argument):

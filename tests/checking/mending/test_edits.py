@@ -53,6 +53,7 @@ def changed(line: str, before: str = "") -> set[str]:
         ("x = query.detach().norm()", "x = query.norm()"),
         ("x = query.mean(dim=-2)", "x = query.mean(dim=-1)"),
         ("x = query.repeat(first)", "x = query.repeat_interleave(first)"),
+        ("x = (query == key).any(-1)", "x = (query == key).all(-1)"),
         ("x = torch.maximum(query, key)", "x = torch.minimum(query, key)"),
         ("x = torch.arange(first)", "x = torch.arange((first + last))"),
         ("if first < last: x = 1", "if first <= last: x = 1"),
