@@ -11,6 +11,9 @@ from typing import Any
 Kind = tuple[Any, ...]
 """What a value is, as far as another could take its place."""
 
+SMALLEST = 1
+"""The rank of another name, a flag, another function and the like."""
+
 REMOVAL = 6
 """The rank of what leaves something out: it may hide a mistake with all that depends on it."""
 

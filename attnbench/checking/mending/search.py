@@ -24,7 +24,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
 from attnbench.cases.case_strategies import cases
-from attnbench.checking.mending.edit_context import REMOVAL, Edit
+from attnbench.checking.mending.edit_context import REMOVAL, SMALLEST, Edit
 from attnbench.checking.mending.edits import edits
 from attnbench.checking.mending.running_code import RunLines, SourceFile
 from attnbench.checking.mending.time_limit import TooLong, limited
@@ -100,7 +100,7 @@ def mends(
             either could be changed.
         invariants: all that should hold.
         failing: the properties that failed, and the cases at which they did.
-        kept: whether only changes count that leave an ordinary call as it is.
+        kept: whether only changes count that leave an ordinary call as it is, or are smallest.
     """
     shown = set[tuple[str, int]]()
     with seeded(), effort_of(PROFILES["quick"], None, shrink=False, explain=False):
@@ -120,7 +120,7 @@ def mends(
             if where in shown or (kind := judge.kind_of(place)) is None:
                 continue
             if kind == "other outputs":
-                if not kept:
+                if not kept or place.edit.rank == SMALLEST:
                     others.append(_text(place))
                     end = min(end, time.process_time() + 2 * _MORE_SECONDS)
                 continue
