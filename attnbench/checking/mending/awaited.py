@@ -101,17 +101,15 @@ class AwaitedMends:
 
 
 def _is_beside_ordinary_calls(outcome: Outcome) -> bool:
-    """Whether calls without cache, mask and options are not seen to be wrong.
+    """Whether calls without cache and options are not seen to be wrong.
 
-    A smallest counterexample has a mask, or an option, only where calls without are right.
+    Calls without a mask are, where the number of keys counts: those with one may be the right ones.
     """
     failure = outcome.failure
     assert failure is not None
-    case = Case.from_id(failure.case or "")
     is_special = outcome.invariant in _BESIDE or outcome.invariant in known_causes()["accepts"]
     is_gradient = "gradient" in outcome.invariant + failure.quantity
-    masked = failure.smallest and case.mask != "none"
-    return bool(failure.program) or is_gradient or is_special or masked
+    return bool(failure.program) or is_gradient or is_special
 
 
 def _can_be_mended(outcomes: Sequence[Outcome]) -> bool:

@@ -83,11 +83,10 @@ def test_an_outcome_that_was_withdrawn_meanwhile_does_not_come_back() -> None:
         (Failure(case=Case().id), False),
         (Failure(case=Case().id, program="append 1, append 1"), True),
         (Failure(case=Case().id, quantity="gradient by query"), True),
-        (Failure(case=Case((2,), 3, 3, mask="causal").id, smallest=True), True),
-        (Failure(case=Case((2,), 3, 3, mask="causal").id), False),
+        (Failure(case=Case((2,), 3, 3, mask="causal").id, smallest=True), False),
     ],
 )
-def test_where_caches_masks_or_gradients_failed_alone_ordinary_calls_are_kept(
+def test_where_caches_or_gradients_failed_alone_ordinary_calls_are_kept(
     failure: Failure, kept: bool
 ) -> None:
     _, (task,), _ = started(
