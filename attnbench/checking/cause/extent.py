@@ -18,6 +18,9 @@ _HALVES, _WIDE = ("float16", "bfloat16"), ("float32", "float64")
 _LEAST = 8
 """Cases are shrunk to fewer, so that a size above it is needed for the failure."""
 
+_LEAST_BLOCK = 4
+"""Smallest number of slots in a block, multiples of which may be where alone it fails."""
+
 _MOST_PAIRS = 2**15
 """Most query-key pairs in a call that is made to tell it."""
 
@@ -33,6 +36,9 @@ _FLAGS = {"padding": "valid_lens", "causal": "is_causal"}
 
 _LEAST_MASKS = 2
 """Kinds of mask beside none that have to tell something."""
+
+_SQUARES = ((2, 2), (4, 4), (7, 7), (20, 20))
+"""Numbers of queries and keys; the last are more than a block of 16 holds."""
 
 _AXES = {("kv_len",): "keys", ("q_len",): "queries", ("q_len", "kv_len"): "queries and keys"}
 
@@ -104,7 +110,7 @@ def _by_lengths(case: Case, fails: _Fails) -> str:
     def at(*pairs: tuple[int, int]) -> list[bool | None]:
         return [fails(case.replace(q_len=q_len, kv_len=kv_len)) for q_len, kv_len in pairs]
 
-    square, other = at((2, 2), (4, 4), (7, 7)), at((2, 4), (3, 7), (1, 4), (5, 9))
+    square, other = at(*_SQUARES), at((2, 4), (3, 7), (1, 4), (5, 9))
     if _parts(square, other):
         return "where there are as many queries as keys"
     return "where there are fewer queries than keys" if _parts(other, square) else ""
@@ -140,26 +146,34 @@ def _by_mask(subject: Subject, case: Case, fails: _Fails) -> str:
 def _by_size(case: Case, fails: _Fails) -> str:
     for axes, what in _AXES.items():
         sizes = {getattr(case, axis) for axis in axes}
-        if len(sizes) > 1 or (size := sizes.pop()) <= _LEAST:
+        if len(sizes) > 1 or (size := sizes.pop()) < _LEAST_BLOCK:
             continue
 
         def at(number: int, axes: tuple[str, ...] = axes) -> bool | None:
             return fails(case.replace(**dict.fromkeys(axes, number)))
 
-        below, above = {size - 1, size - 2, size // 2, 4}, {size + 1, size + 2, size + 5}
+        below = {size - 1, size - 2, size // 2, min(4, size - 1)}
         if any(at(number) is not False for number in below):
             continue
-        found = {at(number) for number in above}
+        found = {at(number) for number in (size + 1, size + 2, size + 5)}
         if found == {False}:
             parts = {at(size + size // part) for part in (2, 3, 4)}  # as of a smaller number
             is_multiple = parts == {False} and at(2 * size) and at(3 * size)
-            multiple = f"where the number of {what} is a multiple of {size}"
-            return multiple if is_multiple else f"with {size} {what}, and not {size - 1}"
-        if found == {True}:
-            block = size - 1
-            ends = [at(2 * block), at(2 * block + 1), at(block + block // 2)]
-            if block > _LEAST // 2 and ends == [False, True, True]:
-                return f"where there are more than {block} {what} and no multiple of {block}"
-            if all(ends):
-                return f"where there are more than {block} {what}"
+            if is_multiple:
+                return f"where the number of {what} is a multiple of {size}"
+            if size > _LEAST:
+                return f"with {size} {what}, and not {size - 1}"
+        elif None not in found and (size > _LEAST or size == _LEAST_BLOCK + 1):
+            return _beyond(size - 1, what, at)
     return ""
+
+
+def _beyond(block: int, what: str, fails_at: Callable[[int], bool | None]) -> str:
+    """What is alike in the numbers above a block's that fail; those just below hold."""
+    for step in (n for n in range(_LEAST_BLOCK, block + 1) if block % n == 0):
+        whole = [fails_at(block + step * n) for n in (1, 2, 3)]
+        beside = [fails_at(block + n) for n in (1, step - 1, step + 1, step + step // 2)]
+        if not any(whole) and None not in whole and all(beside):
+            return f"where there are more than {block} {what} and no multiple of {step}"
+    is_above = all(fails_at(n) for n in (block + 2, block + 6, 2 * block, 2 * block + 1, 3 * block))
+    return f"where there are more than {block} {what}" if is_above else ""

@@ -153,13 +153,17 @@ def _scales(call: Call) -> Named:
         turned = [scale.roll(1, axis) for axis, count in enumerate(scale.shape) if count > 1]
         for way, other in (*ways.items(), *(("of_another", other) for other in turned)):
             yield f"{name}_{way}", textbook_output(inputs.replace(**{name: other}))
+    if inputs.v_scale is not None and not inputs.enable_gqa and bool((inputs.v_scale > 0).all()):
+        bare = stages_of(inputs.replace(v_scale=None))
+        shares = inputs.v_scale.cpu().double().log().mT
+        yield "v_scale_in_the_sum", bare.replace(bias=bare.bias + shares).output
     if inputs.k_scale is not None and inputs.v_scale is not None:
         given = {"k_scale": inputs.v_scale, "v_scale": inputs.k_scale}
         yield "stored_scales_exchanged", textbook_output(inputs.replace(**given))
         yield "k_scale_is_that_of_values", textbook_output(inputs.replace(k_scale=inputs.v_scale))
         yield "v_scale_is_that_of_keys", textbook_output(inputs.replace(v_scale=inputs.k_scale))
-        bare = inputs.replace(k_scale=None, v_scale=None)
-        yield "stored_scales_ignored", textbook_output(bare)
+        neither = inputs.replace(k_scale=None, v_scale=None)
+        yield "stored_scales_ignored", textbook_output(neither)
 
 
 def _scales_of_groups(call: Call) -> Named:

@@ -137,9 +137,12 @@ def _made(subject: Subject, invariant: Invariant, case: Case) -> set[str] | None
 def _of_other_kinds(subject: Subject, invariant: Invariant, case: Case) -> Iterator[Case]:
     """The case with other values of the option that an invariant is about."""
     for part in space_of((invariant.cases or cases)(subject)).parts[:1]:
-        kinds = part.domain.variants.get("kind", ()) if isinstance(part, Space) else ()
+        variants = part.domain.variants if isinstance(part, Space) else {}
         yield from (
-            case.tried(kind=kind) for kind in kinds if kind != case.variant("kind", str(kind))
+            case.tried(**{name: other})
+            for name in ("kind", "by")
+            for other in variants.get(name, ())
+            if other != case.variant(name, str(other))
         )
 
 

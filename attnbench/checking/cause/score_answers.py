@@ -251,9 +251,9 @@ def foreign_scores(subject: Subject) -> str | None:
     gaps = (expected.flatten(-2)[..., :, None] - alone.flatten(-2)[..., None, :]).abs().amin(-1)
     if not agrees(expected, alone) and agrees(expected.flatten(-2) + gaps, expected.flatten(-2)):
         return "scores_at_other_places"
-    if not agrees(scores(query, moved(key, -1))[..., :3], expected[..., :3]):
+    if not agrees(scores(query, moved(key, -1))[..., :-1], expected[..., :-1]):
         return "scores_of_other_keys"
-    if not agrees(scores(moved(query, -1), key)[..., :3, :], expected[..., :3, :]):
+    if not agrees(scores(moved(query, -1), key)[..., :-1, :], expected[..., :-1, :]):
         return "scores_of_other_queries"
     late = scores(moved(query, 0), key)[..., 1:, :]
     return None if agrees(late, expected[..., 1:, :]) else "scores_of_earlier_queries"

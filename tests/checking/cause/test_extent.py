@@ -52,6 +52,22 @@ def is_wrong_where(holds: Callable[[Tensor, Tensor], bool]) -> Callable[..., Ten
             "where the number of keys is a multiple of 16",
         ),
         (
+            lambda q, k: k.shape[-2] % 4 == 0,
+            Case((), 1, 4),
+            "where the number of keys is a multiple of 4",
+        ),
+        (
+            lambda q, k: k.shape[-2] > 16 and k.shape[-2] % 4 > 0,
+            Case((), 1, 17),
+            "where there are more than 16 keys and no multiple of 4",
+        ),
+        (lambda q, k: k.shape[-2] > 4, Case((), 1, 5), "where there are more than 4 keys"),
+        (
+            lambda q, k: q.shape[-2] < k.shape[-2] or k.shape[-2] > 8,
+            Case((), 1, 2),
+            "",
+        ),
+        (
             lambda q, k: q.shape[-2] > 12 and q.dtype in _HALVES,
             Case((), 13, 1, dtype="float16"),
             "where there are more than 12 queries, in half types alone",

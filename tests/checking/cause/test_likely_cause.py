@@ -485,6 +485,9 @@ def test_of_many_failures_what_shows_without_any_mask_is_told() -> None:
     assert clue_of(found) is None
     found += failed("weights_sum_to_one", case=Case((2,), 3, 4).id)
     assert clue_of(found) == Clue("fails", "weights_sum_to_one", "rows_do_not_sum_to_one")
+    (order,) = failed("keys_permute_freely", case=Case((2,), 3, 4).id)
+    others = [outcome for outcome in found[:-1] if outcome.invariant != order.invariant]
+    assert clue_of([*others, order]) == Clue("fails", "keys_permute_freely", "order_of_keys")
     wrong = ("scale_multiplies_scores", "bias_gets_its_gradient", "long_gradients_are_right")
     found = failed("empty_rows_have_finite_gradients", "gradients_are_finite_at_extremes")
     found += failed(*wrong, quantity="gradient of query")

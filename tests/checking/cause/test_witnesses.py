@@ -229,6 +229,28 @@ def test_scores_that_other_slots_change_show_by_themselves(
     assert explanations(subject) == found
 
 
+class Reshaped(torch.nn.Module):
+    """Heads that are cut out by a reshape alone, so that each has features of several slots."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        def halves(tensor: Tensor) -> Tensor:
+            length, size = tensor.shape[-2:]
+            return tensor.reshape(*tensor.shape[:-2], 2, length, size // 2)
+
+        return (halves(query) @ halves(key).mT).square().sum(-3)
+
+
+def test_slots_that_only_their_neighbours_change_are_looked_at() -> None:
+    spec = attnbench.ScoringSpec(
+        name="reshaped",
+        make=lambda q, k: Reshaped(),
+        equal_sizes=True,
+        sizes=lambda s: s.replace(query_size=s.query_size * 2, key_size=s.key_size * 2),
+    )
+    (subject,) = resolve(spec)
+    assert explanations(subject) == ("scores_of_other_keys",)
+
+
 def filled_up(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Keys and values in blocks of 16, the last of which is filled up with zeros."""
     rest = (0, 0, 0, -key.shape[-2] % 16)
