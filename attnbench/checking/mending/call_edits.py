@@ -37,7 +37,8 @@ def of_call(node: ast.Call, context: Context) -> Edits:
     function = node.func
     if isinstance(function, ast.Attribute):
         if context.is_value(function.value):
-            yield context.edit(2, node, context.text(function.value))
+            is_more = bool(node.args or node.keywords)  # than another form of the value
+            yield context.edit(REMOVAL if is_more else 2, node, context.text(function.value))
         for names in _EXCHANGED:
             for other in sorted(names - {function.attr}) if function.attr in names else ():
                 yield context.edit(1, function, f"{context.text(function.value)}.{other}")

@@ -20,6 +20,9 @@ REMOVAL = 6
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.Tuple, ast.List)
 
 
+_LAST = (ast.FunctionDef, ast.Return)
+
+
 @dataclass(frozen=True)
 class Edit:
     """Another text in place of a part of the source.
@@ -101,15 +104,13 @@ class Context:
                 return True
         return not isinstance(node, ast.Name) or node.id in self.names(node)
 
-    def after(self, node: ast.stmt) -> ast.stmt | None:
-        """The statement behind one in the same block."""
+    def behind(self, node: ast.stmt) -> list[Any]:
+        """The statements behind one in the same block, up to one that defines or returns."""
         parent = self.parents.get(node)
-        for name in ("body", "orelse"):
-            block = getattr(parent, name, None)
-            if isinstance(block, list) and node in block:
-                place = block.index(node) + 1
-                return block[place] if place < len(block) else None
-        return None
+        blocks = (getattr(parent, name, None) for name in ("body", "orelse"))
+        block = next((b for b in blocks if isinstance(b, list) and node in b), [])
+        rest = block[block.index(node) + 1 :] if block else []
+        return list(itertools.takewhile(lambda one: not isinstance(one, _LAST), rest))
 
     def text(self, node: ast.AST) -> str:
         """The source of a node, in parentheses where it needs them."""
@@ -145,15 +146,12 @@ class Context:
             text = ordered[0][1]
             for (one, _), (other, replaced) in itertools.pairwise(ordered):
                 text += self.plain(_gap(one, other)) + replaced
-            first, last = nodes[0], nodes[-1]
-            both = _Span(first.lineno, first.col_offset, last.end_lineno, last.end_col_offset)
-            yield self.edit(rank, both, text)
+            yield self.edit(rank, spanned(nodes[0], nodes[-1]), text)
 
     def exchanged(self, rank: int, one: Any, other: Any) -> Edit:
         """Two nodes in the opposite order."""
-        both = _Span(one.lineno, one.col_offset, other.end_lineno, other.end_col_offset)
         text = self.plain(other) + self.plain(_gap(one, other)) + self.plain(one)
-        return self.edit(rank, both, text)
+        return self.edit(rank, spanned(one, other), text)
 
     def between(self, rank: int, one: Any, other: Any, text: str) -> Edit:
         """Another text in place of what stands between two nodes, parentheses kept."""
@@ -161,6 +159,11 @@ class Context:
         before = self.plain(gap)
         stripped = before.strip(" ()\n")
         return self.edit(rank, gap, before.replace(stripped, text, 1) if stripped else before)
+
+
+def spanned(first: Any, last: Any) -> Any:
+    """What stands from one node to the end of another."""
+    return _Span(first.lineno, first.col_offset, last.end_lineno, last.end_col_offset)
 
 
 def _gap(one: Any, other: Any) -> _Span:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 
-from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits
+from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, spanned
 
 _MOST_EXCHANGED = 4
-"""Most lines of two statements that are exchanged."""
+"""Most lines of statements that are exchanged."""
 
 _OPPOSITE = ((ast.Add, "-"), (ast.Sub, "+"), (ast.Mult, "/"), (ast.Div, "*"))
 
 
 def of_statement(node: ast.stmt, context: Context) -> Edits:
-    """Yield without a statement, and with it behind the one that follows."""
+    """Yield without a statement, and with it behind the one or the two that follow."""
     if not isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.AnnAssign):
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -21,15 +21,15 @@ def of_statement(node: ast.stmt, context: Context) -> Edits:
     yield context.edit(REMOVAL, node, "pass")
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         target = context.plain(node.targets[0])
-        if isinstance(node.targets[0], ast.Attribute | ast.Subscript) or target in context.names(
-            node
-        ):
+        is_part = isinstance(node.targets[0], ast.Attribute | ast.Subscript)
+        if is_part or target in context.names(node):
             yield context.edit(3, node, f"{target} = {target} + {context.text(node.value)}")
-    after = context.after(node)
-    if after is None or isinstance(after, ast.FunctionDef | ast.Return):
-        return
-    if (after.end_lineno or after.lineno) - node.lineno < _MOST_EXCHANGED:
-        yield context.exchanged(2, node, after)
+    behind = context.behind(node)
+    if behind and behind[0].end_lineno - node.lineno < _MOST_EXCHANGED:
+        yield context.exchanged(2, node, behind[0])
+    if len(behind) > 1 and behind[1].end_lineno - node.lineno < _MOST_EXCHANGED:
+        yield context.exchanged(3, node, spanned(*behind[:2]))
+        yield context.exchanged(3, spanned(node, behind[0]), behind[1])
 
 
 def of_branch(node: ast.If, context: Context) -> Edits:

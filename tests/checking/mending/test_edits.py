@@ -120,6 +120,20 @@ def test_a_change_is_among_those_of_its_line(line: str, other: str) -> None:
     assert other in changed(line)
 
 
+def test_a_statement_is_moved_over_two_others() -> None:
+    source = [
+        "def attend(query):",
+        "    x = query",
+        "    y = x * 2",
+        "    x = x + 1",
+        "    return y",
+    ]
+    edited = made(source, {2: {}, 3: {}, 4: {}})
+    found = {tuple(edit.applied(source)[1:4]) for edit in edited}
+    one, two, three = (line for line in source[1:4])
+    assert {(two, three, one), (three, one, two), (two, one, three)} <= found
+
+
 def test_what_is_never_read_is_put_beside_what_is_given_back() -> None:
     assert "return torch.cat([query, key], -1)" in changed("return query", "key = query")
 
