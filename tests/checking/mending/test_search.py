@@ -78,7 +78,7 @@ def test_a_change_with_which_something_else_fails_is_not_shown(tmp_path: Path) -
     subject = subject_of(tmp_path, ATTENTION.replace(right, f"{right}.roll(1, -1)"))
     found = found_for(subject, [*NAMES, "bias_is_added_to_scores"])
     assert len(found) == 1
-    assert found[0].endswith(right)
+    assert found[0].endswith(f"{right}.roll(0, -1)")
 
 
 SCORING = """\
