@@ -13,7 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnbench.cases.case import Case
-from attnbench.checking.cause.failing_calls import fails_narrow, is_forward, is_open
+from attnbench.checking.cause.failing_calls import (
+    count_of_wide,
+    fails_narrow,
+    is_decisive,
+    is_forward,
+    is_open,
+)
 from attnbench.checking.known_causes import (
     cause_of_mistake,
     is_form,
@@ -50,8 +56,6 @@ _COMBINED = "options_combined"
 _ALL_MASKS = {"mask_ignored", "all_masks_ignored", "causality_ignored", "lengths_ignored"}
 """Different failures that show several of these have one cause: no kind of mask is applied."""
 
-_DECISIVE = {"nan_result", "extra_keys_share", "unwritten_read", "special_case"}
-_DECISIVE |= {"layer_unwritten", "layer_state", "layer_slots"}
 _OF_SCORES = (None, _NARROW, "not_finite", "log_sum", "splits", "stored_scales")
 """Causes of specific invariants that other scores violate as well."""
 
@@ -102,7 +106,7 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         others = {n: failure for n, failure in failures.items() if n not in double}
         failures = others or failures  # what fails in other dtypes too has another cause
     contract = failures.get(KEEPS_CONTRACT)
-    if contract and fails_narrow(contract) and _wide_count(failures) > _MOST_FAILURES:
+    if contract and fails_narrow(contract) and count_of_wide(failures) > _MOST_FAILURES:
         failures = {n: failure for n, failure in failures.items() if n != KEEPS_CONTRACT}
     options = [n for n in known_causes()["accepts"] if n in failures]
     if any(failures[name].named != _COMBINED for name in options):  # one is wrong alone
@@ -117,7 +121,7 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     if (made := _made(exact)) is not None:
         return _rather(made, failures)
     if cause_named is None:
-        cause_named = next((f.named for f in _forward(failures).values() if _is_decisive(f)), None)
+        cause_named = next((f.named for f in _forward(failures).values() if is_decisive(f)), None)
     if cause_named in (None, _FORMULA) and (made := _made(deviating)) is not None:
         return made
     if cause_named is not None:
@@ -173,15 +177,11 @@ def _forward(failures: Mapping[str, Failure]) -> Mapping[str, Failure]:
     return forward if forward.keys() & specific else failures
 
 
-def _wide_count(failures: Mapping[str, Failure]) -> int:
-    return sum(bool(entry.case) and not fails_narrow(entry) for entry in failures.values())
-
-
 def _clue_in_table(
     candidates: Mapping[str, Failure], failures: Mapping[str, Failure]
 ) -> Clue | None:
     """The first clue of the table among some of the failures."""
-    wide_count = _wide_count(failures)
+    wide_count = count_of_wide(failures)
     causes = dict(table())
     for name, default in table():
         candidate = candidates.get(name)
@@ -235,12 +235,6 @@ def _follows(name: str, failures: Mapping[str, Failure]) -> bool:
     options = causes["accepts"].keys() & failures.keys()
     optional = name in causes["with_options"] and options and _SCALAR not in failures
     return bool(optional) or causes["follows"].get(name) in failures
-
-
-def _is_decisive(failure: Failure) -> bool:
-    """Whether what it names is true whatever else fails: NaN in both of two calls needs no mask."""
-    without = failure.case is not None and Case.from_id(failure.case).mask == "none"
-    return without and failure.named in _DECISIVE and not fails_narrow(failure)
 
 
 def _named_cause(failures: Mapping[str, Failure]) -> str | None:
