@@ -9,7 +9,7 @@ from attnbench_zoo.twins.attention import ATTENTION, Attention
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import Case, KernelSpec
+from attnbench import Case, KernelSpec, MechanismSpec
 from attnbench.invariants import pooling, weights
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, case_of, mutant, run
@@ -167,6 +167,35 @@ def test_weights_of_another_call_may_be_those_of_scores_added_up_in_another_orde
 def test_a_rest_of_keys_that_is_dropped_in_half_types_alone_is_found() -> None:
     outcome = run(mutant(RestDropped), INVARIANTS["every_attendable_key_matters"])
     assert "after adding 1024 to value 130" in outcome.reason
+
+
+class StickBreaking(nn.Module):
+    """Right: each key takes a share of what the keys after it leave, so the first gets little."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        wide = torch.promote_types(query.dtype, torch.float32)
+        scores = query.to(wide) @ key.to(wide).mT
+        keep = nn.functional.logsigmoid(-scores)
+        if attn_mask is not None:
+            keep = keep.masked_fill(~attn_mask, 0.0)
+        left = nn.functional.pad(keep, (0, 1)).flip(-1).cumsum(-1).flip(-1)[..., 1:]
+        weights = (nn.functional.logsigmoid(scores) + left).exp()
+        if attn_mask is not None:
+            weights = weights.masked_fill(~attn_mask, 0.0)
+        return (weights @ value.to(wide)).to(query.dtype)
+
+
+def test_a_key_whose_weight_is_too_small_for_the_dtype_is_no_dropped_key() -> None:
+    spec = MechanismSpec(
+        name="sticks",
+        make=lambda *_: StickBreaking(),
+        equal_sizes=True,
+        conventions={"masks": ("boolean",)},
+    )
+    outcome = run(spec, INVARIANTS["every_attendable_key_matters"])
+    assert outcome.status == "passed", outcome.reason
 
 
 def test_a_dropped_key_is_found_at_the_smallest_size_that_has_two() -> None:

@@ -209,6 +209,79 @@ def test_a_query_that_softmax_cancels_is_told(before: bool) -> None:
     assert str(found.diagnosis).startswith("no weight depends on the query") == before
 
 
+class SmallGradients(nn.Module):
+    """Right attention in which some gradients are small or cancel by design."""
+
+    def __init__(self, size: int, value_size: int, which: str) -> None:
+        super().__init__()
+        self.of_query, self.of_key = (nn.Linear(size, size) for _ in range(2))
+        self.of_value = nn.Linear(value_size, value_size)
+        self.key_bias = nn.Parameter(torch.randn(2, size))
+        self.by_place = nn.Parameter(torch.randn(2, 16))
+        self.prefix = nn.Parameter(torch.empty(0, size))
+        self.which = which
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        query, key = self.of_query(query), self.of_key(key)
+        if self.which == "sharp":
+            query, key = (nn.functional.normalize(x, dim=-1) for x in (query, key))
+            query = query * 1000
+        query, key = query[..., None, :, :], key[..., None, :, :] + self.key_bias[:, None]
+        scores = query @ key.mT + self.by_place[:, : query.shape[-2], None]
+        if attn_mask is not None:
+            scores = scores.masked_fill(~attn_mask[..., None, :, :], -torch.inf)
+        output = (scores.softmax(-1) @ self.of_value(value)[..., None, :, :]).sum(-3)
+        output = output + self.prefix.sum()
+        return output * 1e-5 if self.which == "small" else output
+
+
+@pytest.mark.parametrize("which", ["plain", "small", "sharp"])
+def test_gradients_that_are_small_or_cancel_by_design_are_no_fault(which: str) -> None:
+    def make(size: int, _: int, value_size: int) -> nn.Module:
+        return SmallGradients(size, value_size, which)
+
+    outcome = run(MechanismSpec(name="small", make=make, equal_sizes=True), REACH)
+    assert outcome.status == "passed", outcome.reason
+
+
+class SmallScores(Linear):
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return 1e-7 * super().forward(query, key)
+
+
+def test_small_scores_reach_their_parameters() -> None:
+    outcome = run(ScoringSpec(name="linear", make=SmallScores), REACH)
+    assert outcome.status == "passed", outcome.reason
+
+
+class DividedOut(Linear):
+    """A factor that the norm of the query divides out."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        query = nn.functional.normalize(query * (1 + self.bias.exp()), dim=-1)
+        return query @ (key * self.vector).mT
+
+
+@pytest.mark.parametrize(
+    ("make", "words", "cause"),
+    [
+        (Frozen, "though changing it changes the scores", "though it has an effect"),
+        (Silenced, "has no effect: changing it does not", "since it has no effect"),
+        (DividedOut, "has no effect: changing it does not", "since it has no effect"),
+    ],
+)
+def test_a_parameter_without_effect_is_told_from_one_that_is_cut_off(
+    make: Any, words: str, cause: str
+) -> None:
+    spec = ScoringSpec(name="linear", make=make, equal_sizes=True)
+    (found,) = attnbench.check(spec, profile="quick", invariants=[REACH.name]).outcomes
+    assert found.status == "failed"
+    assert words in found.reason
+    assert cause in str(found.diagnosis)
+
+
 def test_a_subject_without_parameters_is_skipped() -> None:
     assert run(ATTENTION.spec, REACH).reason == "it has no parameters"
 
