@@ -23,6 +23,7 @@ from attnbench.invariants.toolkit.comparisons import (
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, hand_picked, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
+from attnbench.invariants.toolkit.unreached import CANCELLED, NONE, TRIES, has_effect, unreached
 from attnbench.oracle.references import widened
 from attnbench.specs import KINDS
 from attnbench.subject.scoring_subject import ScoringSubject
@@ -115,35 +116,6 @@ def _shared(bias: Tensor, case: Case) -> Iterator[Tensor]:
         yield from (bias[:, :1, :1], bias[:1])
 
 
-_TRIES = 4
-"""Number of seeds tried before a gradient of 0 counts as a failure."""
-
-_ROUNDING = 1e-5
-"""A gradient below it is a sum that cancels: those here are of random numbers of order 1."""
-
-
-_CANCELLED = "0 but for rounding, as where softmax cancels what all keys have in common"
-"""What a gradient of terms that cancel is called."""
-
-
-def _lacks(subject: Subject, gradient: Tensor | None) -> bool:
-    if gradient is None:
-        return True
-    largest = float(gradient.abs().max())
-    if subject.scoring is not None:
-        return largest < _ROUNDING
-    # a mechanism may cancel a score, as with one key in its window; the slopes tell a true 0
-    is_matrix = sum(size > 1 for size in gradient.shape) > 1  # softmax cancels a bias by design
-    return is_matrix and 0 < largest < _ROUNDING
-
-
-def _size(subject: Subject, gradient: Tensor | None) -> str:
-    """A gradient that is lacking, in words."""
-    if gradient is None:
-        return "none at all"
-    return "0 in every entry" if subject.scoring is not None else _CANCELLED
-
-
 def _unregistered(module: nn.Module) -> Iterator[str]:
     """Trainable tensors that are missing from ``parameters()``."""
     known = {id(parameter) for parameter in module.parameters()}
@@ -164,6 +136,17 @@ def _has_parameters(subject: Subject) -> str | None:
     return None if any(_unregistered(module)) else "it has no parameters"
 
 
+_EFFECTS: dict[bool | None, tuple[str, str]] = {
+    False: ("parameter_without_effect", ", and has no effect: changing it does not change {}"),
+    True: (
+        "parameter_cut_off",
+        ", though changing it changes {}: its gradient is lost, as behind detach(), .data or "
+        ".item()",
+    ),
+}
+"""By whether an untrained parameter has an effect: the form of the cause, and the words for it."""
+
+
 @invariant(cases=hand_picked(*_PARAMETER_CASES), applies=any_of(has_no_gradients, _has_parameters))
 def gradients_reach_every_parameter(subject: Subject, case: Case) -> None:
     """Every parameter is reached by a gradient from the scores, or from the output."""
@@ -172,32 +155,20 @@ def gradients_reach_every_parameter(subject: Subject, case: Case) -> None:
             f"the module holds {name}, a tensor that requires a gradient, but should hold it as a "
             "torch.nn.Parameter: no optimiser, state_dict() or .to() knows it"
         )
-    lacking: dict[str, str] = {}
-    for number in range(_TRIES):
-        base = Baseline(subject, case.replace(seed=case.seed + number))
-        inputs, named = leaves_of(base.module, base.inputs)
-        named = {name: leaf for name, leaf in named.items() if name.startswith("parameter")}
-        if not named:
-            reject("it has no parameters")
-        base.module.train()  # where parameters are trained, and a hard choice becomes a soft one
-        # of a scoring function the scores count: softmax cancels what all keys have in common
-        result = subject.scores(base.module, inputs)
-        result = base.run(inputs) if result is None else result
-        weight = torch.randn(result.shape, generator=base.generator).to(result)
-        gradients = gradients_of((result * weight).sum(), {**named, "query": inputs.query})
-        lacking = {
-            name: _size(subject, gradient)
-            for name, gradient in gradients.items()
-            if (number == 0 or name in lacking) and _lacks(subject, gradient)
-        }
-        if not lacking.keys() - {"query"}:
-            return
+    lacking = unreached(subject, case)
+    if lacking and "float64" in subject.dtypes:  # where one that is only small is not 0
+        wide = unreached(subject, case.replace(dtype="float64"))
+        lacking = {name: what for name, what in lacking.items() if what == NONE or name in wide}
+    if not lacking.keys() - {"query"}:
+        return
     name, what = next(iter(lacking.items()))
     source = "the output" if subject.scoring is None else "the scores"
+    effect = has_effect(subject, case, name.removeprefix("parameter "))
+    form, why = _EFFECTS.get(effect, (None, ""))
     raise InvariantViolation(
         f"the gradient that reaches {name} from {source} is {what}, but should be nonzero "
-        f"({_TRIES} seeds were tried): it cannot be trained",
-        cause="query_cancelled" if lacking.get("query") == _CANCELLED else None,
+        f"({TRIES} seeds were tried): it cannot be trained{why.format(source)}",
+        cause="query_cancelled" if lacking.get("query") == CANCELLED else form,
     )
 
 

@@ -172,7 +172,7 @@ def test_a_bias_that_softmax_cancels_is_reached_by_the_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "what"), [(Frozen, "none at all"), (Silenced, "0 in every entry")]
+    ("make", "what"), [(Frozen, "none at all"), (Silenced, "0 but for rounding")]
 )
 def test_a_parameter_that_no_gradient_reaches_is_named(make: Any, what: str) -> None:
     outcome = run(ScoringSpec(name="linear", make=make), REACH)
