@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause.beside_reference import beside_reference
+from attnbench.checking.cause.filled_key import is_filled_alike
 from attnbench.checking.cause.gradient_mistakes import gradient_mistake
 from attnbench.checking.cause.score_answers import (
     CASE,
@@ -224,6 +225,7 @@ def _read_key(subject: Subject) -> str | None:
             subject.output(module, plain), textbook_output(plain).to(plain.query)
         )
         is_filled = moves(plain, "key", 8.0) and not moves(inputs, "key", 8.0)
+        is_filled = is_filled and not wrong and is_filled_alike(subject, module, inputs)
         return None if wrong else "hidden_key_filled" if is_filled else "hidden_key_pooled"
     if moves(inputs, "key", 8.0) or moves(inputs, "key", -8.0):
         return "hidden_key_read"

@@ -34,8 +34,7 @@ def wrong_axis(subject: Subject) -> str | None:
             inputs = inputs.replace(valid_lens=inputs.valid_lens * 0 + inputs.key.shape[-2])
         weights = subject.weights(module, inputs)
         if weights is None:
-            one = inputs.replace(query=inputs.query[..., :1, :])
-            is_one = _reads_keys(subject, module, inputs) and not _reads_keys(subject, module, one)
+            is_one = _reads_with_others_alone(subject, module, inputs, case)
             return "softmax_over_the_queries" if is_one else None  # one query alone has weights 1
         if weights.shape[-1] > 1 and "weights_sum_to_one" not in subject.exempt:
             calls = (inputs.replace(query=inputs.query * by) for by in (1, _STEEP, -_STEEP))
@@ -49,6 +48,17 @@ def wrong_axis(subject: Subject) -> str | None:
             axis = len(others) - 1 - others[::-1].index(True)
             return "softmax_over_the_queries" if others[-1] else f"softmax_over_dimension_{axis}"
     return None
+
+
+def _reads_with_others_alone(
+    subject: Subject, module: nn.Module, inputs: Inputs, case: Case
+) -> bool:
+    """Whether queries read keys, but one query alone does not, which may read all of them."""
+    one = subject.legal(case).replace(q_len=1)
+    if subject.conventions.causal == "always" or subject.legal(case.replace(q_len=1)) != one:
+        return False
+    alone = inputs.replace(query=inputs.query[..., :1, :])
+    return _reads_keys(subject, module, inputs) and not _reads_keys(subject, module, alone)
 
 
 def _reads_keys(subject: Subject, module: nn.Module, inputs: Inputs) -> bool:
@@ -72,7 +82,12 @@ def short_sums(subject: Subject) -> str | None:
 
 
 def counted_keys(subject: Subject) -> str | None:
-    """The mistake of lengths that leave the right keys, where the number of the others counts."""
+    """The mistake of lengths that leave the right keys, where the number of the others counts.
+
+    With fewer keys the queries stand elsewhere, so that nothing is told where positions count.
+    """
+    if subject.conventions.positions != "none":
+        return None
     module, inputs = subject.build(subject.legal(CASE.replace(mask="padding")))
     if inputs.valid_lens is None:
         return None

@@ -15,6 +15,7 @@ from attnbench import Case
 from attnbench.adapters import textbook
 from attnbench.checking.cause.own_answers import STATED_BY, own_mistake
 from attnbench.checking.cause.replays import explains
+from attnbench.checking.cause.score_answers import wrong_axis
 from attnbench.checking.outcomes import Failure
 from attnbench.checking.plan import select_invariants
 from attnbench.subject.lookup import resolve
@@ -308,6 +309,23 @@ def test_the_number_of_hidden_keys_is_no_wrong_length(
     assert own_mistake(subject) == mistake
 
 
+def test_lengths_beside_positions_by_distance_count_no_hidden_keys() -> None:
+    class ByDistance(Counted):
+        def forward(
+            self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+        ) -> Tensor:
+            q_len, kv_len = queries.shape[1], keys.shape[1]
+            far = torch.arange(kv_len) - torch.arange(kv_len - q_len, kv_len)[:, None]
+            scores = queries @ keys.mT * queries.shape[-1] ** -0.5 - far.abs() / 2
+            if valid_lens is not None:
+                hidden = torch.arange(kv_len) >= valid_lens.reshape(len(scores), -1, 1)
+                scores = scores.masked_fill(hidden, self.number)
+            return scores.softmax(-1) @ values
+
+    (subject,) = resolve(textbook(ByDistance, conventions={"positions": "relative"}))
+    assert own_mistake(subject) is None
+
+
 class Projected(nn.Module):
     """Attention behind projections, whose weights nobody sees; softmax runs over an axis."""
 
@@ -334,6 +352,55 @@ def test_a_softmax_over_the_queries_shows_where_no_weights_do(
     )
     (subject,) = resolve(spec)
     assert own_mistake(subject) == mistake
+
+
+@pytest.mark.parametrize("causal", ["bottom_right", "always"])
+def test_one_query_that_reads_its_own_key_alone_shows_no_softmax_over_queries(causal: str) -> None:
+    class Square(Projected):
+        def forward(
+            self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+        ) -> Tensor:
+            later = torch.ones(query.shape[-2], key.shape[-2]).triu(1).bool()
+            hidden = later if attn_mask is None else later | ~attn_mask
+            scores = self.query(query) @ self.key(key.detach()).mT
+            scores = scores.masked_fill(hidden, -torch.inf)
+            return scores.softmax(-1) @ self.value(value)
+
+    spec = attnbench.MechanismSpec(
+        name="square",
+        make=lambda size, *_: Square(size, -1),
+        equal_sizes=True,
+        sizes=lambda sizes: sizes.replace(kv_len=sizes.q_len),
+        conventions={"causal": causal},
+    )
+    (subject,) = resolve(spec)
+    assert wrong_axis(subject) is None
+
+
+@pytest.mark.parametrize("mode", ["mean", "norm", "neighbours"])
+def test_a_hidden_value_that_reaches_the_output_beside_the_weights_is_no_filled_score(
+    mode: str,
+) -> None:
+    class Beside(Projected):
+        def forward(
+            self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+        ) -> Tensor:
+            value = self.value(value)
+            if mode == "norm":
+                value = value / value.std(-2, keepdim=True)
+            if mode == "neighbours":
+                value = value + 0.5 * value.roll(1, -2)
+            scores = self.query(query) @ self.key(key).mT
+            if attn_mask is not None:
+                scores = scores.masked_fill(~attn_mask, -torch.inf)
+            output = scores.softmax(-1) @ value
+            return output + value.mean(-2, keepdim=True) if mode == "mean" else output
+
+    spec = attnbench.MechanismSpec(
+        name="beside", make=lambda size, *_: Beside(size, -1), equal_sizes=True
+    )
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == "hidden_key_pooled"
 
 
 class Normalised(nn.Module):
