@@ -133,8 +133,8 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
 
 
 def _as_its_property(failure: Failure) -> Failure:
-    """A failure that names a form of its property's cause, as if it named and raised nothing."""
-    return replace(failure, named=None, raised=None) if is_form(failure.named) else failure
+    """A failure that names a form of its property's cause, as if it named nothing."""
+    return replace(failure, named=None) if is_form(failure.named) else failure
 
 
 def _rather(clue: Clue, failures: Mapping[str, Failure]) -> Clue:
@@ -223,7 +223,7 @@ def _elementary(failures: Mapping[str, Failure]) -> Clue | None:
 
 
 def _follows(name: str, failures: Mapping[str, Failure]) -> bool:
-    """Whether an invariant fails because another one does.
+    """Whether an invariant fails because another one does, perhaps in calls with an operation.
 
     Pages and packed documents are called with options too, and are right without if all else is.
     What a reference tells without any mask is not about masks.
@@ -234,7 +234,9 @@ def _follows(name: str, failures: Mapping[str, Failure]) -> bool:
         return True
     options = causes["accepts"].keys() & failures.keys()
     optional = name in causes["with_options"] and options and _SCALAR not in failures
-    return bool(optional) or causes["follows"].get(name) in failures
+    program = failures[name].program if name in failures else ""
+    others = {n for word, n in causes["follows_with"].get(name, {}).items() if word in program}
+    return bool(optional) or not failures.keys().isdisjoint({causes["follows"].get(name), *others})
 
 
 def _named_cause(failures: Mapping[str, Failure]) -> str | None:

@@ -284,6 +284,23 @@ def test_a_cut_is_told_in_the_form_that_its_failure_names() -> None:
         assert (told.failure.cause, told.diagnosis) == ("layer_cut", form)
 
 
+def test_a_program_that_raised_says_nothing_of_its_property_whatever_form_it_names() -> None:
+    cut = "calls_may_be_cut_anywhere"
+    assert clue_of(failed(cut, named="cached_slots_changed", raised="IndexError")) is None
+
+
+def test_a_length_after_a_selection_follows_from_rows_that_are_not_selected() -> None:
+    length, select = "cache_length_counts_slots", "selected_rows_go_on_as_their_sequences"
+    selected = Clue("fails", select, "layer_select")
+    for program, leads in (
+        ("begin 1 row, select rows [0, 0], append 1", selected),
+        ("begin 1 row, append 1", Clue("fails", length, "layer_length")),
+    ):
+        found = failed(length, program=program)
+        assert clue_of(found) == Clue("fails", length, "layer_length")
+        assert clue_of(found + failed(select)) == leads
+
+
 def test_several_slots_a_token_come_before_a_wrong_length() -> None:
     length = failed("cache_length_counts_slots")
     assert clue_of(length) == Clue("fails", "cache_length_counts_slots", "layer_length")
