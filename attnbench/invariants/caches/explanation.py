@@ -89,12 +89,12 @@ def cause_of(explained: str) -> str | None:
         _TOTAL: "number_of_tokens_counts",
         "holds of earlier tokens": "cached_slots_changed",
         "already a first call": "first_call_differs",
-        f"{OTHER_ROW}; in one call": "row_of_another",
+        OTHER_ROW: "row_of_another",
         " of the shape (": "other_number_of_slots",
         RIGHT_WITH_IT: "cache_left_otherwise",
         SEES: "other_tokens_seen",
         USED: "cache_used_otherwise",
-        "\n  select changes": "part_not_selected",
+        "\n  select changes cache": "part_not_selected",
     }
     return next((cause for words, cause in told.items() if words in explained), None)
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from attnbench.invariants.caches.stage import Stage
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 
+_NEAR = 1e-2
+
 
 class GivenCalls:
     """Calls of one module on given tokens, which leave the caches that they are given alone.
@@ -43,3 +45,26 @@ class GivenCalls:
         expected = self.stage.expected(self.tokens[:, : past + count])[:, past:]
         gap = (output - expected).double().abs().nan_to_num(torch.inf)
         return float(gap.amax()) <= max(floor_of(self.stage.subject, expected), self.gap / 8)
+
+
+def times_in_a_call(single: Tensor, whole: Tensor, cut: Tensor) -> int:
+    """How many times a call adds its tokens to a tensor; 0 if it is not added to as slots.
+
+    Args:
+        single: the tensor behind one token.
+        whole, cut: the same behind two tokens, in one call and in two.
+    """
+    if single.dim() != whole.dim() or whole.shape != cut.shape:
+        return 0
+    grown = [a for a in range(whole.dim()) if single.shape[a] != whole.shape[a]]
+    count = single.shape[grown[0]] if len(grown) == 1 else 0
+    if count < 2 or whole.shape[grown[0]] != 2 * count:
+        return 0
+    second, own, other = (t.select(grown[0], n) for t, n in ((whole, 1), (cut, count), (cut, 1)))
+    return count if _is_near(own, second) and not _is_near(other, second) else 0
+
+
+def _is_near(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are one but for what cut calls may round otherwise."""
+    gap, size = (one.double() - other.double()).abs(), other.double().abs()
+    return bool(gap.max() <= _NEAR * size.max())

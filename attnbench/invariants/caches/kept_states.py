@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.invariants.caches.given_calls import GivenCalls
+from attnbench.invariants.caches.given_calls import GivenCalls, times_in_a_call
 from attnbench.invariants.caches.later_calls import first_wrong
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import in_words
@@ -79,14 +79,18 @@ class _States(GivenCalls):
         return _NEAR * self.gap / max(float(output), 1e-30)
 
     def slots_of_a_token(self) -> str:
-        """A sentence on tensors to which each token adds more than one slot."""
-        after = [dict(tensors_of(self.of_one(count))) for count in (1, 2)]
+        """A sentence on tensors to which a call adds its tokens more than once, one behind another.
+
+        Slots that a token has by design, as one for each head, lie alike however tokens are cut.
+        """
+        one, two = self.of_one(1), self.of_one(2)
+        caches = (one, two, self.after(one, 1, 1)[1])
+        single, whole, cut = (dict(tensors_of(cache)) for cache in caches)
         found: dict[int, list[str]] = {}
-        for place in after[0].keys() & after[1].keys():
-            one, two = (tensors[place].shape for tensors in after)
-            slots = [a for a, b in zip(one, two, strict=False) if b == 2 * a > 2]
-            if len(one) == len(two) and len(slots) == 1 and sum(map(int.__ne__, one, two)) == 1:
-                found.setdefault(slots[0], []).append(place)
+        for place in single.keys() & whole.keys() & cut.keys():
+            count = times_in_a_call(single[place], whole[place], cut[place])
+            if count > 1:
+                found.setdefault(count, []).append(place)
         texts = [
             f"{count} slots to {' and '.join(sorted(names))}" for count, names in found.items()
         ]

@@ -14,6 +14,8 @@ import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.checking.outcomes import Outcome
 
+SLOTS = ("key", "value")
+
 
 class Layer(nn.Module):
     """Attention behind a sum with the last token; the cache holds that, keys and values."""
@@ -40,9 +42,9 @@ class Layer(nn.Module):
             key, value = key.repeat(1, 2, 1), value.repeat(1, 2, 1)
         if self.mistake == "turned" and not is_new:
             query = query.flip(-1)
+        added = key, value
         for _ in range(copies):
-            key = torch.cat([cache["key"], key], 1)
-            value = torch.cat([cache["value"], value], 1)
+            key, value = (torch.cat([cache[n], t], 1) for n, t in zip(SLOTS, added, strict=True))
             cache["key"], cache["value"] = key, value
         cache["sum"] = cache["sum"] + hidden.sum(1) * (1 if is_new or self.mistake != "sum" else 2)
         ahead = torch.ones(length, key.shape[1]).triu(key.shape[1] - length + 1).bool()
@@ -199,6 +201,54 @@ def test_a_first_call_with_a_cache_that_is_another_one_is_told_with_its_length()
         "already a first call on 3 tokens, with a new cache, gives other outputs than one without"
     )
     assert f"{told} a cache, and none on fewer does" in report.outcomes[0].reason
+
+
+class Flat(nn.Module):
+    """The cache has a slot for each head of a token; with a cache the scale is missing."""
+
+    def __init__(self, size: int, *, by_head: bool) -> None:
+        super().__init__()
+        self.qkv, self.by_head = nn.Linear(size, 3 * size, bias=False), by_head
+
+    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        heads = [t.unflatten(-1, (2, -1)) for t in self.qkv(hidden).chunk(3, -1)]
+        query, key, value = (t.transpose(1, 2) for t in heads)
+        if cache is not None:
+            key, value = (
+                torch.cat([self.unflat(cache[name]), new], 2) if name in cache else new
+                for name, new in (("key", key), ("value", value))
+            )
+            cache.update(key=self.flat(key), value=self.flat(value))
+        scores = query @ key.mT * (1.0 if cache is not None else 0.3)
+        ahead = torch.ones(scores.shape[-2:]).triu(key.shape[2] - query.shape[2] + 1).bool()
+        output = scores.masked_fill(ahead, -torch.inf).softmax(-1) @ value
+        return output.transpose(1, 2).flatten(2)
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        return (tensor if self.by_head else tensor.transpose(1, 2)).flatten(1, 2)
+
+    def unflat(self, slots: Tensor) -> Tensor:
+        if self.by_head:
+            return slots.unflatten(1, (2, -1))
+        return slots.unflatten(1, (-1, 2)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("by_head", [True, False])
+def test_slots_that_a_token_has_by_design_are_no_cause(by_head: bool) -> None:
+    spec = LayerSpec(
+        name="flat",
+        make=lambda size: Flat(2 * -(-size // 2), by_head=by_head),
+        sizes=lambda size: 2 * -(-size // 2),
+        causal=True,
+        accepts=("cache",),
+        dtypes=("float64",),
+        cache=CacheSpec(new=lambda module, batch_size: {}),
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
+    (found,) = report.outcomes
+    assert found.status == "failed"
+    assert "each token adds" not in found.reason
+    assert str(found.diagnosis).startswith("a first call with a new cache already gives other")
 
 
 class Table(nn.Module):

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.cases.case import Case
-from attnbench.invariants.caches.explanation import cause_of
 from attnbench.invariants.caches.program import Step, steps
 from attnbench.invariants.caches.seen_tokens import seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage
@@ -53,6 +52,8 @@ class Decoder(nn.Module):
             allowed = torch.ones_like(allowed)
         if padding_mask is not None and not (self.mistake == "padding_forgotten" and past):
             allowed = allowed & padding_mask[:, None]
+            if self.mistake == "rows_mixed" and past:
+                value = value.roll(1, 0)
         scores = query @ key.mT * (1.0 if self.mistake == "unscaled_in_calls" and past else 0.25)
         if self.mistake == "scaled_by_length":
             scores = scores * len(columns)
@@ -68,6 +69,15 @@ def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
     return {name: weight.new_zeros(batch_size, 0, weight.shape[1]) for name in ("key", "value")}
 
 
+def selected(tensor: Tensor, index: Tensor, mistake: str) -> Tensor:
+    """The rows of a tensor that is not selected, or not in order, or in which they are mixed."""
+    if mistake == "value":
+        return tensor
+    if "in_order" in mistake:
+        return tensor[index.sort().values]
+    return tensor[index].lerp(tensor[index].roll(1, 0), 0.25)
+
+
 def spec(mistake: str) -> LayerSpec:
     return LayerSpec(
         name="decoder",
@@ -80,7 +90,8 @@ def spec(mistake: str) -> LayerSpec:
         cache=CacheSpec(
             new=new,
             select=lambda cache, index: {
-                name: tensor if mistake == name else tensor[index] for name, tensor in cache.items()
+                name: selected(tensor, index, mistake) if name in mistake else tensor[index]
+                for name, tensor in cache.items()
             },
             crop=lambda cache, length: {n: t[:, :length] for n, t in cache.items()},
             length=lambda cache: cache["key"].shape[1] * (1 + (mistake == "counted_twice")),
@@ -144,7 +155,16 @@ def test_the_message_tells_what_a_wrong_output_depends_on(
     [
         ("top_left", CUT, "behind other calls with the cache, a token sees other tokens than in"),
         ("scaled_by_length", CUT, "without a cache, outputs change with how many tokens follow"),
-        ("value", "selected_rows_go_on_as_their_sequences", "selecting rows of the cache leaves a"),
+        (
+            "value_in_order",
+            "selected_rows_go_on_as_their_sequences",
+            "selecting rows of the cache leaves a",
+        ),
+        (
+            "key_value_in_order",
+            "selected_rows_go_on_as_their_sequences",
+            "selecting rows of the cache is not selecting the sequences",
+        ),
     ],
 )
 def test_the_likely_cause_is_in_the_words_of_what_the_message_tells(
@@ -155,8 +175,19 @@ def test_the_likely_cause_is_in_the_words_of_what_the_message_tells(
 
 
 def test_a_row_that_reads_what_is_of_another_is_told() -> None:
-    text = SEES.format("tokens 0 and 1 and another row of the batch", "tokens 0 and 1")
-    assert cause_of(text) == "row_of_another"
+    names = ["selected_rows_go_on_as_their_sequences"]
+    (found,) = attnbench.check(spec("value_mixed"), profile="quick", invariants=names).outcomes
+    assert "another row of the batch; in one call" in found.reason
+    assert str(found.diagnosis).startswith("after a selection of rows, a row reads what belongs")
+
+
+def test_a_padded_row_that_reads_what_is_of_another_is_told() -> None:
+    names = ["padded_rows_decode_as_alone"]
+    (found,) = attnbench.check(spec("rows_mixed"), profile="quick", invariants=names).outcomes
+    assert found.failure is not None
+    assert "another row of the batch" in found.reason
+    assert "; alone it depends on" in found.reason
+    assert found.failure.named == "row_of_another"
 
 
 def test_what_is_not_finite_with_a_cache_is_told_as_that() -> None:
