@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from attnbench.cases.case import Case
+from attnbench.checking.cause.failing_calls import fails_narrow
 from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import COMPILING, Outcome
 from attnbench.checking.work import Work, key_of
@@ -17,8 +18,13 @@ _FUNCTION = "attnbench.checking.mending.search:mends_of"
 _SECONDS = 60.0
 """Most seconds of a search by the clock, to the first change and to the next one."""
 
-_BESIDE = ("empty_calls_are_harmless", "tree_paths_equal_their_sequences")
-"""What compares other calls with ordinary ones, though its counterexample has no mask."""
+_BESIDE = (
+    "empty_calls_are_harmless",
+    "tree_paths_equal_their_sequences",
+    "absorbed_equals_expanded",
+    "chunked_equals_recurrent",
+)
+"""What compares other calls with ordinary ones."""
 
 _Key = tuple[str, int | None]
 
@@ -70,7 +76,7 @@ class AwaitedMends:
         arguments = {
             "target": self._targets[key],
             "failures": failures,
-            "kept": all(map(_is_beside_ordinary_calls, self._failing[key])),
+            "beside": [o.invariant for o in filter(_is_beside, self._failing[key])],
         }
         self._submit(
             Task(name, _FUNCTION, arguments, timeout_s=_SECONDS, memory_gib=self._memory_gib)
@@ -100,16 +106,18 @@ class AwaitedMends:
         yield from (one for one in outcomes if key_of(one) not in self._withdrawn)
 
 
-def _is_beside_ordinary_calls(outcome: Outcome) -> bool:
-    """Whether calls without cache and options are not seen to be wrong.
+def _is_beside(outcome: Outcome) -> bool:
+    """Whether a failure does not show an ordinary call to be wrong.
 
-    Calls without a mask are, where the number of keys counts: those with one may be the right ones.
+    It is of calls with a cache or an option, of gradients, of half types alone, or of what is not
+    finite. One of a mask may be of calls without: where the number of keys counts, both differ.
     """
     failure = outcome.failure
     assert failure is not None
     is_special = outcome.invariant in _BESIDE or outcome.invariant in known_causes()["accepts"]
     is_gradient = "gradient" in outcome.invariant + failure.quantity
-    return bool(failure.program) or is_gradient or is_special
+    is_nan = failure.got is not None and failure.got != failure.got
+    return bool(failure.program) or is_gradient or is_special or is_nan or fails_narrow(failure)
 
 
 def _can_be_mended(outcomes: Sequence[Outcome]) -> bool:

@@ -28,6 +28,9 @@ _EXCHANGED = (
 )
 """Names of functions that are mistaken for one another."""
 
+_FORMS = ("detach", "clone", "contiguous", "float", "double", "half", "long", "int", "bool", "t")
+"""Methods that give another form of a tensor, which leaving out removes nothing."""
+
 _MOST_LEVELS = 3
 """Most levels of an expression over which a call is moved."""
 
@@ -37,8 +40,8 @@ def of_call(node: ast.Call, context: Context) -> Edits:
     function = node.func
     if isinstance(function, ast.Attribute):
         if context.is_value(function.value):
-            is_more = bool(node.args or node.keywords)  # than another form of the value
-            yield context.edit(REMOVAL if is_more else 2, node, context.text(function.value))
+            rank = 2 if function.attr in _FORMS else REMOVAL
+            yield context.edit(rank, node, context.text(function.value))
         for names in _EXCHANGED:
             for other in sorted(names - {function.attr}) if function.attr in names else ():
                 yield context.edit(1, function, f"{context.text(function.value)}.{other}")
@@ -94,10 +97,12 @@ def _other_arguments(node: ast.Call, context: Context) -> Edits:
     function = context.plain(node.func)
     for i in range(len(parts)):
         if i >= len(node.args) or 0 < i == len(parts) - 1:
-            yield context.edit(3, node, f"{function}({', '.join(parts[:i] + parts[i + 1 :])})")
+            yield context.edit(
+                REMOVAL, node, f"{function}({', '.join(parts[:i] + parts[i + 1 :])})"
+            )
     names = context.names(node)
     for name, default in _optional(node, context):
-        called = {name: 1} if name in names else {}
+        called = {own: 1 for own in (name, f"self.{name}") if own in names}
         if isinstance(default, bool):
             called |= {str(not default): 1}
         elif isinstance(default, int):
@@ -112,7 +117,7 @@ def _optional(node: ast.Call, context: Context) -> Iterator[tuple[str, object]]:
     signature = context.signatures.get(function)
     if signature is None:
         return
-    own = [argument.arg for argument in signature.args]
+    own = [argument.arg for argument in (*signature.posonlyargs, *signature.args)]
     taken = {keyword.arg for keyword in node.keywords}
     taken |= {*own[own[:1] == ["self"] :][: len(node.args)]}
     for name, default in _defaults(signature):
@@ -121,7 +126,8 @@ def _optional(node: ast.Call, context: Context) -> Iterator[tuple[str, object]]:
 
 
 def _defaults(signature: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
-    optional = signature.args[len(signature.args) - len(signature.defaults) :]
+    given = [*signature.posonlyargs, *signature.args]
+    optional = given[len(given) - len(signature.defaults) :]
     for argument, default in zip(optional, signature.defaults, strict=True):
         yield argument.arg, default
     for argument, value in zip(signature.kwonlyargs, signature.kw_defaults, strict=True):
@@ -135,15 +141,16 @@ def of_slice(node: ast.Slice, context: Context) -> Edits:
     upper = "" if node.upper is None else context.plain(node.upper)
     step = "" if node.step is None else f":{context.plain(node.step)}"
     if lower:
-        yield context.edit(3, node, f":{upper}{step}")
+        yield context.edit(REMOVAL, node, f":{upper}{step}")
         yield context.edit(3, node, f"({lower}) + 1:{upper}{step}")
         yield context.edit(3, node, f"({lower}) - 1:{upper}{step}")
     if upper:
-        yield context.edit(3, node, f"{lower}:{step}")
+        yield context.edit(REMOVAL, node, f"{lower}:{step}")
         yield context.edit(3, node, f"{lower}:({upper}) + 1{step}")
         yield context.edit(3, node, f"{lower}:({upper}) - 1{step}")
     if bool(lower) != bool(upper):
         yield context.edit(2, node, f"{upper}:{lower}{step}")
+        yield context.edit(2, node, f"-({upper}):{step}" if upper else f":-({lower}){step}")
     for name in [name for name, kind in context.names(node).items() if is_count(kind)]:
         if not upper:
             yield context.edit(4, node, f"{lower}:{name}{step}")
@@ -158,11 +165,8 @@ def of_subscript(node: ast.Subscript, context: Context) -> Edits:
         return
     others = [
         part
-        for part in context.parents
-        if isinstance(part, ast.Subscript)
-        and context.plain(part.slice) == index
-        and context.statement(part) is context.statement(node)
-        and part.lineno == node.lineno
+        for part in context.cuts[node.lineno]
+        if context.plain(part.slice) == index and context.statement(part) is context.statement(node)
     ]
     uppers = (part.upper for part in context.parents if isinstance(part, ast.Slice))
     for text in dict.fromkeys(context.plain(upper) for upper in uppers if upper is not None):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 
 from attnbench.checking.mending.edit_context import Context, Edits
 
 _WORDS = ({"left", "right"}, {"ij", "xy"}, {"floor", "trunc"}, {"mean", "sum"})
 """Words of which one is mistaken for the other."""
+
+_EQUATION = re.compile(r"([A-Za-z]|\.{3})+( *, *([A-Za-z]|\.{3})+)+ *-> *([A-Za-z]|\.{3})*")
+"""An equation of ``einsum``, whose axes are single letters."""
 
 _LARGE = 100.0
 """What stands for an infinite number is at least this large."""
@@ -21,7 +25,7 @@ def of_constant(node: ast.Constant, context: Context) -> Edits:
         yield context.edit(1, node, str(not value))
     elif isinstance(value, int | float):
         yield from _numbers(node, value, context)
-    elif isinstance(value, str):
+    elif isinstance(value, str) and not isinstance(context.parents.get(node), ast.JoinedStr):
         for text in _words(value):
             yield context.edit(3, node, repr(text))
 
@@ -47,7 +51,7 @@ def _words(value: str) -> list[str]:
     for words in _WORDS:
         if value in words:
             return sorted(words - {value})
-    return _equations(value) if "->" in value and "," in value else []
+    return _equations(value) if _EQUATION.fullmatch(value) else []
 
 
 def _equations(value: str) -> list[str]:

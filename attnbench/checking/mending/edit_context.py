@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ Kind = tuple[Any, ...]
 """What a value is, as far as another could take its place."""
 
 SMALLEST = 1
-"""The rank of another name, a flag, another function and the like."""
+"""The rank of what another person would take for a slip: a flag, a comparison, another function."""
 
 REMOVAL = 6
 """The rank of what leaves something out: it may hide a mistake with all that depends on it."""
@@ -20,7 +21,16 @@ REMOVAL = 6
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.Tuple, ast.List)
 
 
-_LAST = (ast.FunctionDef, ast.Return)
+_LAST = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Return,
+    ast.Raise,
+    ast.Break,
+    ast.Continue,
+)
+"""Statements over which no other is moved."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,12 @@ class Context:
         source: the lines of the whole file.
         ran: by line that ran, the names that it could read, with the kinds of their values.
         signatures: arguments of the functions and classes of the file.
+
+    Attributes:
+        parents: by node of the definition, the one in which it stands.
+        reads: by line and name, where the name is read.
+        calls: by function, as written, the calls that ran.
+        cuts: by line, the subscripts.
     """
 
     def __init__(
@@ -78,6 +94,16 @@ class Context:
     ) -> None:
         self.source, self.ran, self.signatures = source, ran, signatures
         self.parents = {child: p for p in ast.walk(tree) for child in ast.iter_child_nodes(p)}
+        self.reads = defaultdict[tuple[int, str], list[ast.Name]](list)
+        self.calls = defaultdict[str, list[ast.Call]](list)
+        self.cuts = defaultdict[int, list[ast.Subscript]](list)
+        for node in self.parents:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self.reads[node.lineno, node.id].append(node)
+            elif isinstance(node, ast.Call) and self.has_run(node):
+                self.calls[self.plain(node.func)].append(node)
+            elif isinstance(node, ast.Subscript):
+                self.cuts[node.lineno].append(node)
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
         """The statement in which a node stands."""
@@ -105,12 +131,17 @@ class Context:
         return not isinstance(node, ast.Name) or node.id in self.names(node)
 
     def behind(self, node: ast.stmt) -> list[Any]:
-        """The statements behind one in the same block, up to one that defines or returns."""
+        """The statements behind one in the same block, up to one that defines or leaves."""
         parent = self.parents.get(node)
-        blocks = (getattr(parent, name, None) for name in ("body", "orelse"))
+        blocks = (getattr(parent, name, None) for name in ("body", "orelse", "finalbody"))
         block = next((b for b in blocks if isinstance(b, list) and node in b), [])
         rest = block[block.index(node) + 1 :] if block else []
         return list(itertools.takewhile(lambda one: not isinstance(one, _LAST), rest))
+
+    def never_read(self) -> set[str]:
+        """The names that the definition sets and never reads."""
+        names = {node.id for node in self.parents if isinstance(node, ast.Name)}
+        return names - {name for _, name in self.reads}
 
     def text(self, node: ast.AST) -> str:
         """The source of a node, in parentheses where it needs them."""

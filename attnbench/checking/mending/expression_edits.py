@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections.abc import Iterator
 
-from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits
+from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, is_count
 
 _OPERATORS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Add: ("-",),
@@ -65,6 +66,19 @@ def of_compare(node: ast.Compare, context: Context) -> Edits:
             yield context.between(1, node.left, node.comparators[0], other)
         if type(node.ops[0]) in (ast.Lt, ast.LtE, ast.Gt, ast.GtE):
             yield context.edit(3, node.left, f"({context.plain(node.left)}).abs()")
+            for text in _bounded(node, context):
+                yield context.edit(4, node, text)
+
+
+def _bounded(node: ast.Compare, context: Context) -> Iterator[str]:
+    """Yield a comparison of indices with the bound of the other side beside it."""
+    value, own = context.text(node.left), context.plain(node)
+    other = node.comparators[0]
+    if isinstance(node.ops[0], ast.Lt | ast.LtE):
+        yield f"(({own}) & ({value} >= 0))"
+    elif isinstance(other, ast.Constant) and other.value == 0:
+        counts = (name for name, kind in context.names(node).items() if is_count(kind))
+        yield from (f"(({own}) & ({value} < {name}))" for name in counts)
 
 
 def of_boolean(node: ast.BoolOp, context: Context) -> Edits:
@@ -72,7 +86,7 @@ def of_boolean(node: ast.BoolOp, context: Context) -> Edits:
     words = " or " if isinstance(node.op, ast.And) else " and "
     yield context.edit(2, node, f"({words.join(map(context.text, node.values))})")
     for value in node.values:
-        yield context.edit(2, node, context.text(value))
+        yield context.edit(REMOVAL, node, context.text(value))
 
 
 def of_choice(node: ast.IfExp, context: Context) -> Edits:

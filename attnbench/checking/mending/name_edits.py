@@ -21,7 +21,7 @@ def of_name(node: ast.Name, context: Context) -> Edits:
         return
     parent = context.parents.get(node)
     rank = 1 if isinstance(parent, ast.Return | ast.Assign) else 2
-    twins = _twins(node, context)
+    twins = context.reads[node.lineno, node.id]
     for name, other in names.items():
         if name != node.id and _alike(kind, other):
             yield context.edit(3 if "." in name else rank, node, name)
@@ -35,32 +35,13 @@ def of_name(node: ast.Name, context: Context) -> Edits:
     is_part = isinstance(parent, ast.BinOp | ast.Call | ast.UnaryOp)
     if is_part and kind[0] != "module" and getattr(parent, "func", None) is not node:
         yield context.edit(3, node, f"(-{node.id})")
-    for name in _never_read(context) if kind[0] == "tensor" and rank == 1 else ():
+    for name in context.never_read() if kind[0] == "tensor" and rank == 1 else ():
         if name in names and names[name][:3] == kind[:3]:
             yield context.edit(3, node, f"torch.cat([{node.id}, {name}], -1)")
             yield context.edit(3, node, f"torch.cat([{name}, {node.id}], -1)")
     if kind[0] != "module" and getattr(parent, "func", None) is not node:
         for text in _with_operands(node.id, kind, names):
             yield context.edit(5, node, text)
-
-
-def _never_read(context: Context) -> set[str]:
-    """Names that a definition sets and never reads."""
-    names = [part for part in context.parents if isinstance(part, ast.Name)]
-    read = {part.id for part in names if isinstance(part.ctx, ast.Load)}
-    return {part.id for part in names} - read
-
-
-def _twins(node: ast.Name, context: Context) -> list[ast.Name]:
-    """Where the same name is read in the same line."""
-    return [
-        other
-        for other in context.parents
-        if isinstance(other, ast.Name)
-        and other.id == node.id
-        and other.lineno == node.lineno
-        and isinstance(other.ctx, ast.Load)
-    ]
 
 
 def _with_operands(own: str, kind: Kind, names: Mapping[str, Kind]) -> Iterator[str]:
@@ -85,7 +66,7 @@ def _signs(kind: Kind, other: Kind) -> str:
         return ""
     if not _broadcasts(other[3], kind[3]):
         return ""
-    return {"floating": "*/+-", "whole": "+-", "bool": "&|"}[kind[2]]
+    return {"floating": "*/+-", "whole": "+-", "bool": "&|"}.get(kind[2], "")
 
 
 def _broadcasts(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:

@@ -111,7 +111,9 @@ def _kinds(frame: FrameType) -> dict[str, Kind]:
 def kind_of(value: Any) -> Kind:
     """What a value is; empty if nothing can take its place."""
     if isinstance(value, Tensor):
-        return ("tensor", value.dim(), _sort(value.dtype), tuple(value.shape))
+        with contextlib.suppress(Exception):  # a nested or unfinished one has no shape
+            return ("tensor", value.dim(), _sort(value.dtype), tuple(value.shape))
+        return ()
     if isinstance(value, bool | int | float):
         return ("number", value)
     if isinstance(value, nn.Module):
@@ -122,6 +124,8 @@ def kind_of(value: Any) -> Kind:
 def _sort(dtype: torch.dtype) -> str:
     if dtype == torch.bool:
         return "bool"
+    if dtype.is_complex:
+        return "complex"
     return "floating" if dtype.is_floating_point else "whole"
 
 

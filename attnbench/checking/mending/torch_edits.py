@@ -17,7 +17,6 @@ _FORMS: dict[str, tuple[tuple[int, str], ...]] = {
     "new_zeros": ((3, _WITHOUT_INFINITY),),
     "view": ((4, _HEADS),),
     "reshape": ((4, _HEADS),),
-    "repeat": ((2, "{value}.repeat_interleave({first}, dim=0)"),),
     "exp": ((4, "torch.exp({value} - {value}.amax(dim=-1, keepdim=True))"),),
     "triu": ((3, _FROM_THE_END),),
     "tril": ((3, _FROM_THE_END),),
@@ -29,7 +28,7 @@ _FORMS: dict[str, tuple[tuple[int, str], ...]] = {
 }
 """Other forms of a call, with their ranks.
 
-``own`` is the call, ``open`` the call without its last parenthesis, ``value`` what a method belongs
+``own`` is the call, ``open`` the call up to its last argument, ``value`` what a method belongs
 to or a function's first argument, ``rest`` the other arguments, ``first`` the first of them,
 ``offset`` the same as a sum's first part, and ``given`` a function's first argument with a comma.
 """
@@ -50,7 +49,10 @@ def of_call(node: ast.Call, context: Context) -> Edits:
         if parts["first"] or "{first}" not in form:
             yield from _everywhere(node, context, rank, form)
     if name in _WITHOUT_AXIS and is_method and not node.args and not node.keywords:
-        yield context.edit(2, node, f"{own.rpartition('(')[0]}(-1)")
+        yield context.edit(2, node, f"{parts['function']}(-1)")
+    if name in ("repeat", "cat"):
+        for text in _interleaved(node, context):
+            yield context.edit(2, node, text)
     if name in ("view", "reshape") and is_method:
         for text in _exchanged_axes(node, context):
             yield context.edit(4, node, f"{parts['value']}.reshape({text}")
@@ -60,6 +62,25 @@ def of_call(node: ast.Call, context: Context) -> Edits:
     yield from _results(node, context, is_method)
     if own.replace("'", '"') == 'float("-inf")':
         yield context.edit(3, node, "torch.finfo(torch.float32).min")
+
+
+def _interleaved(node: ast.Call, context: Context) -> Iterator[str]:
+    """Yield a tensor whose parts are repeated in place, where it is repeated as a whole."""
+    first = node.args[0] if node.args else None
+    if (
+        isinstance(first, ast.BinOp)
+        and isinstance(first.left, ast.List)
+        and len(first.left.elts) == 1
+    ):
+        count, axes = context.plain(first.right), [context.plain(k) for k in node.keywords]
+        axis = next(iter([*axes, *map(context.plain, node.args[1:])]), "0").rpartition("=")[2]
+        yield f"{context.text(first.left.elts[0])}.repeat_interleave({count}, dim={axis.strip()})"
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "repeat":
+        sizes = [context.plain(size) for size in node.args]
+        counts = [i for i, size in enumerate(sizes) if size != "1" and not size.startswith("*")]
+        if len(counts) == 1:
+            value, place = context.text(node.func.value), counts[0]
+            yield f"{value}.repeat_interleave({sizes[place]}, dim={place})"
 
 
 def _results(node: ast.Call, context: Context, is_method: bool) -> Edits:
@@ -87,7 +108,7 @@ def _parts(node: ast.Call, context: Context, is_method: bool) -> dict[str, str]:
         value, rest = (context.text(node.args[0]) if node.args else ""), given[1:]
     return {
         "own": own,
-        "open": own[:-1].rstrip().rstrip(","),
+        "open": f"{function}({', '.join(given)}",
         "function": function,
         "value": value,
         "rest": ", ".join(rest),
@@ -99,14 +120,8 @@ def _parts(node: ast.Call, context: Context, is_method: bool) -> dict[str, str]:
 
 def _everywhere(node: ast.Call, context: Context, rank: int, form: str) -> Edits:
     """Yield a form of one call, and of all calls of its function in the definition."""
-    calls = [
-        other
-        for other in context.parents
-        if isinstance(other, ast.Call)
-        and context.plain(other.func) == context.plain(node.func)
-        and context.has_run(other)
-        and len(other.args) == len(node.args)
-    ]
+    alike = context.calls.get(context.plain(node.func), [])
+    calls = [other for other in alike if len(other.args) == len(node.args)]
     is_method = isinstance(node.func, ast.Attribute) and context.is_value(node.func.value)
     text = form.format_map(_parts(node, context, is_method))
     yield context.edit(rank, node, text)

@@ -78,18 +78,23 @@ def test_an_outcome_that_was_withdrawn_meanwhile_does_not_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "kept"),
+    ("invariant", "failure", "is_beside"),
     [
-        (Failure(case=Case().id), False),
-        (Failure(case=Case().id, program="append 1, append 1"), True),
-        (Failure(case=Case().id, quantity="gradient by query"), True),
-        (Failure(case=Case((2,), 3, 3, mask="causal").id, smallest=True), False),
+        ("three", Failure(case=Case().id), False),
+        ("three", Failure(case=Case(mask="causal").id, smallest=True), False),
+        ("three", Failure(case=Case().id, program="append 1, append 1"), True),
+        ("three", Failure(case=Case().id, quantity="gradient by query"), True),
+        ("three", Failure(case=Case().id, got=float("nan")), True),
+        ("three", Failure(case=Case(dtype="float16").id, smallest=True), True),
+        ("chunked_equals_recurrent", Failure(case=Case().id), True),
+        ("window_leaves_the_keys_around", Failure(case=Case().id), True),
     ],
 )
-def test_where_caches_or_gradients_failed_alone_ordinary_calls_are_kept(
-    failure: Failure, kept: bool
+def test_what_shows_no_ordinary_call_to_be_wrong_is_named(
+    invariant: str, failure: Failure, is_beside: bool
 ) -> None:
-    _, (task,), _ = started(
-        passed("one"), passed("two"), replace(SECOND, invariant="three", failure=failure)
-    )
-    assert task.arguments["kept"] is kept
+    work = Work(parse_address("mine.py:f"), (invariant,), "mine")
+    tasks: list[Task] = []
+    outcome = Outcome("mine", invariant, "failed", "it is wrong", failure=failure)
+    assert not [*AwaitedMends([work], (), tasks.append, 2.0).passed_on(outcome)]
+    assert tasks[0].arguments["beside"] == [invariant] * is_beside

@@ -95,7 +95,7 @@ def changed(line: str, before: str = "") -> set[str]:
         ("x = mask.triu(1)", "x = mask.triu(1 + mask.shape[-1] - mask.shape[-2])"),
         ("x = torch.tril(mask)", "x = torch.tril(mask, 0 + mask.shape[-1] - mask.shape[-2])"),
         ("x = cdiv(first, last)", "x = (first // last)"),
-        ("x = query.repeat(first, 1)", "x = query.repeat_interleave(first, dim=0)"),
+        ("x = query.repeat(first, *[1] * 2)", "x = query.repeat_interleave(first, dim=0)"),
         ("x = query.exp()", "x = torch.exp(query - query.amax(dim=-1, keepdim=True))"),
         ("x = query.squeeze()", "x = query.squeeze(-1)"),
         ("x = query.view(first, last, 4)", "x = query.reshape(last, first, 4).transpose(-3, -2)"),
@@ -104,6 +104,12 @@ def changed(line: str, before: str = "") -> set[str]:
             "x = F.scaled_dot_product_attention(query, key, key, attn_mask=mask)",
         ),
         ("x = first * last", "x = (2 * first - 1) * last"),
+        ("x = torch.cat([query] * first, dim=0)", "x = query.repeat_interleave(first, dim=0)"),
+        ("x = query.repeat(1, first, 1)", "x = query.repeat_interleave(first, dim=1)"),
+        ("x = query[:, :first]", "x = query[:, -(first):]"),
+        ("x = where >= 0", "x = ((where >= 0) & (where < last))"),
+        ("x = where < last", "x = ((where < last) & (where >= 0))"),
+        ("x = self.attend(query, key)", "x = self.attend(query, key, shift=True)"),
         ("x = query.mul_(2)", "x = query.mul(2)"),
         ("x = first // last", "x = (-(-first // last))"),
         ("x = query - key < first", "x = (query - key).abs() < first"),
@@ -118,6 +124,12 @@ def changed(line: str, before: str = "") -> set[str]:
 )
 def test_a_change_is_among_those_of_its_line(line: str, other: str) -> None:
     assert other in changed(line)
+
+
+@pytest.mark.parametrize("text", ["f'{first}ij,jk->ik'", "'queries, keys -> values'"])
+def test_words_and_parts_of_others_are_no_equations(text: str) -> None:
+    written = text.rpartition("}")[2].strip("'")
+    assert all(written in line for line in changed(f"x = {text}") if "->" in line)
 
 
 def test_a_statement_is_moved_over_two_others() -> None:

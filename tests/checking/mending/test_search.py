@@ -10,8 +10,9 @@ import pytest
 
 from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
-from attnbench.checking.mending import search
+from attnbench.checking.mending import judge, search
 from attnbench.checking.mending.edit_context import SMALLEST
+from attnbench.checking.mending.judge import Judge, holds
 from attnbench.checking.mending.running_code import RunLines
 from attnbench.checking.mending.search import mends
 from attnbench.checking.profiles import PROFILES
@@ -43,7 +44,7 @@ def subject_of(folder: Path, source: str, name: str = "attention as sdpa") -> Su
     return subject
 
 
-def found_for(subject: Subject, names: list[str], *, kept: bool = False) -> list[str]:
+def found_for(subject: Subject, names: list[str], *, beside: list[str] | None = None) -> list[str]:
     """The changes that are found where some of the named invariants fail, and all should hold."""
     failing = []
     for invariant in select_invariants(names):
@@ -51,7 +52,7 @@ def found_for(subject: Subject, names: list[str], *, kept: bool = False) -> list
         if outcome.counterexample is not None:
             failing.append((invariant, Case.from_id(outcome.counterexample)))
     assert failing
-    return list(mends(subject, select_invariants(names), failing, kept=kept))
+    return list(mends(subject, select_invariants(names), failing, beside=beside or ()))
 
 
 @pytest.mark.parametrize(
@@ -135,13 +136,13 @@ def test_a_change_that_leaves_an_ordinary_call_as_it_is_is_preferred(
         kept = "the same outputs" if is_kept and place.edit.rank == 3 else None
         return "other outputs" if place.edit.rank == rank else kept
 
-    monkeypatch.setattr("attnbench.checking.mending.search._Judge.kind_of", kind_of)
+    monkeypatch.setattr("attnbench.checking.mending.judge.Judge.kind_of", kind_of)
     wrong = ATTENTION.replace("torch.softmax(weights, dim=-1)", "torch.softmax(weights, dim=-2)")
     subject = subject_of(tmp_path, wrong)
     (found,) = found_for(subject, ["weights_sum_to_one"])
     assert first[3 if is_kept else rank].split("\n")[0] in found
     first.clear()
-    again = found_for(subject, ["weights_sum_to_one"], kept=True)
+    again = found_for(subject, ["weights_sum_to_one"], beside=["weights_sum_to_one"])
     assert again == ([found] if is_kept or rank == SMALLEST else [])
 
 
@@ -154,16 +155,16 @@ def test_what_an_ordinary_call_gives_is_told(tmp_path: Path) -> None:
     failing = [(invariants[0], Case.from_id(str(outcome.counterexample)))]
     lines = RunLines(set(), set())
     with lines.watched():
-        assert search._holds(subject, *failing[0]) is False
-    judge = search._Judge(subject, invariants, failing)
+        assert holds(subject, *failing[0]) is False
+    decides = Judge(subject, invariants, failing, ())
     masks = [place for place in search._places(lines) if place.edit.text == "(~attn_mask)"]
-    assert "the same outputs" in [judge.kind_of(place) for place in masks]
+    assert "the same outputs" in [decides.kind_of(place) for place in masks]
 
 
 def test_changed_code_that_loops_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "_TRIAL_SECONDS", 0.3)
+    monkeypatch.setattr(judge, "_TRIAL_SECONDS", 0.3)
     source = ATTENTION.replace(
         "    probabilities = torch.softmax(weights, dim=-1)",
         """    step, done = 1, 0

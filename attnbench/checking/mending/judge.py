@@ -1,0 +1,183 @@
+"""What decides on a change of a subject's source: what failed holds, and nothing else fails."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis.errors import UnsatisfiedAssumption
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.cases.case_space import space_of
+from attnbench.cases.case_strategies import cases
+from attnbench.checking.mending.edit_context import Edit
+from attnbench.checking.mending.running_code import SourceFile
+from attnbench.checking.mending.time_limit import TooLong, limited
+from attnbench.checking.outcomes import COMPILING
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, skip_reason
+from attnbench.errors import RefusalError
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+
+_TRIAL_SECONDS = 2.0
+"""Most seconds of one property at one case, as changed code may loop."""
+
+_CASES, _MOST_PAIRS = 5, 2**12
+"""Most scheduled cases of each property at which a change has to hold, and the largest of them."""
+
+_OTHERWISE = 3
+"""Of so many properties that failed, one may still fail at its case."""
+
+_CALLS = (
+    Case((1,), 1, 1, 8, 8, 8),
+    Case((1, 2), 4, 4, 8, 8, 8),
+    Case((2,), 5, 5, 8, 8, 8),
+    Case((2,), 12, 12, 8, 8, 8),
+    Case((2,), 4, 4, 8, 8, 8, mask="padding"),
+    Case((2,), 4, 4, 8, 8, 8, mask="causal"),
+)
+"""Ordinary calls, which a change should leave as they are unless something fails in them."""
+
+_NEAR = 1e-4
+"""How far the outputs of such a call may part, as a share of the largest."""
+
+Trial = tuple[Invariant, Case]
+
+
+class Place(NamedTuple):
+    """A change of a definition in a file."""
+
+    source: SourceFile
+    definition: Any
+    edit: Edit
+
+
+class Judge:
+    """Decides whether what failed holds with a change, and nothing else fails.
+
+    Args:
+        subject, invariants: as in :func:`mends`.
+        failing: what fails, the quickest first.
+        beside: as in :func:`mends`.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        invariants: Iterable[Invariant],
+        failing: Sequence[Trial],
+        beside: Sequence[str],
+    ) -> None:
+        self._subject, self._failing = subject, failing
+        names = {invariant.name for invariant, _ in failing}
+        schedule = _schedule(subject, (one for one in invariants if one.name not in names))
+        self._others = [trial for trial in schedule if holds(subject, *trial) is not False]
+        wrong = [invariant for invariant, _ in failing if invariant.name not in beside]
+        outputs = {call: _output(subject, call) for call in _CALLS}
+        self._right = {
+            call: output
+            for call, output in outputs.items()
+            if output is not None
+            and not any(holds(subject, one, subject.legal(call)) is False for one in wrong)
+        }
+
+    def kind_of(self, place: Place) -> str | None:
+        """Try a change: ``None`` if it is not approved, or else what right calls give."""
+        lines = place.edit.applied(place.source.lines)
+        with place.source.running(place.definition, lines) as runs:
+            if not runs:
+                return None
+            for cache in _caches():
+                cache.cache_clear()
+            if not (
+                self._most_hold()
+                and not any(holds(self._subject, *trial) is False for trial in self._others)
+                and all(self._passes(invariant) for invariant, _ in self._failing)
+            ):
+                return None
+            same = all(
+                _is_near(_output(self._subject, call), output)
+                for call, output in self._right.items()
+            )
+        return "the same outputs" if same else "other outputs"
+
+    def _most_hold(self) -> bool:
+        """Whether properties hold where they failed, but for one of three or more.
+
+        That may be a smallest counterexample of something else, as of what overflows: whether its
+        property passes its quick check is seen later.
+        """
+        left, held = min(1, len(self._failing) // _OTHERWISE), 0
+        for trial in self._failing:
+            verdict = holds(self._subject, *trial)
+            left, held = left - (verdict is False), held + bool(verdict)
+            if left < 0:
+                return False
+        return held > 0
+
+    def _passes(self, invariant: Invariant) -> bool:
+        """Whether a property passes its whole quick check."""
+        return run_invariant(self._subject, invariant, PROFILES["quick"], shrink=False).ok
+
+
+def _output(subject: Subject, call: Case) -> Tensor | None:
+    """The output of an ordinary call; ``None`` if the subject takes no such call, or it raises."""
+    case = subject.legal(call)
+    try:
+        with limited(_TRIAL_SECONDS), torch.no_grad():
+            if subject.unsupported(case) is None:
+                return subject.output(*subject.build(case)).double()
+    except (Exception, SystemExit, TooLong):
+        return None
+    return None
+
+
+def _is_near(one: Tensor | None, other: Tensor) -> bool:
+    if one is None or one.shape != other.shape:
+        return False
+    margin = _NEAR * float(other.nan_to_num().abs().amax()) if other.numel() else 0.0
+    return torch.allclose(one, other, rtol=0.0, atol=margin, equal_nan=True)
+
+
+@functools.cache
+def _caches() -> tuple[Any, ...]:
+    """What keeps answers of subjects between checks."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("attnbench.invariants")]
+    values = (value for module in modules for value in vars(module).values())
+    return tuple(value for value in values if hasattr(value, "cache_clear"))
+
+
+def holds(subject: Subject, invariant: Invariant, case: Case) -> bool | None:
+    """Whether a property holds at a case; ``None`` if nothing is said there."""
+    try:
+        with limited(_TRIAL_SECONDS):
+            if subject.unsupported(case) is not None:
+                return None
+            invariant.check(subject, case)
+    except (RefusalError, UnsatisfiedAssumption):
+        return None
+    except (Exception, SystemExit, TooLong):
+        return False
+    return True
+
+
+def _schedule(subject: Subject, invariants: Iterable[Invariant]) -> list[Trial]:
+    """Some cases of each property, spread over its schedule."""
+    found: list[Trial] = []
+    for invariant in invariants:
+        if invariant.name in COMPILING or skip_reason(subject, invariant) is not None:
+            continue
+        legal = [
+            case
+            for part in space_of((invariant.cases or cases)(subject)).parts
+            for raw in part.scheduled(0, brief=True)
+            if (case := part.finished(raw)) is not None and case.q_len * case.kv_len <= _MOST_PAIRS
+        ]
+        step = -(-len(legal) // _CASES) or 1
+        found += [(invariant, case) for case in legal[::step]]
+    return found
