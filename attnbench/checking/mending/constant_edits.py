@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import ast
 import itertools
-import re
 
 from attnbench.checking.mending.edit_context import Context, Edits
 
 _WORDS = ({"left", "right"}, {"ij", "xy"}, {"floor", "trunc"}, {"mean", "sum"})
 """Words of which one is mistaken for the other."""
-
-_EQUATION = re.compile(r"([A-Za-z]|\.{3})+( *, *([A-Za-z]|\.{3})+)+ *-> *([A-Za-z]|\.{3})*")
-"""An equation of ``einsum``, whose axes are single letters."""
 
 _LARGE = 100.0
 """What stands for an infinite number is at least this large."""
@@ -26,7 +22,9 @@ def of_constant(node: ast.Constant, context: Context) -> Edits:
     elif isinstance(value, int | float):
         yield from _numbers(node, value, context)
     elif isinstance(value, str) and not isinstance(context.parents.get(node), ast.JoinedStr):
-        for text in _words(value):
+        parent = context.parents.get(node)
+        is_equation = isinstance(parent, ast.Call) and "einsum" in context.plain(parent.func)
+        for text in _equations(value) if is_equation else _words(value):
             yield context.edit(3, node, repr(text))
 
 
@@ -51,7 +49,7 @@ def _words(value: str) -> list[str]:
     for words in _WORDS:
         if value in words:
             return sorted(words - {value})
-    return _equations(value) if _EQUATION.fullmatch(value) else []
+    return []
 
 
 def _equations(value: str) -> list[str]:
