@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnbench.checking.hypothesis_engine import Failures
@@ -55,12 +55,14 @@ class Effort:
         failures: the store of failing cases, which are tried again.
         shrink: whether to look for smaller ones.
         explain: whether a check that fails says why.
+        failed: what failed in earlier runs of the same checks, by its key, to be tried first.
     """
 
     profile: Profile = PROFILES["default"]
     failures: Failures | None = None
     shrink: bool = True
     explain: bool = True
+    failed: dict[str, Any] | None = None
 
 
 _EFFORT: ContextVar[Effort] = ContextVar("attnbench_effort", default=Effort())  # noqa: B039 -- frozen
@@ -78,10 +80,15 @@ def current_profile() -> Profile:
 
 @contextmanager
 def effort_of(
-    profile: Profile, failures: Failures | None, *, shrink: bool, explain: bool = True
+    profile: Profile,
+    failures: Failures | None,
+    *,
+    shrink: bool,
+    explain: bool = True,
+    failed: dict[str, Any] | None = None,
 ) -> Iterator[None]:
     """Set the effort of a run for a context."""
-    token = _EFFORT.set(Effort(profile, failures, shrink, explain))
+    token = _EFFORT.set(Effort(profile, failures, shrink, explain, failed))
     try:
         yield
     finally:

@@ -80,7 +80,7 @@ def mends(
         beside: names of the properties that do not show an ordinary call to be wrong.
     """
     shown = set[tuple[str, int]]()
-    with seeded(), effort_of(PROFILES["quick"], None, shrink=False, explain=False):
+    with seeded(), effort_of(PROFILES["quick"], None, shrink=False, explain=False, failed={}):
         codes = filter(None, (_code_of(invariant.check) for invariant, _ in failing))
         lines = RunLines(_apart(subject), {code.co_filename for code in codes})
         trials = sorted(_failing_again(subject, failing, lines), key=lambda one: one[0])
@@ -90,9 +90,9 @@ def mends(
             return
         judge = Judge(subject, invariants, [(one, case) for _, one, case in trials], beside)
         most = _MOST_RANK if {one.name for one, _ in failing} - {*beside} else SMALLEST
+        last = REMOVAL  # the rank that goes furthest
         for place in places:
-            is_rest = bool(shown or others) and place.edit.rank == REMOVAL
-            if time.process_time() > end or len(shown) == _MOST_FOUND or is_rest:
+            if time.process_time() > end or len(shown) == _MOST_FOUND or place.edit.rank > last:
                 break
             where = place.source.name, place.edit.start[0]
             if where in shown or (kind := judge.kind_of(place)) is None:
@@ -100,9 +100,11 @@ def mends(
             if kind == "other outputs":
                 if place.edit.rank <= most:
                     others.append(f"{_text(place)}\n{_OTHERS}")
+                    last = min(last, REMOVAL - 1)
                     end = min(end, time.process_time() + 2 * _MORE_SECONDS)
                 continue
             end = end if shown else min(end, time.process_time() + _MORE_SECONDS)
+            last = min(last, place.edit.rank + 1, REMOVAL - 1)
             shown.add(where)
             yield _text(place)
     yield from _of_different_lines(others) if not shown else ()

@@ -14,7 +14,7 @@ class TooLong(BaseException):
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise :class:`TooLong` after some seconds, where the system has such a timer."""
+    """Raise :class:`TooLong` after some seconds of computing, where there is such a timer."""
     if not hasattr(signal, "setitimer"):
         yield
         return
@@ -22,10 +22,10 @@ def limited(seconds: float) -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         raise TooLong
 
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)  # again, if a callback lets it go by
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)  # again, if a callback lets it go by
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)

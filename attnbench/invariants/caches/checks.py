@@ -93,7 +93,7 @@ def cache_invariant(
         drawn = case.dtype == "float32" or "float32" not in subject.dtypes
         effort = current_effort()
         stage = stage_of(subject, case)
-        found = explore(stage, judged, drawn, effort.failures, effort.shrink)
+        found = explore(stage, judged, drawn, effort)
         if found is not None:
             explained = explanation(stage, judged, found) if effort.explain else ""
             raise found.reworded(

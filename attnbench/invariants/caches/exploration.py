@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import Phase
 
 from attnbench.checking import hypothesis_engine
-from attnbench.checking.hypothesis_engine import Failures
-from attnbench.checking.profiles import current_profile
+from attnbench.checking.profiles import Effort
 from attnbench.invariants.caches.attribution import is_of_another, played, restricted
 from attnbench.invariants.caches.program import Program
 from attnbench.invariants.caches.program_drawing import keep, programs, shrunk, stored
@@ -20,19 +19,16 @@ _EXAMPLES = {"quick": 20, "default": 60, "thorough": 400}
 _STEPS = {"quick": 8, "default": 10, "thorough": 16}
 
 
-def explore(
-    stage: Stage, judged: str, drawn: bool, kept: Failures | None, shrink: bool
-) -> FoundError | None:
+def explore(stage: Stage, judged: str, drawn: bool, effort: Effort) -> FoundError | None:
     """Find the shortest program that violates a property; ``None`` if none was found.
 
     Args:
         stage: stage of the case.
         judged: a key of :data:`attnbench.invariants.caches.properties.PROPERTIES`.
         drawn: whether to draw programs in addition to the scheduled ones.
-        kept: store of failing programs, which are tried again.
-        shrink: whether to look for a shorter program that fails.
+        effort: which programs are tried first, and whether a shorter one is looked for.
     """
-    held = PROPERTIES[judged]
+    held, kept = PROPERTIES[judged], effort.failures
     key = f"attnbench {stage.subject.name} {held.invariant} program"
     known: dict[Program, FoundError | None] = {}
 
@@ -47,12 +43,15 @@ def explore(
     def fails(program: Program) -> bool:
         return verdict(program) is not None
 
+    failed = {} if effort.failed is None else effort.failed
     program = stored(kept, key, fails) if drawn else None
+    if program is None and key in failed and fails(failed[key]):
+        program = failed[key]
     if program is None:
         scheduled = held.scheduled(stage.subject)
         program = next(filter(fails, scheduled if drawn else scheduled[:_FEW]), None)
     if program is None and drawn:
-        profile = current_profile().name
+        profile = effort.profile.name
         program = hypothesis_engine.search(
             programs(operations(stage.subject, judged), stage.subject.width, _STEPS[profile]),
             fails,
@@ -64,7 +63,8 @@ def explore(
         return None
     error = verdict(program)
     program = program if error is None else error.steps  # without the steps after the wrong one
-    if shrink:
+    failed.setdefault(key, program)
+    if effort.shrink:
         program = shrunk(program, key, fails)
         keep(kept, key, program)
     return verdict(program)
