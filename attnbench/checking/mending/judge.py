@@ -14,7 +14,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
 from attnbench.cases.case_strategies import cases
-from attnbench.checking.mending.edit_context import Edit
+from attnbench.checking.mending.edit_context import SMALLEST, Edit
 from attnbench.checking.mending.running_code import SourceFile
 from attnbench.checking.mending.time_limit import TooLong, limited
 from attnbench.checking.outcomes import COMPILING
@@ -32,6 +32,9 @@ _CASES, _MOST_PAIRS = 5, 2**12
 
 _OTHERWISE = 3
 """Of so many properties that failed, one may still fail at its case."""
+
+_MOST_RANK = 2
+"""The rank up to which changes count that change calls in which nothing failed."""
 
 _CALLS = (
     Case((1,), 1, 1, 8, 8, 8),
@@ -64,6 +67,9 @@ class Judge:
         subject, invariants: as in :func:`mends`.
         failing: what fails, the quickest first.
         beside: as in :func:`mends`.
+
+    Attributes:
+        most: the rank up to which changes count that change calls in which nothing failed.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class Judge:
         names = {invariant.name for invariant, _ in failing}
         schedule = _schedule(subject, (one for one in invariants if one.name not in names))
         self._others = [trial for trial in schedule if holds(subject, *trial) is not False]
+        self.most = _MOST_RANK if names - {*beside} else SMALLEST
         wrong = [invariant for invariant, _ in failing if invariant.name not in beside]
         outputs = {call: _output(subject, call) for call in _CALLS}
         self._right = {
@@ -86,25 +93,32 @@ class Judge:
             and not any(holds(subject, one, subject.legal(call)) is False for one in wrong)
         }
 
-    def kind_of(self, place: Place) -> str | None:
-        """Try a change: ``None`` if it is not approved, or else what right calls give."""
+    def approves(self, place: Place, *, others: bool = False) -> bool | None:
+        """Whether what failed holds with a change, and nothing else fails.
+
+        ``None`` if nothing was tried, as it changes calls in which nothing failed.
+
+        Args:
+            place: the change.
+            others: whether it may change such calls.
+        """
         lines = place.edit.applied(place.source.lines)
         with place.source.running(place.definition, lines) as runs:
             if not runs:
-                return None
+                return False
             for cache in _caches():
                 cache.cache_clear()
-            if not (
+            if not others and not self._keeps_right_calls():
+                return None
+            return (
                 self._most_hold()
                 and not any(holds(self._subject, *trial) is False for trial in self._others)
                 and all(self._passes(invariant) for invariant, _ in self._failing)
-            ):
-                return None
-            same = all(
-                _is_near(_output(self._subject, call), output)
-                for call, output in self._right.items()
             )
-        return "the same outputs" if same else "other outputs"
+
+    def _keeps_right_calls(self) -> bool:
+        calls = self._right.items()
+        return all(_is_near(_output(self._subject, call), output) for call, output in calls)
 
     def _most_hold(self) -> bool:
         """Whether properties hold where they failed, but for one of three or more.

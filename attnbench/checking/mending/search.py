@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any
 
 from attnbench.cases.case import Case
-from attnbench.checking.mending.edit_context import REMOVAL, SMALLEST
+from attnbench.checking.mending.edit_context import REMOVAL
 from attnbench.checking.mending.edits import edits
 from attnbench.checking.mending.judge import Judge, Place, Trial, holds
 from attnbench.checking.mending.running_code import RunLines, SourceFile
@@ -28,14 +28,12 @@ from attnbench.registry.address import Address
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
-_SECONDS, _MORE_SECONDS = 20.0, 4.0
-"""Most seconds of computing in a search, and most of them behind the first that is found."""
+_SECONDS, _MORE_SECONDS, _OTHER_SECONDS = 15.0, 4.0, 6.0
+"""Most seconds of computing in a search, most of them behind the first change that is found, and
+those behind them for changes that change other calls too."""
 
 _MOST_FOUND = 2
 """Changes of different lines that are shown."""
-
-_MOST_RANK = 2
-"""The rank up to which changes count that change calls in which nothing failed."""
 
 _OTHERS = "calls in which nothing failed change with it too"
 
@@ -84,38 +82,34 @@ def mends(
         codes = filter(None, (_code_of(invariant.check) for invariant, _ in failing))
         lines = RunLines(_apart(subject), {code.co_filename for code in codes})
         trials = sorted(_failing_again(subject, failing, lines), key=lambda one: one[0])
-        end, others = time.process_time() + _SECONDS, list[str]()
+        end = time.process_time() + _SECONDS
         places = _places(lines)
         if subject.same_as or len(trials) < len(failing) or not places:
             return
         judge = Judge(subject, invariants, [(one, case) for _, one, case in trials], beside)
-        most = _MOST_RANK if {one.name for one, _ in failing} - {*beside} else SMALLEST
-        last = REMOVAL  # the rank that goes furthest
+        last, others = REMOVAL, list[Place]()  # the rank that goes furthest
         for place in places:
             if time.process_time() > end or len(shown) == _MOST_FOUND or place.edit.rank > last:
                 break
             where = place.source.name, place.edit.start[0]
-            if where in shown or (kind := judge.kind_of(place)) is None:
+            if where in shown:
                 continue
-            if kind == "other outputs":
-                if place.edit.rank <= most:
-                    others.append(f"{_text(place)}\n{_OTHERS}")
-                    last = min(last, REMOVAL - 1)
-                    end = min(end, time.process_time() + 2 * _MORE_SECONDS)
-                continue
-            end = end if shown else min(end, time.process_time() + _MORE_SECONDS)
-            last = min(last, place.edit.rank + 1, REMOVAL - 1)
-            shown.add(where)
-            yield _text(place)
-    yield from _of_different_lines(others) if not shown else ()
-
-
-def _of_different_lines(texts: Iterable[str]) -> list[str]:
-    """The first texts that begin with different lines."""
-    first: dict[str, str] = {}
-    for text in texts:
-        first.setdefault(text.partition("\n")[0], text)
-    return list(first.values())[:_MOST_FOUND]
+            is_right = judge.approves(place)
+            if is_right is None and place.edit.rank <= judge.most:
+                others.append(place)
+            if is_right:
+                end = end if shown else min(end, time.process_time() + _MORE_SECONDS)
+                last = min(last, place.edit.rank + 1, REMOVAL - 1)
+                shown.add(where)
+                yield _text(place)
+        end = time.process_time() + _OTHER_SECONDS
+        for place in others if not shown else ():
+            where = place.source.name, place.edit.start[0]
+            if time.process_time() > end or len(shown) == _MOST_FOUND:
+                break
+            if where not in shown and judge.approves(place, others=True):
+                shown.add(where)
+                yield f"{_text(place)}\n{_OTHERS}"
 
 
 def _code_of(function: Any) -> CodeType | None:

@@ -126,27 +126,32 @@ def test_the_reference_is_not_changed(tmp_path: Path, reference: str) -> None:
 def test_a_change_that_leaves_an_ordinary_call_as_it_is_is_preferred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool, rank: int
 ) -> None:
-    """Where it has to, another one counts if it is one of the smallest."""
+    """Where no ordinary call is wrong, another change counts if it is one of the smallest."""
     first: dict[int, str] = {}
 
-    def kind_of(_: object, place: Any) -> str | None:
+    def approves(_: object, place: Any, *, others: bool = False) -> bool | None:
+        if others:
+            return True
         if place.edit.rank in first:
-            return None
+            return False
         first[place.edit.rank] = place.edit.text
-        kept = "the same outputs" if is_kept and place.edit.rank == 3 else None
-        return "other outputs" if place.edit.rank == rank else kept
+        return None if place.edit.rank == rank else is_kept and place.edit.rank == 3
 
-    monkeypatch.setattr("attnbench.checking.mending.judge.Judge.kind_of", kind_of)
+    monkeypatch.setattr("attnbench.checking.mending.judge.Judge.approves", approves)
     wrong = ATTENTION.replace("torch.softmax(weights, dim=-1)", "torch.softmax(weights, dim=-2)")
     subject = subject_of(tmp_path, wrong)
     (found,) = found_for(subject, ["weights_sum_to_one"])
     assert first[3 if is_kept else rank].split("\n")[0] in found
+    assert ("calls in which nothing failed" in found) is not is_kept
     first.clear()
     again = found_for(subject, ["weights_sum_to_one"], beside=["weights_sum_to_one"])
     assert again == ([found] if is_kept or rank == SMALLEST else [])
 
 
-def test_what_an_ordinary_call_gives_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "approved"), [("(~attn_mask)", True), ("query", None)])
+def test_a_change_of_calls_in_which_nothing_failed_is_not_tried_at_first(
+    tmp_path: Path, text: str, approved: bool | None
+) -> None:
     """The mask that is read with the opposite meaning is not read where there is none."""
     wrong = ATTENTION.replace("masked_fill(~attn_mask, ", "masked_fill(attn_mask, ")
     subject = subject_of(tmp_path, wrong)
@@ -157,8 +162,8 @@ def test_what_an_ordinary_call_gives_is_told(tmp_path: Path) -> None:
     with lines.watched():
         assert holds(subject, *failing[0]) is False
     decides = Judge(subject, invariants, failing, ())
-    masks = [place for place in search._places(lines) if place.edit.text == "(~attn_mask)"]
-    assert "the same outputs" in [decides.kind_of(place) for place in masks]
+    places = [place for place in search._places(lines) if place.edit.text == text]
+    assert approved in [decides.approves(place) for place in places]
 
 
 def test_changed_code_that_loops_is_given_up(
