@@ -72,12 +72,20 @@ def _added(gaps: Tensor, inputs: Inputs) -> str | None:
     if kind is None and len(items) > 1 and _is_small(items - items.mean(0), gaps):
         return "reference_plus_places"
     if kind not in ("queries", "keys"):
-        return None if kind is None else f"reference_plus_{kind}"
+        side = _side(gaps) if kind == "distance" else ""
+        return None if kind is None else f"reference_plus_{kind}{side}"
     axis, tensor = (-1, inputs.query) if kind == "queries" else (-2, inputs.key)
     rows, numbers = tensor.detach().double().flatten(0, -2), gaps.mean(axis).reshape(-1, 1)
     rest = numbers - rows @ torch.linalg.lstsq(rows, numbers).solution
     is_product = len(rows) > rows.shape[-1] and _is_small(rest, numbers)
     return f"reference_plus_{'product_of_' * is_product}{kind}"
+
+
+def _side(gaps: Tensor) -> str:
+    """On which side of the query alone the scores of keys differ; ``""`` for both."""
+    shift = gaps.shape[-1] - gaps.shape[-2]
+    sides = {"_ahead": gaps.tril(shift), "_behind": gaps.triu(shift)}
+    return next((side for side, rest in sides.items() if _is_small(rest, gaps)), "")
 
 
 def _unread(subject: Subject, module: nn.Module, inputs: Inputs, expected: Tensor) -> str | None:

@@ -46,7 +46,7 @@ _CALLS = (
 )
 """Ordinary calls, which a change should leave as they are unless something fails in them."""
 
-_NEAR = 1e-4
+_NEAR = 2e-6
 """How far the outputs of such a call may part, as a share of the largest."""
 
 Trial = tuple[Invariant, Case]
@@ -112,7 +112,7 @@ class Judge:
                 return None
             return (
                 self._most_hold()
-                and not any(holds(self._subject, *trial) is False for trial in self._others)
+                and self._others_hold()
                 and all(self._passes(invariant) for invariant, _ in self._failing)
             )
 
@@ -133,6 +133,14 @@ class Judge:
             if left < 0:
                 return False
         return held > 0
+
+    def _others_hold(self) -> bool:
+        """Whether nothing else fails; what does is tried first next time, as it often does."""
+        for i, trial in enumerate(self._others):
+            if holds(self._subject, *trial) is False:
+                self._others.insert(0, self._others.pop(i))
+                return False
+        return True
 
     def _passes(self, invariant: Invariant) -> bool:
         """Whether a property passes its whole quick check."""

@@ -20,6 +20,12 @@ def dot(module: Any, query: list[float], key: list[float]) -> float:
     return math.fsum(a * b for a, b in zip(query, key, strict=True))
 
 
+def distances(scores: Tensor) -> Tensor:
+    """How far each key stands ahead of its query; less than 0 behind it."""
+    queries, keys = (torch.arange(size) for size in scores.shape[-2:])
+    return (keys - queries[:, None] - len(keys) + len(queries)).to(scores)
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [
@@ -53,6 +59,9 @@ def dot(module: Any, query: list[float], key: list[float]) -> float:
             "features_of_query_unread",
         ),
         (lambda scores, query, key: scores + 1, "reference_plus_one_number"),
+        (lambda s, query, key: s + distances(s).square(), "reference_plus_distance"),
+        (lambda s, query, key: s + distances(s).relu(), "reference_plus_distance_ahead"),
+        (lambda s, query, key: s + (-distances(s)).relu(), "reference_plus_distance_behind"),
         (
             lambda s, query, key: (query.bfloat16() @ key.mT.bfloat16()).to(s),
             "reference_in_bfloat16",
