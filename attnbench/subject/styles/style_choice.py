@@ -45,14 +45,21 @@ _LAYER = """
   SPEC = attnbench.adapters.layer({name}, sizes=lambda size: max(2, size // 2 * 2))"""
 
 
-def _without_values(target: Any) -> str:
-    """What to write beside a class that takes a query and what it attends to, and no values."""
+_BATCHED = """
+{name} takes {names} alone. If they are (B, L, E) and (B, S, E), check it as textbook
+(--as textbook, or style="textbook")."""
+
+
+def _hint(target: Any) -> str:
+    """What to write for a class that takes no mask, or a query and what it attends to alone."""
     keywords = keywords_of(target.forward) if hasattr(target, "forward") else None
     names = [name for name in keywords.names if name != "self"] if keywords else []
     if not inspect.isclass(target) or not names:
         return ""
     if len(names) == 1 or "mask" in names[1] or names[1] in CACHES:
         return _LAYER.format(name=name_of(target))
+    if len(names) == 3:
+        return _BATCHED.format(name=name_of(target), names=", ".join(names))
     if len(names) != 2:
         return ""
     return _POOLED.format(name=name_of(target), query=names[0], key=names[1])
@@ -82,7 +89,7 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
                 f"({', '.join(STYLES)}). Write a spec beside it, and name that: "
                 "attnbench.MechanismSpec(name=..., make=...) for a module of query, key and value, "
                 f"or attnbench.adapters.layer(lambda size: {name_of(target)}(...)) for one of "
-                f"hidden states.{_without_values(target)}"
+                f"hidden states.{_hint(target)}"
             )
         raise StyleError(
             f"{name_of(target)} is no spec, and how it is called is not known: name the style by "

@@ -408,6 +408,11 @@ def test_a_class_without_values_is_told_the_class_to_write_which_works() -> None
     assert report.ok, report
 
 
+def test_a_class_that_takes_no_mask_is_told_the_style_that_checks_it() -> None:
+    with pytest.raises(StyleError, match=r"takes query, key, value alone\.[^$]*--as textbook"):
+        adapted(Pooled)
+
+
 class Block(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
