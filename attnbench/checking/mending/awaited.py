@@ -116,7 +116,7 @@ def _is_beside(outcome: Outcome) -> bool:
     assert failure is not None
     is_special = outcome.invariant in _BESIDE or outcome.invariant in known_causes()["accepts"]
     is_gradient = "gradient" in outcome.invariant + failure.quantity
-    is_nan = failure.got is not None and failure.got != failure.got
+    is_nan = failure.got != failure.got or (failure.named or "").startswith("nan")
     return bool(failure.program) or is_gradient or is_special or is_nan or fails_narrow(failure)
 
 

@@ -85,6 +85,7 @@ def test_an_outcome_that_was_withdrawn_meanwhile_does_not_come_back() -> None:
         ("three", Failure(case=Case().id, program="append 1, append 1"), True),
         ("three", Failure(case=Case().id, quantity="gradient by query"), True),
         ("three", Failure(case=Case().id, got=float("nan")), True),
+        ("three", Failure(case=Case().id, named="nan_at_equal"), True),
         ("three", Failure(case=Case(dtype="float16").id, smallest=True), True),
         ("chunked_equals_recurrent", Failure(case=Case().id), True),
         ("window_leaves_the_keys_around", Failure(case=Case().id), True),
