@@ -84,7 +84,8 @@ def short_sums(subject: Subject) -> str | None:
 def counted_keys(subject: Subject) -> str | None:
     """The mistake of lengths that leave the right keys, where the number of the others counts.
 
-    With fewer keys the queries stand elsewhere, so that nothing is told where positions count.
+    With fewer keys the queries stand elsewhere, so that nothing is told where the order of the keys
+    counts, whether it is declared or not.
     """
     if subject.conventions.positions != "none":
         return None
@@ -102,6 +103,10 @@ def counted_keys(subject: Subject) -> str | None:
             tensor[..., slot, :] *= -2
         return not agrees(subject.output(module, other), output)
 
+    order = torch.tensor([*reversed(range(count)), *range(count, total)])
+    turned = inputs.replace(key=inputs.key[..., order, :], value=inputs.value[..., order, :])
+    if not agrees(subject.output(module, turned), output):
+        return None
     is_same = agrees(subject.output(module, few), output)
     sees = [moves(slot) for slot in range(0 if is_same else total)]
     return "hidden_keys_counted" if sees and sees == [s < count for s in range(total)] else None

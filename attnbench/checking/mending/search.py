@@ -17,9 +17,9 @@ from types import CodeType
 from typing import Any
 
 from attnbench.cases.case import Case
+from attnbench.checking.mending.approval import Judge, Place, Trial, holds
 from attnbench.checking.mending.edit_context import REMOVAL
 from attnbench.checking.mending.edits import edits
-from attnbench.checking.mending.judge import Judge, Place, Trial, holds
 from attnbench.checking.mending.running_code import RunLines, SourceFile
 from attnbench.checking.plan import planned
 from attnbench.checking.profiles import PROFILES, effort_of

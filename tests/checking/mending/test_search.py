@@ -10,9 +10,9 @@ import pytest
 
 from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
-from attnbench.checking.mending import judge, search
+from attnbench.checking.mending import approval, search
+from attnbench.checking.mending.approval import Judge, holds
 from attnbench.checking.mending.edit_context import SMALLEST
-from attnbench.checking.mending.judge import Judge, holds
 from attnbench.checking.mending.running_code import RunLines
 from attnbench.checking.mending.search import mends
 from attnbench.checking.profiles import PROFILES
@@ -137,7 +137,7 @@ def test_a_change_that_leaves_an_ordinary_call_as_it_is_is_preferred(
         first[place.edit.rank] = place.edit.text
         return None if place.edit.rank == rank else is_kept and place.edit.rank == 3
 
-    monkeypatch.setattr("attnbench.checking.mending.judge.Judge.approves", approves)
+    monkeypatch.setattr("attnbench.checking.mending.approval.Judge.approves", approves)
     wrong = ATTENTION.replace("torch.softmax(weights, dim=-1)", "torch.softmax(weights, dim=-2)")
     subject = subject_of(tmp_path, wrong)
     (found,) = found_for(subject, ["weights_sum_to_one"])
@@ -169,7 +169,7 @@ def test_a_change_of_calls_in_which_nothing_failed_is_not_tried_at_first(
 def test_changed_code_that_loops_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "_TRIAL_SECONDS", 0.3)
+    monkeypatch.setattr(approval, "_TRIAL_SECONDS", 0.3)
     source = ATTENTION.replace(
         "    probabilities = torch.softmax(weights, dim=-1)",
         """    step, done = 1, 0
