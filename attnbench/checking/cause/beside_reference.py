@@ -90,9 +90,10 @@ def _side(gaps: Tensor) -> str:
 
 def _unread(subject: Subject, module: nn.Module, inputs: Inputs, expected: Tensor) -> str | None:
     """The mistake of features that do not change the scores, and change those of the reference."""
+    got = subject.scores(module, inputs)
 
     def stay(moved: Inputs) -> bool:
-        got, scores = (subject.scores(module, given) for given in (inputs, moved))
+        scores = subject.scores(module, moved)
         return got is not None and scores is not None and torch.equal(scores, got)
 
     for name in ("query", "key"):

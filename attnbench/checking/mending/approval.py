@@ -25,7 +25,7 @@ from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 _TRIAL_SECONDS = 2.0
-"""Most seconds of one property at one case, as changed code may loop."""
+"""Most seconds of computing of one property at one case, as changed code may loop."""
 
 _CASES, _MOST_PAIRS = 5, 2**12
 """Most scheduled cases of each property at which a change has to hold, and the largest of them."""

@@ -28,7 +28,18 @@ _EXCHANGED = (
 )
 """Names of functions that are mistaken for one another."""
 
-_FORMS = ("detach", "clone", "contiguous", "float", "double", "half", "long", "int", "bool", "t")
+_UNCHANGED = (
+    "detach",
+    "clone",
+    "contiguous",
+    "float",
+    "double",
+    "half",
+    "long",
+    "int",
+    "bool",
+    "t",
+)
 """Methods that give another form of a tensor, which leaving out removes nothing."""
 
 _MOST_LEVELS = 3
@@ -40,7 +51,7 @@ def of_call(node: ast.Call, context: Context) -> Edits:
     function = node.func
     if isinstance(function, ast.Attribute):
         if context.is_value(function.value):
-            rank = 2 if function.attr in _FORMS else REMOVAL
+            rank = 2 if function.attr in _UNCHANGED else REMOVAL
             yield context.edit(rank, node, context.text(function.value))
         for names in _EXCHANGED:
             for other in sorted(names - {function.attr}) if function.attr in names else ():

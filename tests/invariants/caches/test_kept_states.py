@@ -63,19 +63,25 @@ def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
 
 
 @functools.cache
-def checked(mistake: str) -> Outcome:
-    """What a check finds of a layer with a mistake."""
+def cut(make: Any, new: Any = lambda module, batch_size: {}, **fields: Any) -> Outcome:
+    """What cutting the calls of a causal layer finds."""
+    fields = {"dtypes": ("float64",), **fields}
     spec = LayerSpec(
-        name="decoder",
-        make=lambda size: Layer(size, mistake),
+        name="layer",
+        make=make,
         causal=True,
         accepts=("cache",),
-        dtypes=("float32", "float64"),
         cache=CacheSpec(new=new),
+        **fields,
     )
     report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
     (found,) = report.outcomes
     return found
+
+
+def checked(mistake: str) -> Outcome:
+    """What a check finds of a layer with a mistake."""
+    return cut(lambda size: Layer(size, mistake), new, dtypes=("float32", "float64"))
 
 
 def told(mistake: str) -> str:
@@ -149,16 +155,7 @@ class Latent(nn.Module):
 
 
 def test_the_operation_is_named_where_it_runs_on_all_that_is_kept() -> None:
-    spec = LayerSpec(
-        name="latent",
-        make=Latent,
-        causal=True,
-        accepts=("cache",),
-        dtypes=("float64",),
-        cache=CacheSpec(new=lambda module, batch_size: []),
-    )
-    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
-    (found,) = report.outcomes
+    found = cut(Latent, lambda module, batch_size: [])
     assert "the call on 1 token changes what cache[0] holds of earlier tokens" in found.reason
     assert re.search(r" and \S+:\d+: latent = latent / \(1 \+ latent\.norm", found.reason)
 
@@ -188,19 +185,11 @@ class Twice(nn.Module):
 
 
 def test_a_first_call_with_a_cache_that_is_another_one_is_told_with_its_length() -> None:
-    spec = LayerSpec(
-        name="twice",
-        make=Twice,
-        causal=True,
-        accepts=("cache",),
-        dtypes=("float64",),
-        cache=CacheSpec(new=lambda module, batch_size: []),
-    )
-    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
+    found = cut(Twice, lambda module, batch_size: [])
     told = (
         "already a first call on 3 tokens, with a new cache, gives other outputs than one without"
     )
-    assert f"{told} a cache, and none on fewer does" in report.outcomes[0].reason
+    assert f"{told} a cache, and none on fewer does" in found.reason
 
 
 class Flat(nn.Module):
@@ -235,17 +224,9 @@ class Flat(nn.Module):
 
 @pytest.mark.parametrize("by_head", [True, False])
 def test_slots_that_a_token_has_by_design_are_no_cause(by_head: bool) -> None:
-    spec = LayerSpec(
-        name="flat",
-        make=lambda size: Flat(2 * -(-size // 2), by_head=by_head),
-        sizes=lambda size: 2 * -(-size // 2),
-        causal=True,
-        accepts=("cache",),
-        dtypes=("float64",),
-        cache=CacheSpec(new=lambda module, batch_size: {}),
+    found = cut(
+        lambda size: Flat(2 * -(-size // 2), by_head=by_head), sizes=lambda size: 2 * -(-size // 2)
     )
-    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
-    (found,) = report.outcomes
     assert found.status == "failed"
     assert "each token adds" not in found.reason
     assert str(found.diagnosis).startswith("a first call with a new cache already gives other")
@@ -270,16 +251,7 @@ class Table(nn.Module):
 
 
 def test_a_cache_is_not_called_used_otherwise_where_the_module_keeps_a_table() -> None:
-    spec = LayerSpec(
-        name="table",
-        make=Table,
-        causal=True,
-        accepts=("cache",),
-        dtypes=("float64",),
-        cache=CacheSpec(new=lambda module, batch_size: {}),
-    )
-    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
-    (found,) = report.outcomes
+    found = cut(Table)
     assert found.status == "failed"
     assert "uses it otherwise" not in found.reason
 
@@ -304,15 +276,7 @@ class ShortConvolution(nn.Module):
 
 @pytest.mark.parametrize("is_right", [True, False])
 def test_what_a_short_first_call_leaves_is_told(is_right: bool) -> None:
-    spec = LayerSpec(
-        name="convolution",
-        make=functools.partial(ShortConvolution, is_right=is_right),
-        causal=True,
-        accepts=("cache",),
-        dtypes=("float64",),
-        cache=CacheSpec(new=lambda module, batch_size: {}),
-    )
-    report = attnbench.check(spec, profile="quick", invariants=["calls_may_be_cut_anywhere"])
-    assert report.ok == is_right
+    found = cut(functools.partial(ShortConvolution, is_right=is_right))
+    assert found.ok == is_right
     told = "behind a first call on 1 token the next one is wrong, behind one on 2 to 8 it is right"
-    assert is_right or told in report.outcomes[0].reason
+    assert is_right or told in found.reason
