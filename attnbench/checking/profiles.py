@@ -55,14 +55,17 @@ class Effort:
         failures: the store of failing cases, which are tried again.
         shrink: whether to look for smaller ones.
         explain: whether a check that fails says why.
-        failed: what failed in earlier runs of the same checks, by its key, to be tried first.
+        failed: what failed in earlier runs of the same checks, by its key, the last of it first;
+            it is tried first.
+        only_failed: whether nothing else is tried where something failed in earlier runs.
     """
 
     profile: Profile = PROFILES["default"]
     failures: Failures | None = None
     shrink: bool = True
     explain: bool = True
-    failed: dict[str, Any] | None = None
+    failed: dict[str, list[Any]] | None = None
+    only_failed: bool = False
 
 
 _EFFORT: ContextVar[Effort] = ContextVar("attnbench_effort", default=Effort())  # noqa: B039 -- frozen
@@ -79,16 +82,9 @@ def current_profile() -> Profile:
 
 
 @contextmanager
-def effort_of(
-    profile: Profile,
-    failures: Failures | None,
-    *,
-    shrink: bool,
-    explain: bool = True,
-    failed: dict[str, Any] | None = None,
-) -> Iterator[None]:
+def effort_of(effort: Effort) -> Iterator[None]:
     """Set the effort of a run for a context."""
-    token = _EFFORT.set(Effort(profile, failures, shrink, explain, failed))
+    token = _EFFORT.set(effort)
     try:
         yield
     finally:

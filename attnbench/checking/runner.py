@@ -24,7 +24,7 @@ from attnbench.checking.case_search import CaseSearch, UnjudgedError
 from attnbench.checking.declarations import declaration, raising_remedy
 from attnbench.checking.hypothesis_engine import Failures, failures, phases
 from attnbench.checking.outcomes import Failure, Outcome
-from attnbench.checking.profiles import Profile, effort_of
+from attnbench.checking.profiles import Effort, Profile, effort_of
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -72,7 +72,7 @@ def run_invariant(
     fields: dict[str, Any] = {}
     try:
         with (
-            effort_of(profile, store, shrink=shrink),
+            effort_of(Effort(profile, store, shrink)),
             warnings.catch_warnings(),  # assume() rejects scheduled cases, not only drawn ones
         ):
             warnings.simplefilter("ignore", HypothesisDeprecationWarning)

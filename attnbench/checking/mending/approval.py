@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from attnbench.checking.mending.edit_context import SMALLEST, Edit
 from attnbench.checking.mending.running_code import SourceFile
 from attnbench.checking.mending.time_limit import TooLong, limited
 from attnbench.checking.outcomes import COMPILING
-from attnbench.checking.profiles import PROFILES
+from attnbench.checking.profiles import PROFILES, current_effort, effort_of
 from attnbench.checking.runner import run_invariant, skip_reason
 from attnbench.errors import RefusalError
 from attnbench.specs import Invariant
@@ -83,6 +84,7 @@ class Judge:
         names = {invariant.name for invariant, _ in failing}
         schedule = _schedule(subject, (one for one in invariants if one.name not in names))
         self._others = [trial for trial in schedule if holds(subject, *trial) is not False]
+        self._seen = list[Trial]()  # those that failed with a change
         self.most = _MOST_RANK if names - {*beside} else SMALLEST
         wrong = [invariant for invariant, _ in failing if invariant.name not in beside]
         outputs = {call: _output(subject, call) for call in _CALLS}
@@ -113,8 +115,9 @@ class Judge:
                 return None
             return (
                 self._most_hold()
-                and self._others_hold()
+                and self._others_hold(self._seen)
                 and all(self._passes(invariant) for invariant, _ in self._failing)
+                and self._others_hold(self._others)
             )
 
     def _keeps_right_calls(self) -> bool:
@@ -125,21 +128,23 @@ class Judge:
         """Whether properties hold where they failed, but for one of three or more.
 
         That may be a smallest counterexample of something else, as of what overflows: whether its
-        property passes its quick check is seen later.
+        property passes its quick check is seen later. So is whether other programs of calls hold
+        than those that failed so far.
         """
         left, held = min(1, len(self._failing) // _OTHERWISE), 0
-        for trial in self._failing:
-            verdict = holds(self._subject, *trial)
-            left, held = left - (verdict is False), held + bool(verdict)
-            if left < 0:
-                return False
+        with effort_of(replace(current_effort(), only_failed=True)):
+            for trial in self._failing:
+                verdict = holds(self._subject, *trial)
+                left, held = left - (verdict is False), held + bool(verdict)
+                if left < 0:
+                    return False
         return held > 0
 
-    def _others_hold(self) -> bool:
-        """Whether nothing else fails; what does is tried first next time, as it often does."""
-        for i, trial in enumerate(self._others):
+    def _others_hold(self, trials: Iterable[Trial]) -> bool:
+        """Whether nothing else fails; what does is tried early next time, as it often does."""
+        for trial in trials:
             if holds(self._subject, *trial) is False:
-                self._others.insert(0, self._others.pop(i))
+                self._seen = [trial, *(one for one in self._seen if one is not trial)]
                 return False
         return True
 

@@ -22,7 +22,7 @@ from attnbench.checking.mending.edit_context import REMOVAL
 from attnbench.checking.mending.edits import edits
 from attnbench.checking.mending.running_code import RunLines, SourceFile
 from attnbench.checking.plan import planned
-from attnbench.checking.profiles import PROFILES, effort_of
+from attnbench.checking.profiles import PROFILES, Effort, effort_of
 from attnbench.checking.runner import seeded
 from attnbench.registry.address import Address
 from attnbench.specs import Invariant
@@ -80,15 +80,16 @@ def mends(
     shown = set[tuple[str, int]]()
     if subject.same_as:
         return
-    with seeded(), effort_of(PROFILES["quick"], None, shrink=False, explain=False, failed={}):
+    effort = Effort(PROFILES["quick"], shrink=False, explain=False, failed={})
+    with seeded(), effort_of(effort):
         codes = filter(None, (_code_of(invariant.check) for invariant, _ in failing))
         lines = RunLines(_apart(subject), {code.co_filename for code in codes})
         trials = sorted(_failing_again(subject, failing, lines), key=lambda one: one[0])
-        end = time.process_time() + _SECONDS
         places = _places(lines)
         if len(trials) < len(failing) or not places:
             return
         judge = Judge(subject, invariants, [(one, case) for _, one, case in trials], beside)
+        end = time.process_time() + _SECONDS
         last, others = REMOVAL, list[Place]()  # the rank that goes furthest
         for place in places:
             if time.process_time() > end or len(shown) == _MOST_FOUND or place.edit.rank > last:
