@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -59,6 +59,11 @@ class Place(NamedTuple):
     source: SourceFile
     definition: Any
     edit: Edit
+
+    @property
+    def line(self) -> tuple[str, int]:
+        """The file and the first line that change."""
+        return self.source.name, self.edit.start[0]
 
 
 class Judge:
@@ -132,13 +137,17 @@ class Judge:
         than those that failed so far.
         """
         left, held = min(1, len(self._failing) // _OTHERWISE), 0
+        for verdict in self.tried_again():
+            left, held = left - (verdict is False), held + bool(verdict)
+            if left < 0:
+                return False
+        return held > 0
+
+    def tried_again(self) -> Iterator[bool | None]:
+        """Yield whether what failed holds, one after the other."""
         with effort_of(replace(current_effort(), only_failed=True)):
             for trial in self._failing:
-                verdict = holds(self._subject, *trial)
-                left, held = left - (verdict is False), held + bool(verdict)
-                if left < 0:
-                    return False
-        return held > 0
+                yield holds(self._subject, *trial)
 
     def _others_hold(self, trials: Iterable[Trial]) -> bool:
         """Whether nothing else fails; what does is tried early next time, as it often does."""

@@ -179,7 +179,7 @@ def of_subscript(node: ast.Subscript, context: Context) -> Edits:
         for part in context.cuts[node.lineno]
         if context.plain(part.slice) == index and context.statement(part) is context.statement(node)
     ]
-    uppers = (part.upper for part in context.parents if isinstance(part, ast.Slice))
+    uppers = (part.upper for part in context.nodes if isinstance(part, ast.Slice))
     for text in dict.fromkeys(context.plain(upper) for upper in uppers if upper is not None):
         if not text.startswith("-"):
             pairs = [(part.slice, f"{index}, :{text}") for part in others]

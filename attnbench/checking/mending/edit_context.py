@@ -5,18 +5,24 @@ from __future__ import annotations
 import ast
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Kind = tuple[Any, ...]
 """What a value is, as far as another could take its place."""
 
+Head = tuple[type[ast.AST], object]
+"""The kind of an expression, and its operator, function or value."""
+
 SMALLEST = 1
 """The rank of what another person would take for a slip: a flag, a comparison, another function."""
 
 REMOVAL = 6
 """The rank of what leaves something out: it may hide a mistake with all that depends on it."""
+
+STATEMENT = 7
+"""The rank of what leaves out a statement or a branch."""
 
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.Tuple, ast.List)
 
@@ -77,9 +83,12 @@ class Context:
         source: the lines of the whole file.
         ran: by line that ran, the names that it could read, with the kinds of their values.
         signatures: arguments of the functions and classes of the file.
+        others: the syntax trees of the other definitions.
 
     Attributes:
-        parents: by node of the definition, the one in which it stands.
+        nodes: all of the definition.
+        parents: by node of any definition, the one in which it stands.
+        alike: by head, the expressions that ran.
         reads: by line and name, where the name is read.
         calls: by function, as written, the calls that ran.
         cuts: by line, the subscripts.
@@ -91,13 +100,20 @@ class Context:
         source: list[str],
         ran: Mapping[int, Mapping[str, Kind]],
         signatures: Mapping[str, ast.arguments],
+        others: Iterable[ast.AST] = (),
     ) -> None:
         self.source, self.ran, self.signatures = source, ran, signatures
-        self.parents = {child: p for p in ast.walk(tree) for child in ast.iter_child_nodes(p)}
+        self.nodes = [child for p in ast.walk(tree) for child in ast.iter_child_nodes(p)]
+        everywhere = [node for one in (tree, *others) for node in ast.walk(one)]
+        self.parents = {child: p for p in everywhere for child in ast.iter_child_nodes(p)}
         self.reads = defaultdict[tuple[int, str], list[ast.Name]](list)
         self.calls = defaultdict[str, list[ast.Call]](list)
         self.cuts = defaultdict[int, list[ast.Subscript]](list)
+        self.alike = defaultdict[Head | None, list[ast.expr]](list)
         for node in self.parents:
+            if isinstance(node, ast.expr) and self.has_run(node):
+                self.alike[self.head(node)].append(node)
+        for node in self.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self.reads[node.lineno, node.id].append(node)
             elif isinstance(node, ast.Call) and self.has_run(node):
@@ -138,9 +154,19 @@ class Context:
         rest = block[block.index(node) + 1 :] if block else []
         return list(itertools.takewhile(lambda one: not isinstance(one, _LAST), rest))
 
+    def head(self, node: ast.expr) -> Head | None:
+        """The head of an expression of several parts; ``None`` for any other."""
+        if isinstance(node, ast.BinOp):
+            return ast.BinOp, type(node.op)
+        if isinstance(node, ast.Call):
+            return ast.Call, self.plain(node.func).rpartition(".")[2]
+        if isinstance(node, ast.Subscript):
+            return ast.Subscript, self.plain(node.value)
+        return (ast.Compare, None) if isinstance(node, ast.Compare) else None
+
     def never_read(self) -> set[str]:
         """The names that the definition sets and never reads."""
-        names = {node.id for node in self.parents if isinstance(node, ast.Name)}
+        names = {node.id for node in self.nodes if isinstance(node, ast.Name)}
         return names - {name for _, name in self.reads}
 
     def text(self, node: ast.AST) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attnbench.checking.mending import (
@@ -11,6 +11,7 @@ from attnbench.checking.mending import (
     constant_edits,
     expression_edits,
     name_edits,
+    other_expressions,
     statement_edits,
 )
 from attnbench.checking.mending.edit_context import Context, Edit, Edits, Kind
@@ -26,12 +27,15 @@ _CHANGES: dict[type[ast.AST], Callable[[Any, Context], Edits]] = {
     ast.IfExp: expression_edits.of_choice,
     ast.Tuple: expression_edits.of_sequence,
     ast.List: expression_edits.of_sequence,
+    ast.ListComp: expression_edits.of_listed,
+    ast.DictComp: expression_edits.of_listed,
     ast.If: statement_edits.of_branch,
     ast.AugAssign: statement_edits.of_update,
     ast.Call: call_edits.of_call,
     ast.Slice: call_edits.of_slice,
     ast.Subscript: call_edits.of_subscript,
     ast.stmt: statement_edits.of_statement,
+    ast.expr: other_expressions.of_expression,
 }
 
 
@@ -40,6 +44,7 @@ def edits(
     source: list[str],
     ran: Mapping[int, Mapping[str, Kind]],
     signatures: Mapping[str, ast.arguments],
+    others: Iterable[ast.AST] = (),
 ) -> list[Edit]:
     """The changes of those lines of a definition that ran, the smallest changes first.
 
@@ -48,9 +53,10 @@ def edits(
         source: the lines of the whole file.
         ran: by line that ran, the names that it could read, with the kinds of their values.
         signatures: arguments of the functions and classes of the file.
+        others: the syntax trees of the other definitions.
     """
     found: dict[tuple[object, ...], Edit] = {}
-    context = Context(tree, source, ran, signatures)
+    context = Context(tree, source, ran, signatures, others)
     nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno") and context.has_run(node)]
     for node in nodes:
         for of_type, changes in _CHANGES.items():

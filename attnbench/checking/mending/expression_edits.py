@@ -100,3 +100,10 @@ def of_sequence(node: ast.Tuple | ast.List, context: Context) -> Edits:
     """Yield with two neighbours exchanged."""
     for one, other in itertools.pairwise(node.elts):
         yield context.exchanged(2, one, other)
+
+
+def of_listed(node: ast.ListComp | ast.DictComp, context: Context) -> Edits:
+    """Yield copies of what is listed, which may be listed twice or elsewhere."""
+    value = node.value if isinstance(node, ast.DictComp) else node.elt
+    if isinstance(value, ast.Name | ast.Attribute | ast.Subscript):
+        yield context.edit(3, value, f"copy.deepcopy({context.plain(value)})")

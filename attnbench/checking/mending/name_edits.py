@@ -53,6 +53,8 @@ def _with_operands(own: str, kind: Kind, names: Mapping[str, Kind]) -> Iterator[
     for name, other in names.items():
         if name != own:
             yield from (f"({own} {sign} {name})" for sign in _signs(kind, other))
+            if kind[0] == "tensor" and kind[2] == "floating" and is_count(other) and other[1] > 1:
+                yield f"({own} * {name} ** -0.5)"
 
 
 def _signs(kind: Kind, other: Kind) -> str:

@@ -5,6 +5,7 @@ import __future__
 
 import ast
 import contextlib
+import copy
 import functools
 import gc
 import linecache
@@ -82,8 +83,17 @@ class RunLines:
             place = frame.f_code.co_filename, frame.f_lineno
             self._times[place] += 1
             if self._times[place] <= _MOST_TIMES:
-                lines[frame.f_lineno] = {**lines.get(frame.f_lineno, {}), **_kinds(frame)}
+                known = lines.setdefault(frame.f_lineno, {})
+                for name, kind in _kinds(frame).items():
+                    known[name] = _with_history(known.get(name, ()), kind)
         return self._at_line
+
+
+def _with_history(before: Kind, kind: Kind) -> Kind:
+    """A kind with the values that a number has had: equal ones may differ at another time."""
+    if kind[0] != "number":
+        return kind
+    return (*kind, (*before[2], kind[1]) if before[:1] == kind[:1] else (kind[1],))
 
 
 @functools.cache
@@ -153,6 +163,7 @@ class SourceFile:
         for thing in gc.get_objects():
             if type(thing) is FunctionType and thing.__code__.co_filename == name:
                 self._functions.setdefault(_key(thing.__code__), []).append(thing)
+                thing.__globals__.setdefault("copy", copy)  # as changed code may import it
         functions = (each for group in self._functions.values() for each in group)
         self._flags = next((each.__code__.co_flags & _FUTURE for each in functions), 0)
         whole = self._compiled("\n".join(self.lines))

@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from attnbench.cases.case import Case
 from attnbench.checking.mending.approval import Judge, Place, Trial, holds
-from attnbench.checking.mending.edit_context import REMOVAL
+from attnbench.checking.mending.edit_context import REMOVAL, STATEMENT
 from attnbench.checking.mending.edits import edits
 from attnbench.checking.mending.running_code import RunLines, SourceFile
 from attnbench.checking.plan import planned
@@ -77,7 +78,6 @@ def mends(
         failing: the properties that failed, and the cases at which they did.
         beside: names of the properties that do not show an ordinary call to be wrong.
     """
-    shown = set[tuple[str, int]]()
     if subject.same_as:
         return
     effort = Effort(PROFILES["quick"], shrink=False, explain=False, failed={})
@@ -86,33 +86,53 @@ def mends(
         lines = RunLines(_apart(subject), {code.co_filename for code in codes})
         trials = sorted(_failing_again(subject, failing, lines), key=lambda one: one[0])
         places = _places(lines)
-        if len(trials) < len(failing) or not places:
+        if len(trials) == len(failing) and places:
+            judge = Judge(subject, invariants, [(one, case) for _, one, case in trials], beside)
+            yield from _approved(places, judge, lines)
+
+
+def _approved(places: Iterable[Place], judge: Judge, lines: RunLines) -> Iterator[str]:
+    """Yield the changes that hold, each of a line of its own."""
+    shown, others, diverting = set[tuple[str, int]](), list[Place](), dict[Place, str]()
+    end, last = time.process_time() + _SECONDS, STATEMENT  # the rank that goes furthest
+    for place in places:
+        if time.process_time() > end or len(shown) == _MOST_FOUND or place.edit.rank > last:
+            break
+        if place.line in shown:
+            continue
+        is_right = judge.approves(place)
+        if is_right is None and place.edit.rank <= judge.most:
+            others.append(place)
+        if not is_right:
+            continue
+        passed = _passed_by(place, judge, lines) if place.edit.rank < REMOVAL else ""
+        if passed:
+            diverting.setdefault(place, passed)
+            continue
+        end = end if shown else min(end, time.process_time() + _MORE_SECONDS)
+        last = min(last, place.edit.rank + 1, REMOVAL - 1)
+        shown.add(place.line)
+        yield _text(place)
+    if not shown:
+        yield from itertools.islice(_less_wanted(diverting, others, judge), _MOST_FOUND)
+
+
+def _less_wanted(
+    diverting: Mapping[Place, str], others: Iterable[Place], judge: Judge
+) -> Iterator[str]:
+    """Yield the changes that lead past other lines, and those that change calls that were right."""
+    shown = set[tuple[str, int]]()
+    for place, passed in diverting.items():
+        if place.line not in shown:
+            shown.add(place.line)
+            yield f"{_text(place)}\n{passed}"
+    end = time.process_time() + _OTHER_SECONDS
+    for place in () if shown else others:
+        if time.process_time() > end:
             return
-        judge = Judge(subject, invariants, [(one, case) for _, one, case in trials], beside)
-        end = time.process_time() + _SECONDS
-        last, others = REMOVAL, list[Place]()  # the rank that goes furthest
-        for place in places:
-            if time.process_time() > end or len(shown) == _MOST_FOUND or place.edit.rank > last:
-                break
-            where = place.source.name, place.edit.start[0]
-            if where in shown:
-                continue
-            is_right = judge.approves(place)
-            if is_right is None and place.edit.rank <= judge.most:
-                others.append(place)
-            if is_right:
-                end = end if shown else min(end, time.process_time() + _MORE_SECONDS)
-                last = min(last, place.edit.rank + 1, REMOVAL - 1)
-                shown.add(where)
-                yield _text(place)
-        end = time.process_time() + _OTHER_SECONDS
-        for place in others if not shown else ():
-            where = place.source.name, place.edit.start[0]
-            if time.process_time() > end or len(shown) == _MOST_FOUND:
-                break
-            if where not in shown and judge.approves(place, others=True):
-                shown.add(where)
-                yield f"{_text(place)}\n{_OTHERS}"
+        if place.line not in shown and judge.approves(place, others=True):
+            shown.add(place.line)
+            yield f"{_text(place)}\n{_OTHERS}"
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -147,14 +167,27 @@ def _places(lines: RunLines) -> list[Place]:
         with contextlib.suppress(SyntaxError, OSError):  # of a notebook, for example
             source = SourceFile(file)
             for definition in source.definitions:
-                inside = range(definition.lineno, (definition.end_lineno or 0) + 1)
-                reached = {line: names for line, names in ran.items() if line in inside}
+                others = [other for other in source.definitions if other is not definition]
+                changes = edits(definition, source.lines, ran, source.signatures, others)
                 found += [
                     Place(source, definition, edit)
-                    for edit in edits(definition, source.lines, reached, source.signatures)
+                    for edit in changes
                     if (file, edit.start[0]) not in lines.lines_apart
                 ]
     return sorted(found, key=lambda place: place.edit.rank)
+
+
+def _passed_by(place: Place, judge: Judge, lines: RunLines) -> str:
+    """What a change says that leads past lines that ran, and to no more of others."""
+    file, definition = place.source.name, place.definition
+    after = RunLines(lines.apart, lines.files_apart)
+    with place.source.running(definition, place.edit.applied(place.source.lines)), after.watched():
+        list(judge.tried_again())
+    inside = range(definition.lineno, (definition.end_lineno or 0) + 1)
+    before, now = ({n for n in one.ran.get(file, ()) if n in inside} for one in (lines, after))
+    if len(before - now) < len(now - before) or before <= now:
+        return ""
+    return f"with it, line {min(before - now)} is not run, which may be all that it does"
 
 
 def _text(place: Place) -> str:
@@ -164,5 +197,5 @@ def _text(place: Place) -> str:
     name = Path(place.source.name).name
     olds = [f"- {name}:{i + 1}: {before[i].strip()}" for i in numbers]
     news = [f"+ {name}:{i + 1}: {after[i].strip()}" for i in numbers if after[i].strip()]
-    is_less = place.edit.rank == REMOVAL
+    is_less = place.edit.rank >= REMOVAL
     return "\n".join([*olds, *news, *("this leaves something out, and is no repair",) * is_less])

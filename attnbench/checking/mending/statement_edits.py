@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import ast
 
-from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, spanned
+from attnbench.checking.mending.edit_context import STATEMENT, Context, Edits, spanned
 
 _MOST_EXCHANGED = 4
 """Most lines of statements that are exchanged."""
+
+_MOST_PASSED = 16
+"""Most lines up to the end of a block to which a statement is moved."""
 
 _OPPOSITE = ((ast.Add, "-"), (ast.Sub, "+"), (ast.Mult, "/"), (ast.Div, "*"))
 
 
 def of_statement(node: ast.stmt, context: Context) -> Edits:
-    """Yield without a statement, and with it behind the one or the two that follow."""
+    """Yield without a statement, and with it behind the one, the two or all that follow."""
     if not isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.AnnAssign):
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return  # a docstring
-    yield context.edit(REMOVAL, node, "pass")
+    yield context.edit(STATEMENT, node, "pass")
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         target = context.plain(node.targets[0])
         is_part = isinstance(node.targets[0], ast.Attribute | ast.Subscript)
@@ -27,6 +30,8 @@ def of_statement(node: ast.stmt, context: Context) -> Edits:
     behind = context.behind(node)
     if behind and behind[0].end_lineno - node.lineno < _MOST_EXCHANGED:
         yield context.exchanged(2, node, behind[0])
+    if len(behind) > 2 and behind[-1].end_lineno - node.lineno < _MOST_PASSED:
+        yield context.exchanged(4, node, spanned(behind[0], behind[-1]))
     if len(behind) > 1 and behind[1].end_lineno - node.lineno < _MOST_EXCHANGED:
         yield context.exchanged(3, node, spanned(*behind[:2]))
         yield context.exchanged(3, spanned(node, behind[0]), behind[1])
@@ -36,7 +41,7 @@ def of_branch(node: ast.If, context: Context) -> Edits:
     """Yield the branch always, never, and the other way round."""
     yield context.edit(3, node.test, f"not {context.text(node.test)}")
     for text in ("True", "False"):
-        yield context.edit(REMOVAL, node.test, text)
+        yield context.edit(STATEMENT, node.test, text)
 
 
 def of_update(node: ast.AugAssign, context: Context) -> Edits:

@@ -33,8 +33,11 @@ to or a function's first argument, ``rest`` the other arguments, ``first`` the f
 ``offset`` the same as a sum's first part, and ``given`` a function's first argument with a comma.
 """
 
-_WITHOUT_AXIS = ("squeeze", "sum", "mean", "amax", "amin", "norm", "any", "all", "cumsum")
+_WITHOUT_AXIS = ("squeeze", "sum", "mean", "max", "min", "amax", "amin", "norm", "any", "all")
 """Functions that mean every axis where they are given none."""
+
+_ALONG = {"max": "amax", "min": "amin"}
+"""Functions that take several axes, for those that give two results where they are given one."""
 
 _KEYWORDS = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 """Arguments of ``scaled_dot_product_attention`` that have a name."""
@@ -49,7 +52,12 @@ def of_call(node: ast.Call, context: Context) -> Edits:
         if parts["first"] or "{first}" not in form:
             yield from _everywhere(node, context, rank, form)
     if name in _WITHOUT_AXIS and is_method and not node.args and not node.keywords:
-        yield context.edit(2, node, f"{parts['function']}(-1)")
+        function = parts["function"].removesuffix(name) + {"max": "amax", "min": "amin"}.get(
+            name, name
+        )
+        yield context.edit(2, node, f"{function}(-1)")
+        if name != "squeeze":
+            yield context.edit(2, node, f"{function}(-1, keepdim=True)")
     if name in ("repeat", "cat"):
         for text in _interleaved(node, context):
             yield context.edit(2, node, text)

@@ -98,6 +98,10 @@ def changed(line: str, before: str = "") -> set[str]:
         ("x = query.repeat(first, *[1] * 2)", "x = query.repeat_interleave(first, dim=0)"),
         ("x = query.exp()", "x = torch.exp(query - query.amax(dim=-1, keepdim=True))"),
         ("x = query.squeeze()", "x = query.squeeze(-1)"),
+        ("x = query.max()", "x = query.amax(-1, keepdim=True)"),
+        ("x = query", "x = (query * last ** -0.5)"),
+        ("x = [rows[i] for i in index]", "x = [copy.deepcopy(rows[i]) for i in index]"),
+        ("x = {n: part for n in index}", "x = {n: copy.deepcopy(part) for n in index}"),
         ("x = query.view(first, last, 4)", "x = query.reshape(last, first, 4).transpose(-3, -2)"),
         (
             "x = F.scaled_dot_product_attention(query, key, key)",
@@ -144,6 +148,37 @@ def test_a_statement_is_moved_over_two_others() -> None:
     found = {tuple(edit.applied(source)[1:4]) for edit in edited}
     one, two, three = (line for line in source[1:4])
     assert {(two, three, one), (three, one, two), (two, one, three)} <= found
+
+
+def test_a_statement_is_moved_to_the_end_of_its_block() -> None:
+    parts = ["    x = query", "    y = x * 2", "    z = y + 1", "    y = y - z"]
+    source = ["def attend(query):", *parts, "    return y"]
+    edited = made(source, {line: {} for line in range(2, 6)})
+    assert [*parts[1:], parts[0]] in [edit.applied(source)[1:5] for edit in edited]
+
+
+def test_an_expression_that_ran_elsewhere_in_the_file_takes_the_place_of_another() -> None:
+    source = [
+        "def plain(query):",
+        "    return query * (first + last) ** -0.5",
+        "def attend(query):",
+        "    return query * query.shape[-1] ** -0.5",
+        "def right(query):",
+        "    return query * last ** -0.5",
+    ]
+    tree = ast.parse("\n".join(source))
+    found = edits(tree.body[1], source, {2: NAMES, 4: NAMES}, {}, [tree.body[0], tree.body[2]])
+    texts = {edit.applied(source)[3].strip() for edit in found}
+    assert "return query * ((first + last) ** -0.5)" in texts
+    assert "return query * (last ** -0.5)" not in texts  # it did not run
+
+
+def test_numbers_that_are_equal_at_last_take_each_others_place_if_they_were_not_before() -> None:
+    names: dict[str, Kind] = {"first": ("number", 4, (2, 4)), "last": ("number", 4, (4, 4))}
+    for history, count in (((2, 4), 0), ((4, 4), 1)):
+        names["last"] = ("number", 4, history)
+        found = made(["def cut(first, last):", "    return first"], {2: names})
+        assert sum(edit.text == "last" for edit in found) == count
 
 
 def test_what_is_never_read_is_put_beside_what_is_given_back() -> None:

@@ -95,10 +95,11 @@ def test_the_lines_that_run_are_noted_with_what_their_names_hold(module: ModuleT
     lines = RunLines(set(), set())
     with lines.watched():
         module.plain(5)
+        module.plain(3)
     (ran,) = lines.ran.values()
-    assert ran[6] == {"y": ("number", 1), "x": ("number", 5)}
+    assert ran[6] == {"y": ("number", 1, (1, 1)), "x": ("number", 3, (5, 3))}
     apart = RunLines({module.plain.__code__}, set())
     with apart.watched():
         module.plain(5)
         module.branch(5)
-    assert [*apart.ran.values()] == [{18: {"x": ("number", 5)}}]
+    assert [*apart.ran.values()] == [{18: {"x": ("number", 5, (5,))}}]

@@ -166,6 +166,35 @@ def test_a_change_of_calls_in_which_nothing_failed_is_not_tried_at_first(
     assert approved in [decides.approves(place) for place in places]
 
 
+BY_BATCH = """\
+def attention(query, key, value, attn_mask=None):
+    weights = query @ key.mT
+    if weights.numel() == 0:
+        return weights.softmax(-1) @ value
+    weights = weights - weights.max().clip(0.1) * weights
+    return weights.softmax(-1) @ value
+"""
+
+
+def test_a_change_by_which_other_lines_are_passed_by_says_so_and_comes_last(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, BY_BATCH)
+    names = ["item_alone_equals_item_in_batch", "query_alone_equals_query_among_others"]
+    failing, lines = [], RunLines(set(), set())
+    for invariant in select_invariants(names):
+        outcome = run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
+        failing.append((invariant, Case.from_id(str(outcome.counterexample))))
+        with lines.watched():
+            assert holds(subject, *failing[-1]) is False
+    places = search._places(lines)
+    decides = Judge(subject, select_invariants(names), failing, ())
+    passed_by = next(place for place in places if place.edit.text == " != ")
+    others = [place for place in places if "keepdim=True" in place.edit.text]
+    for tried, shown in (([passed_by, *others], others[0]), ([passed_by], passed_by)):
+        found = list(search._approved(tried, decides, lines))
+        assert found[0].startswith(search._text(shown))
+        assert ("is not run" in found[0]) is (shown is passed_by)
+
+
 def test_changed_code_that_loops_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,32 @@
+"""Expressions of the same file in place of one that is made alike, as on a layer's other path."""
+
+from __future__ import annotations
+
+import ast
+
+from attnbench.checking.mending.edit_context import Context, Edits, Head
+
+_RANK = 4
+
+
+def of_expression(node: ast.expr, context: Context) -> Edits:
+    """Yield expressions with the same operator, function or value as one, wherever they ran."""
+    head = context.head(node)
+    if head is None or not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+        return
+    own, names = context.text(node), context.names(node)
+    for text, reads in _others(head, context):
+        if text not in own and own not in text and reads <= names.keys():
+            yield context.edit(_RANK, node, text)
+
+
+def _others(head: Head, context: Context) -> dict[tuple[str, frozenset[str]], None]:
+    """The expressions with a head, each with the names of values that it reads."""
+    return dict.fromkeys(
+        (context.text(node), frozenset(_names(node, context))) for node in context.alike[head]
+    )
+
+
+def _names(node: ast.expr, context: Context) -> set[str]:
+    read = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return read & context.names(node).keys()
