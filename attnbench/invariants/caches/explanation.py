@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +22,30 @@ from attnbench.invariants.caches.kept_states import (
 )
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import steps
-from attnbench.invariants.caches.repaired_calls import repaired_call
-from attnbench.invariants.caches.seen_tokens import OTHER_ROW, SEES, UNTOLD, Replay, seen_tokens
+from attnbench.invariants.caches.repaired_calls import (
+    FROM_FIRST_REAL,
+    repaired_call,
+    repaired_padding,
+)
+from attnbench.invariants.caches.row_selection import (
+    SHARED,
+    after_calls,
+    left_by_select,
+    selects_both_ways,
+    shared_rows,
+)
+from attnbench.invariants.caches.seen_tokens import (
+    COUNTED,
+    OTHER_ROW,
+    SEES,
+    UNTOLD,
+    Replay,
+    seen_tokens,
+)
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
 from attnbench.invariants.toolkit.kept_values import KEPT, kept_values
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
+from attnbench.invariants.toolkit.mixing import first_mixing
 
 _LONGEST = 12
 """Most tokens of a program that is cut otherwise."""
@@ -49,7 +67,7 @@ _NARROW = (
 def explanation(stage: Stage, judged: str, found: FoundError) -> str:
     """Lines that name the cause, or narrow it down; empty if nothing is known."""
     kinds = {step.kind for step in found.steps}
-    if "select" in kinds and _selects_both_ways(stage):
+    if "select" in kinds and selects_both_ways(stage):
         return _BOTH
     if judged in ("alone", "mixed", "rows") and found.steps[0].rows:
         narrow = Stage(stage.subject, stage.case, narrow_masks=True)
@@ -59,20 +77,21 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
     if judged == "ledger":
         return _text(_lengths, stage, found)
     if judged == "rows" and "select" in kinds:
-        text = _text(_left, stage, found)
+        text = _text(shared_rows, stage, found) or _text(left_by_select, stage, found)
         if text:
             return text
     if kept := _text(functools.partial(_kept, judged), stage, found):
         return kept
-    cuts: list[Callable[[Stage, FoundError], str]] = []
-    if judged in ("split", "alone"):
-        cuts.append(functools.partial(_other_cuts, judged))
-    if judged == "split":
-        cuts += [_unread, _unwritten, _total_counts]
+    others = functools.partial(_other_cuts, judged)
+    further: dict[str, list[Callable[[Stage, FoundError], str]]] = {
+        "split": [others, _unread, _unwritten, _total_counts],
+        "alone": [_padding_counted, others],
+        "ragged": [_padding_counted],
+    }
     states = ""
     for each in filter(None, (_double(stage), stage)):
         states = states or _text(lambda s, f: kept_states(Replay(s, judged), f), each, found)
-    texts = [_text(of, stage, found) for of in cuts]
+    texts = [_text(of, stage, found) for of in further.get(judged, ())]
     seen = seen_tokens(stage, judged, found)
     if judged == "split" and all(step.kind in ("begin", "append") for step in found.steps):
         repaired = repaired_call(stage.subject, 0) or repaired_call(stage.subject, 3)
@@ -87,11 +106,14 @@ def cause_of(explained: str) -> str | None:
         KEPT: "layer_state",
         "each token adds": "layer_slots",
         _TOTAL: "number_of_tokens_counts",
+        SHARED: "rows_shared",
         "holds of earlier tokens": "cached_slots_changed",
         "already a first call": "first_call_differs",
         OTHER_ROW: "row_of_another",
         " of the shape (": "other_number_of_slots",
         RIGHT_WITH_IT: "cache_left_otherwise",
+        FROM_FIRST_REAL: "padding_has_positions",
+        COUNTED: "padding_counted",
         SEES: "other_tokens_seen",
         USED: "cache_used_otherwise",
         "\n  select changes cache": "part_not_selected",
@@ -132,32 +154,9 @@ def _kept(judged: str, stage: Stage, found: FoundError) -> str:
     return kept_values(player.module, stage.module(), is_right, before)
 
 
-def _after(stage: Stage, rows: int, *counts: int) -> tuple[nn.Module, Any]:
-    """A module, and its cache of some rows after calls on so many tokens each."""
-    module, start = stage.module(), 0
-    cache = stage.subject.new_cache(module, rows)
-    for count in counts:
-        tokens = stage.tokens[:rows, start : start + count].clone()
-        _, cache = stage.subject.call(module, tokens, None, cache)
-        start += count
-    return module, cache
-
-
-def _left(stage: Stage, found: FoundError) -> str:
-    """The tensors that the first selection of a program changes, and those that it leaves."""
-    begin, *rest = found.steps
-    select = next(step for step in rest if step.kind == "select")
-    _, cache = _after(stage, begin.count, 3)
-    before = {place: tensor.clone() for place, tensor in tensors_of(cache)}
-    cache = stage.subject.select(cache, torch.tensor(select.rows, device=stage.tokens.device))
-    changed, left = changes(before, cache, begin.count)
-    of = ", ".join(changed) or "no tensor of the cache"
-    return f"\n  select changes {of}, and leaves {', '.join(left)} as it was" if left else ""
-
-
 def _unread(stage: Stage, found: FoundError) -> str:
     """The tensors of a cache on which the next call does not depend."""
-    module, held = _after(stage, 1, 3)
+    module, held = after_calls(stage, 1, 3)
     tokens = stage.tokens[:1, 3 : 3 + found.steps[-1].count].clone()
     read: dict[bool, list[str]] = {True: [], False: []}
     expected, _ = stage.subject.call(module, tokens, None, copy.deepcopy(held))
@@ -189,10 +188,10 @@ def _unwritten(stage: Stage, found: FoundError) -> str:
     """The tensors of a cache that one of the calls leaves, where a first call on more does not."""
     if "source" in stage.subject.accepts:
         return ""
-    held = _after(stage, 2, 3)[1]
-    written, _ = changes(dict(tensors_of(_after(stage, 2)[1])), held, 2)
+    held = after_calls(stage, 2, 3)[1]
+    written, _ = changes(dict(tensors_of(after_calls(stage, 2)[1])), held, 2)
     for count in sorted({step.count for step in found.steps if step.kind == "append"} - {0}):
-        _, unchanged = changes(dict(tensors_of(held)), _after(stage, 2, 3, count)[1], 2)
+        _, unchanged = changes(dict(tensors_of(held)), after_calls(stage, 2, 3, count)[1], 2)
         left = [text for text in unchanged if text in written]
         if left:
             tokens = f"{count} token{'s' * (count > 1)}"
@@ -208,8 +207,12 @@ def _total_counts(stage: Stage, found: FoundError) -> str:
         few = stage.expected(stage.tokens[:1, :count])
         real, floor = torch.ones_like(few, dtype=torch.bool), 4 * floor_of(stage.subject, few)
         if worst_place(whole[:, :count], few, floor, real) is not None:
-            return _TOTAL
+            return _TOTAL + first_mixing(stage.subject, "number")
     return ""
+
+
+def _padding_counted(stage: Stage, found: FoundError) -> str:
+    return repaired_padding(stage.subject, 5)
 
 
 def _lengths(stage: Stage, found: FoundError) -> str:
@@ -218,31 +221,9 @@ def _lengths(stage: Stage, found: FoundError) -> str:
     assert spec is not None
     assert spec.length is not None
     for counts in ((1,), (3,), (1, 1), (3, 2)):
-        length = spec.length(_after(stage, 1, *counts)[1])
+        length = spec.length(after_calls(stage, 1, *counts)[1])
         texts.append(f"{length!r} after {' + '.join(map(str, counts))}")
     return f"\n  a new cache says {', '.join(texts)}"
-
-
-def _selects_both_ways(stage: Stage) -> bool:
-    """Whether a selection that returns another cache also changes the given one."""
-    subject, step = stage.subject, stage.tokens[:2, 3:4].clone()
-    try:
-        with torch.no_grad():
-            module, cache = _after(stage, 2, 3)
-            before = copy.deepcopy(cache)
-            given = subject.select(cache, torch.tensor([1, 0], device=step.device))
-            if given is cache:
-                return False
-            expected, _ = subject.call(module, step, None, before)
-    except Exception:  # the program itself reports other errors
-        return False
-    try:
-        with torch.no_grad():
-            got, _ = subject.call(module, step, None, cache)
-    except Exception:  # changed so much that it is unusable
-        return True
-    real = torch.ones_like(expected, dtype=torch.bool)
-    return worst_place(got, expected, 4 * floor_of(subject, expected), real) is not None
 
 
 def _other_cuts(judged: str, stage: Stage, found: FoundError) -> str:

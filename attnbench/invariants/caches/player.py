@@ -76,7 +76,7 @@ class Player:
         if self.judged in ("split", "mixed"):
             return False
         mask = None if self.judged in ("alone", "ragged") else track.mask
-        return self.judged == "ledger" or self._twin(track, track.seen, mask) is None
+        return self.judged == "ledger" or self.twin(track, track.seen, mask) is None
 
     def _after(self) -> str:
         refused = ", ".join(self._refused)
@@ -205,7 +205,7 @@ class Player:
 
         other = "one call on the same sequences"
         if self.judged not in ("split", "mixed"):
-            twin = self._twin(track, track.seen, track.mask)
+            twin = self.twin(track, track.seen, track.mask)
             if twin is None or worst_place(got, twin, allowed(), real) is None:
                 # the cut into calls matters, not the operations: allowed where it is declared
                 self.over = twin is None or not self._goes_on
@@ -216,7 +216,7 @@ class Player:
         given += "" if track.mask is None else f", None, mask_{track.number}"
         self._compare(got, fresh, allowed, real, "output", other, given)
 
-    def _twin(self, track: Track, seen: Tensor, mask: Tensor | None) -> Tensor | None:
+    def twin(self, track: Track, seen: Tensor, mask: Tensor | None) -> Tensor | None:
         """The last output of the same chunks through a cache to which nothing else was done."""
         module, start = self.stage.module(), 0
         output = None

@@ -15,6 +15,9 @@ from attnbench.subject.layer import LayerSubject
 
 _PADDED = 3
 
+FROM_FIRST_REAL = "is counted from the first real token"
+"""The change of positions that count padding."""
+
 
 @told_once
 def repaired_call(subject: LayerSubject, past: int) -> str:
@@ -44,17 +47,34 @@ def repaired_call(subject: LayerSubject, past: int) -> str:
 
 
 @told_once
-def repaired_padding(subject: LayerSubject) -> str:
-    """A sentence on a change with which an item padded at the left is right; empty if unknown."""
+def repaired_padding(subject: LayerSubject, past: int = 0) -> str:
+    """A sentence on a change with which an item padded at the left is right; empty if unknown.
+
+    Args:
+        subject: a layer.
+        past: the number of slots, padded ones too, that one call has left in a cache; 0 for none.
+    """
+    caches: dict[int, Any] = {}
+
+    def mask(layer: LayerCase, count: int) -> Tensor:
+        return (torch.arange(count, device=layer.hidden.device) >= _PADDED)[None]
 
     def call(layer: LayerCase) -> Tensor:
-        mask = torch.arange(layer.hidden.shape[1], device=layer.hidden.device) >= _PADDED
-        return layer.run(layer.hidden, mask[None])[:, _PADDED:]
-
-    shifts = {"is counted from the first real token": -_PADDED}
+        hidden, masked = layer.hidden, mask(layer, layer.hidden.shape[1])
+        if not past:
+            return layer.run(hidden, masked)[:, _PADDED:]
+        cache = copy.deepcopy(caches[id(layer)])
+        return subject.call(layer.module, hidden[:, past:], masked, cache)[0]
 
     def alone(layer: LayerCase) -> Tensor:
-        return layer.run(layer.hidden[:, _PADDED:])
+        if past:
+            cache, first = subject.new_cache(layer.module, len(layer.hidden)), mask(layer, past)
+            given = layer.hidden[:, :past], first, cache
+            caches[id(layer)] = subject.call(layer.module, *given)[1]
+        return layer.run(layer.hidden[:, _PADDED:])[:, max(0, past - _PADDED) :]
 
     what = f"with {_PADDED} padded tokens it is right"
-    return repair(subject, alone, call, what, shifts)[1]
+    if past:
+        what = f"behind a call on {past} slots, the first {_PADDED} padded, the next one is right"
+    with torch.no_grad():
+        return repair(subject, alone, call, what, {FROM_FIRST_REAL: -_PADDED})[1]

@@ -22,12 +22,19 @@ from attnbench.invariants.toolkit.layer_calls import listed
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.subject.layer import SOURCE, LayerSubject
 
+_ALONE = ("alone", "ragged")
+"""The properties that hold a row against itself alone, without padding."""
+
 _MOST = 96
 """Most tokens of a program of which each is changed once."""
 
 
 UNTOLD = ": the weights, positions or order of tokens are wrong"
 """What may be wrong with tokens that are seen, where no small change tells."""
+
+
+COUNTED = "how many padded slots there are counts, not what they hold"
+"""What is told of an output that depends on the tokens of its row alone, and is another one."""
 
 
 OTHER_ROW = "another row of the batch"
@@ -79,7 +86,7 @@ class _Sights:
 
     first: Replay
     place: int
-    pad: int
+    padded: list[int]
     in_calls: _Sight
     in_one: _Sight
 
@@ -100,11 +107,11 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
         is_later = len(longer.steps) > 2  # else its first call is wrong already
         if is_later and more is not None and more.in_calls != more.in_one:
             sights, cut = more, f"cut as {longer.steps[1].count} + {longer.steps[2].count}, "
-    where = "alone" if judged == "alone" else "in one call"
+    where = "alone" if judged in _ALONE else "in one call"
     return f"\n  {cut}token {sights.place} depends on " + (
         f"{sights.in_one} in both, {_unseen(stage, judged, found)}"
         if sights.in_calls == sights.in_one
-        else f"{sights.in_calls}{_padding(sights.in_calls, sights.pad)}; {where} it depends on "
+        else f"{sights.in_calls}{_padding(sights)}; {where} it depends on "
         f"{sights.in_one}: {_blame(sights)}"
     )
 
@@ -122,7 +129,7 @@ def _blame(sights: _Sights) -> str:
 
 def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
     """What the wrong output depends on; ``None`` if that cannot be told."""
-    if not found.place or found.steps[-1].kind != "append" or judged == "ragged":
+    if not found.place or found.steps[-1].kind != "append":
         return None
     first = _replayed(stage, judged, found)
     if first is None or first.output is None or first.track is None:
@@ -131,24 +138,24 @@ def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
     length, rows = track.seen.shape[1], _most_rows(found.steps)
     if rows * first.columns > _MOST or row >= track.seen.shape[0] or -back > length:
         return None
-    pad = track.pads[row] if track.pads else 0
-    begin = pad if judged == "alone" else 0
+    padded = (~track.real[row]).nonzero().flatten().tolist()
+    alone = judged in _ALONE
     in_calls, in_one = _Sight([]), _Sight([])
     for changed in _changed(stage, rows, first.columns):
         other = _replayed(changed, judged, found)
         if other is None or other.output is None or other.track is None:
             return None
         slots, own = _places(other.track.seen, track.seen, row)
-        if _moves(stage, other.output[row, back], first.output[row, back]):
+        if moves(stage, other.output[row, back], first.output[row, back]):
             if own:
                 in_calls.slots += slots
             else:
                 in_calls.elsewhere = _elsewhere(found, bool(slots))
-        if own and slots[0] >= begin:
-            before, after = (_one(stage, t, row, begin)[back] for t in (track, other.track))
-            if _moves(stage, after, before):
+        if own and not (alone and slots[0] in padded):
+            before, after = (_one(stage, t, row, back, alone) for t in (track, other.track))
+            if moves(stage, after, before):
                 in_one.slots += slots
-    return _Sights(first, length + back, pad, in_calls, in_one) if in_one.slots else None
+    return _Sights(first, length + back, padded, in_calls, in_one) if in_one.slots else None
 
 
 def _behind_more(stage: Stage, judged: str, found: FoundError) -> FoundError | None:
@@ -163,8 +170,8 @@ def _behind_more(stage: Stage, judged: str, found: FoundError) -> FoundError | N
     return played(stage, judged, steps(begin.count, 3, rest[-1].count))
 
 
-def _padding(sight: _Sight, pad: int) -> str:
-    padded = [slot for slot in sight.slots if slot < pad]
+def _padding(sights: _Sights) -> str:
+    padded = [slot for slot in sights.in_calls.slots if slot in sights.padded]
     return f" (padding: {listed(padded)})" if padded else ""
 
 
@@ -203,14 +210,17 @@ def _places(now: Tensor, before: Tensor, row: int) -> tuple[list[int], bool]:
     return (own, True) if own else (differs.any(0).nonzero().flatten().tolist(), False)
 
 
-def _one(stage: Stage, track: Track, row: int, begin: int) -> Tensor:
-    """The outputs of a row in one call without a cache."""
-    if begin:
-        return stage.one_call(stage.module(), track.seen[row : row + 1, begin:])[0]
-    return stage.one_call(stage.module(), track.seen, track.mask)[row]
+def _one(stage: Stage, track: Track, row: int, back: int, alone: bool = False) -> Tensor:
+    """An output of a row in one call without a cache, in the batch or without it and padding."""
+    if not alone:
+        return stage.one_call(stage.module(), track.seen, track.mask)[row, back]
+    real, length = track.real[row], track.seen.shape[1]
+    output = stage.one_call(stage.module(), track.seen[row : row + 1, real])
+    return output[0, int(real[: length + back].sum())]
 
 
-def _moves(stage: Stage, now: Tensor, before: Tensor) -> bool:
+def moves(stage: Stage, now: Tensor, before: Tensor) -> bool:
+    """Whether a change of other tokens moves an output."""
     gap = (now.double() - before.double()).abs().nan_to_num(float("inf")).amax()
     return float(gap) > floor_of(stage.subject, before)
 
@@ -236,10 +246,10 @@ def _of_source(stage: Stage, judged: str, found: FoundError, first: Replay) -> s
         again = _replayed(other, judged, found)
         if again is None or again.output is None or first.output is None or first.track is None:
             return ""
-        if _moves(stage, again.output[row, back], first.output[row, back]):
+        if moves(stage, again.output[row, back], first.output[row, back]):
             in_calls.slots.append(token)
-        before, after = (_one(s, first.track, row, 0)[back] for s in (stage, other))
-        if _moves(stage, after, before):
+        before, after = (_one(s, first.track, row, back) for s in (stage, other))
+        if moves(stage, after, before):
             in_one.slots.append(token)
     text = f"{in_calls} of the source; in one call on {in_one} of it: what it sees of it is wrong"
     return "" if in_calls == in_one else text
@@ -260,6 +270,8 @@ def _with_source_token(subject: LayerSubject, token: int) -> LayerSubject:
 
 def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     """What shows of an output that depends on the tokens that it should depend on."""
+    if judged in _ALONE:
+        return f"and {COUNTED}"
     alike = copy.copy(stage)
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
     if played(alike, judged, found.steps) is not None:

@@ -312,7 +312,7 @@ def test_padding_that_reaches_others_at_either_side_is_no_fault_of_the_left() ->
     left = failed("left_padding_is_inert", named="layer_left_padding")
     assert clue_of(left) == Clue("says", "layer_left_padding", "layer_left_padding")
     right = failed("right_padding_is_inert")
-    found = Clue("fails", "right_padding_is_inert", "layer_padding")
+    found = Clue("fails", "right_padding_is_inert", "layer_padding_cache")
     assert clue_of(left + right) == found
     assert clue_of(right) == found
 

@@ -128,7 +128,8 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
         (
             "scaled_by_length",
             CUT,
-            "in one call without a cache, outputs change with how many tokens follow",
+            "in one call without a cache, outputs change with how many tokens follow\n  the first "
+            "operation by which later tokens reach the outputs is ",
         ),
         ("unscaled_in_calls", CUT, BOTH.format("", "right").replace("  ", " ")),
         ("shifted_in_calls", CUT, BOTH.format("even", "wrong")),
