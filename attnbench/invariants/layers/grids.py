@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import torch
 from torch import Tensor
 
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
@@ -14,6 +15,9 @@ from attnbench.invariants.toolkit.other_operations import (
     Replaced,
 )
 from attnbench.subject.layer import LayerSubject
+
+_ROWS, _COLUMNS = 3, 4
+"""A grid whose rows and columns are told apart in memory."""
 
 
 def _has_grid(subject: LayerSubject) -> str | None:
@@ -38,7 +42,33 @@ def transposes_with_the_grid(layer: LayerCase) -> None:
         other="that of the grid",
     )
     if violation is not None:
+        if told := _reshaped(layer):
+            raise violation.reworded(f"{violation}{told}", cause="grid_reshaped")
         raise violation.explained(functools.partial(_unmasked, layer, grid))
+
+
+def _reshaped(layer: LayerCase) -> str:
+    """A sentence on tokens that see, in place of their column, others that follow in memory."""
+    count, shape = _ROWS * _COLUMNS, (_ROWS, _COLUMNS, layer.hidden.shape[-1])
+    one = layer.other(layer.hidden.new_zeros(1, count, shape[-1]))
+    changed, own = one.repeat(count, 1, 1), torch.arange(count)
+    changed[own, own] = layer.other(changed[own, own])  # item j of a batch has another token j
+    try:
+        before, after = (layer.run(t.view(-1, *shape)).flatten(1, 2) for t in (one, changed))
+        limit = float(layer.limits(one.view(-1, *shape)).amax())
+    except Exception:  # it takes grids of other sizes alone
+        return ""
+    seen = ((after - before).double().abs().cpu() > limit).any(-1).T
+    same_row, run = (own[:, None] // n == own // n for n in (_COLUMNS, _ROWS))
+    if not torch.equal(seen, same_row | run):
+        return ""
+    last = _COLUMNS - 1
+    others = [divmod(n, _COLUMNS) for n in own[seen[last] & ~same_row[last]].tolist()]
+    places = " and ".join(map(str, others))
+    return (
+        f"\n  in a grid of {_ROWS} x {_COLUMNS}, token {(0, last)} depends on its row and on "
+        f"those at {places}, which follow it in memory, and on none below it"
+    )
 
 
 def _unmasked(layer: LayerCase, grid: Tensor) -> str:

@@ -59,12 +59,33 @@ def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
                             sees.append(slot)
                     cause = "layer_tree_weights" if sees == slots else "layer_tree"
                     told = f"depends on tokens {listed(sees)}; its path is tokens {listed(slots)}"
+                    path = slots[len(kept) :]
+                    before = [slot for slot in range(start, start + token) if slot not in path]
+                    if cause == "layer_tree_weights" and all(
+                        _is_right(layer, hidden, kept, path, more) for more in ([], before)
+                    ):
+                        cause = "layer_tree_positions"
+                        others = f"tokens {listed(before)}, or with these behind it,"
+                        told += f"; without {others} it is right"
                     raise found.reworded(f"{found}\n  it {told}", cause=cause) from None
             kept += range(start, start + _PATH)
         if len(outputs) > len(trees):
             slots = [*kept, *range(shape[1] - 2, shape[1])]
             what = f"after a crop to the first {_PATH} tokens {change}, output"
             judge(outputs[-1], slots, what, "this path's own sequence")
+
+
+def _is_right(
+    layer: LayerCase, hidden: Tensor, kept: list[int], path: list[int], more: list[int]
+) -> bool:
+    """Whether the last token of a path is right in a tree that has further ones behind it."""
+    cache = layer.subject.new_cache(layer.module, len(hidden))
+    _, cache = layer.call(hidden[:, kept], None, cache)
+    parents = [*range(-1, len(path) - 1), *(-1 for _ in more)]
+    got = _appended(layer, hidden[:, path + more], cache, parents)[0][:, len(path) - 1 : len(path)]
+    expected = layer.run(hidden[:, kept + path])[:, -1:]
+    limits = layer.limits(hidden).amax()
+    return layer.differs(got, expected, layer.real(got), lambda: limits) is None
 
 
 def _outputs(layer: LayerCase, hidden: Tensor, past: int, trees: list[list[int]]) -> list[Tensor]:

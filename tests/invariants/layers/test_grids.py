@@ -70,3 +70,39 @@ def test_a_mask_without_which_rows_and_columns_are_alike_is_named(
     told = "rows and columns are alike without what is hidden by "
     assert (told in found.reason) == (form != "features" and found.status == "failed")
     assert "is wrong" not in found.reason
+
+
+class Axes(nn.Module):
+    """The means of a token's row and of its column, which may be cut from memory as they lie."""
+
+    def __init__(self, size: int, *, is_right: bool) -> None:
+        super().__init__()
+        self.out, self.is_right = nn.Linear(size, size), is_right
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        batch, rows, columns, size = hidden.shape
+        if self.is_right:
+            below = hidden.mean(1, keepdim=True)
+        else:
+            run = hidden.reshape(batch * columns, rows, size).mean(1, keepdim=True)
+            below = run.expand(-1, rows, -1).reshape(hidden.shape)
+        output: Tensor = self.out(hidden.mean(2, keepdim=True) + below)
+        return hidden + output
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_columns_that_are_cut_from_memory_as_it_lies_are_told(is_right: bool) -> None:
+    spec = LayerSpec(
+        name="axes",
+        make=lambda size: Axes(size, is_right=is_right),
+        grid=True,
+        laws=("transposes_with_the_grid",),
+        dtypes=("float64", "float32"),
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["transposes_with_the_grid"])
+    told = "axes: in place of their column, tokens of the grid see those that follow each other in"
+    assert report.ok is is_right
+    assert is_right or told in str(report)
+    assert is_right or "token (0, 3) depends on its row and on those at (1, 0) and (1, 1)," in (
+        report.outcomes[0].reason
+    )

@@ -296,3 +296,44 @@ def test_extras_that_are_ignored_beside_padding_are_told_as_ignored(
     (found,) = attnbench.check(spec, profile="quick", invariants=EXTRAS).outcomes
     assert (found.failure.cause if found.failure else None) == cause
     assert ("they are ignored here" in found.reason) == (ignores == "padded")
+
+
+class Weighed(nn.Module):
+    """The sum of the tokens so far, each times its own number, which a cache may leave out."""
+
+    def __init__(self, size: int, way: str) -> None:
+        super().__init__()
+        self.linear, self.way = nn.Linear(size, size), way
+
+    def forward(self, hidden: Tensor, cache: Any = None, extras: Any = None) -> Tensor:
+        weight, new = extras["weight"][..., None], self.linear(hidden)
+        output = (new * weight).cumsum(1)
+        if cache is not None and hidden.shape[1]:
+            output = output + cache["sum"] * (weight[:, :1] if self.way == "unread" else 1)
+            left = new if self.way == "unread" else new * weight
+            cache["sum"] = cache["sum"] + left.sum(1, keepdim=True)
+        return output
+
+
+@pytest.mark.parametrize("way", ["unread", "right"])
+def test_extras_of_cached_tokens_that_are_not_read_are_told(way: str) -> None:
+    def new(module: nn.Module, rows: int) -> dict[str, Any]:
+        weight: Any = module.linear.weight
+        return {"sum": weight.new_zeros(rows, 1, weight.shape[1])}
+
+    layer = LayerSpec(
+        name="weighed",
+        make=lambda size: Weighed(size, way),
+        causal=True,
+        accepts=("cache", "extras"),
+        dtypes=("float64", "float32"),
+        extras=lambda case, generator: {
+            "weight": torch.rand(case.lead[0], case.q_len, generator=generator)
+        },
+        cache=CacheSpec(new=new),
+    )
+    names = ["extras_go_with_their_tokens"]
+    report = attnbench.check(layer, profile="quick", invariants=names)
+    told = "weighed: in calls with a cache, the inputs by token of the cached tokens are not read"
+    assert (told in str(report)) is (way == "unread")
+    assert report.ok is (way == "right")

@@ -33,10 +33,20 @@ class CountsByDepth(CountsByIndex):
         return Latent.weights(self, scores - (depth - places), seen)
 
 
+class Shifted(CountsByDepth):
+    """In a tree, scores of its own tokens are higher."""
+
+    def weights(self, scores: Tensor, seen: Tensor | None = None) -> Tensor:
+        if seen is not None:
+            scores = scores + 3.0 * (torch.arange(scores.shape[-1]) >= seen.shape[1] - len(seen))
+        return super().weights(scores, seen)
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (CountsByIndex, "tokens of a tree see just their ancestors, but by wrong positions or w"),
+        (CountsByIndex, "tokens of a tree see just their ancestors, but those of other branches"),
+        (Shifted, "tokens of a tree see just their ancestors, but by wrong positions or weights"),
         (TreeIsASequence, "tokens of a tree do not see just their ancestors"),
         (CountsByDepth, None),
     ],

@@ -1,0 +1,52 @@
+"""What is told of the heads of a layer that share keys and values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import LayerSpec
+
+HEADS, GROUPS = 6, 2
+
+
+class Grouped(nn.Module):
+    """Heads of the query with fewer of key and value, each for neighbours or for every second."""
+
+    def __init__(self, size: int, order: str) -> None:
+        super().__init__()
+        width = size // HEADS
+        self.query, self.out = nn.Linear(size, size), nn.Linear(size, size)
+        self.both, self.order = nn.Linear(size, 2 * GROUPS * width), order
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        query = self.query(hidden).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        key, value = self.both(hidden).unflatten(-1, (2, GROUPS, -1)).permute(2, 0, 3, 1, 4)
+        if self.order == "tiled":
+            key, value = (t.repeat(1, HEADS // GROUPS, 1, 1) for t in (key, value))
+        else:
+            key, value = (t.repeat_interleave(HEADS // GROUPS, 1) for t in (key, value))
+        if self.order == "scaled":
+            query = query * torch.arange(1, HEADS + 1)[:, None, None]
+        pooled = (query @ key.mT).softmax(-1) @ value
+        output: Tensor = self.out(pooled.transpose(1, 2).flatten(2))
+        return output
+
+
+@pytest.mark.parametrize("order", ["tiled", "scaled", "in_place"])
+def test_heads_that_share_with_others_than_their_neighbours_are_told(order: str) -> None:
+    layer = LayerSpec(
+        name="grouped",
+        make=lambda size: Grouped(size, order),
+        heads=HEADS,
+        kv_heads=GROUPS,
+        sizes=lambda size: max(1, size // HEADS) * HEADS,
+        dtypes=("float64", "float32"),
+    )
+    report = attnbench.check(layer, profile="quick", invariants=["heads_of_a_group_are_alike"])
+    assert report.ok is (order == "in_place"), str(report)
+    told = "grouped: query heads that share keys and values are as many places apart as there are"
+    assert (told in str(report)) is (order == "tiled")
+    assert ("heads 0 and 2 and 4 may change places in" in str(report)) is (order == "tiled")
