@@ -16,6 +16,7 @@ from attnbench.invariants.toolkit.derivations import (
     select_keys,
     select_queries,
 )
+from attnbench.invariants.toolkit.reached import tells_mixing
 from attnbench.subject.subject import Subject
 
 _OTHERS = {"others": ("larger", "alike", "alike", "alike")}
@@ -60,6 +61,7 @@ def queries_permute_freely(subject: Subject, case: Case) -> None:
     variants=_OTHERS,
     applies=any_of(knows_positions, ties("q_len")),
 )
+@tells_mixing("queries")
 def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
     """What a query gets does not depend on the other queries."""
     base = Baseline(subject, case)
@@ -91,6 +93,7 @@ def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
 
 
 @invariant(cases=benign, leads=(1, 2, 3), variants=_OTHERS)
+@tells_mixing("items", "heads")
 def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
     """What an item gets does not depend on the other items of its batch."""
     if max(case.lead) < 2:
@@ -117,6 +120,7 @@ def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
 
 
 @invariant(cases=benign, leads=(1, 2, 3))
+@tells_mixing("items", "heads")
 def heads_are_independent(subject: Subject, case: Case) -> None:
     """What one head holds does not change what another one gets."""
     heads = case.lead[-1]

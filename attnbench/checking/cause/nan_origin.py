@@ -74,7 +74,8 @@ def nan_origin(subject: Subject, invariant: Invariant, failure: Failure) -> str:
     with contextlib.suppress(Exception, SystemExit):
         invariant.check(watched, Case.from_id(failure.case))
     for name, module, inputs, answer in calls:
-        finite = all(bool(tensor.isfinite().all()) for _, tensor in inputs.tensors())
+        finite = all(bool(t.isfinite().all()) for n, t in inputs.tensors() if n != "attn_mask")
+        finite = finite and not _overflowing(getattr(inputs, "attn_mask", None))
         if finite and answer is not None and bool(answer.isnan().any()):
             return _needed(functools.partial(getattr(subject, name), module, inputs))
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,8 @@ def keeps_the_contract(subject: Subject, case: Case) -> None:
         plain = subject.output(module, inputs.map(Tensor.contiguous))
         if not bool(plain.isnan().any()):
             raise InvariantViolation(f"{fault.text}, and not for contiguous ones", cause="layout")
-    violation = InvariantViolation(fault.text, cause=fault.cause)
+    got = math.nan if fault.kind == "nan" else None
+    violation = InvariantViolation(fault.text, cause=fault.cause, got=got)
     if fault.kind == "random":
         violation = _with_what_is_kept(violation, subject, case)
     raise violation from fault.error

@@ -22,6 +22,7 @@ from attnbench.invariants.toolkit.derivations import (
     unmasked,
     with_junk,
 )
+from attnbench.invariants.toolkit.reached import tells_mixing
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import largest
 
@@ -101,6 +102,7 @@ def _exact_length(subject: Subject, case: Case) -> None:
     ),
     applies=any_of(knows_positions, ties("kv_len")),
 )
+@tells_mixing("keys")
 def valid_lengths_count_the_keys(subject: Subject, case: Case) -> None:
     """A length of n, an integer of any width, leaves the first n keys; a length of S leaves all."""
     exact = case.kv_len == _BEYOND_BFLOAT16 and "masking_equals_deleting" not in subject.exempt
@@ -146,6 +148,7 @@ def windows_end_at_their_edges(subject: Subject, case: Case) -> None:
     max_len=257,
     beyond=tuple(Case((1,), length, length, mask="causal") for length in range(2, 17)),
 )
+@tells_mixing("keys")
 def future_does_not_leak(subject: Subject, case: Case) -> None:
     """With is_causal, no later key or value changes what a query gets."""
     base = Baseline(subject, case)
@@ -182,6 +185,7 @@ def _cannot_decode(subject: Subject) -> str | None:
     ),
     applies=any_of(_cannot_decode, ties("q_len", "kv_len")),
 )
+@tells_mixing("keys", "queries")
 def decode_equals_prefill(subject: Subject, case: Case) -> None:
     """Causal queries one by one, or the last few, give what all at once give."""
     base = Baseline(subject, case)

@@ -1,4 +1,4 @@
-"""The operation of a layer's call in which tokens or items reach each other that should not.
+"""The operation of a call in which tokens, keys, heads or items reach others that should not.
 
 Two calls agree on some of their tokens or items. What they compute for these should be the same.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.origins import Correction, Key, differ
 from attnbench.subject.layer import LayerSubject
 
-_SIZES = ((7, 11, 5), (5, 13, 6))
+SIZES = ((7, 11, 5), (5, 13, 6))
 """Items, tokens, and the first tokens that are kept: the first two hardly any other axis has."""
 
 
@@ -47,15 +48,17 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
     Returns:
         Empty unless calls of two lengths show the same; with the only outputs that are reached.
     """
-    calls = [_Mixing(subject, what, masked, *sizes) for sizes in _SIZES]
-    longer = _more_tokens(calls[0], calls[1])
-    first, other = (each.origin(longer) for each in calls)
-    return calls[0].reached() + (
-        f"\n  the first operation by which {_OTHERS[what]} reach the outputs is "
-        f"{first.removeprefix('in ')}"
-        if first and first == other
-        else ""
-    )
+    calls = [_of_layer(subject, what, masked, *sizes) for sizes in SIZES]
+    place = alike(*calls)
+    told = f"\n  the first operation by which {_OTHERS[what]} reach the outputs is {place}"
+    return calls[0].reached() + told * bool(place)
+
+
+def alike(one: Mixing, other: Mixing) -> str:
+    """The operation that two pairs of calls of different sizes name; empty unless it is one."""
+    longer = _more_tokens(one, other)
+    first, second = (each.origin(longer) for each in (one, other))
+    return first.removeprefix("in ") if first == second else ""
 
 
 def raise_mixing(
@@ -66,7 +69,7 @@ def raise_mixing(
         raise violation.reworded(f"{violation}{first_mixing(layer.subject, what, masked)}")
 
 
-def _more_tokens(one: _Mixing, other: _Mixing) -> frozenset[int]:
+def _more_tokens(one: Mixing, other: Mixing) -> frozenset[int]:
     """How much longer axes of tokens are than the sequence, as with tokens of a memory in front."""
     if one.axis == 0:
         return frozenset()
@@ -80,35 +83,51 @@ def _more_tokens(one: _Mixing, other: _Mixing) -> frozenset[int]:
     return frozenset(n for n in more if n > 0 and one.is_before(n))
 
 
-class _Mixing:
-    """Two calls of a layer on tokens or items that are kept, and on others beside them.
+def _of_layer(
+    subject: LayerSubject, what: str, masked: bool, items: int, tokens: int, kept: int
+) -> Mixing:
+    """Two calls of a layer with so many items, or tokens, of which so many are kept."""
+    rows, dtype = (items if what == "items" else 1), subject.dtypes[0]
+    dtype = "float64" if "float64" in subject.dtypes else dtype
+    case = subject.legal(Case((rows,), tokens, tokens, 8, 8, 8, dtype=dtype, seed=kept))
+    with torch.random.fork_rng(devices=[]):
+        layer = LayerCase(subject, case)
+    hidden, mask = layer.hidden, None
+    if hidden.shape[:2] != (rows, tokens):
+        raise ValueError(f"no case of {rows} items of {tokens} tokens")
+    axis, size, part = (0, items, (items - 2, 2)) if what == "items" else (1, tokens, (0, kept))
+    if masked or what in ("padded", "padding"):
+        mask = (torch.arange(tokens) < (tokens - 2 if masked else kept)).expand(rows, -1)
+    others = 3 * layer.other(hidden)  # whose maximum is seldom that of what is kept
+    others.narrow(axis, *part).copy_(hidden.narrow(axis, *part))
+    calls = ((hidden, mask), (others, mask))
+    if what in ("padding", "number"):
+        own = None if mask is None else mask[:, :kept]
+        calls = ((hidden[:, :kept], own), (hidden, mask))
+    right, wrong = (functools.partial(layer.run, *call) for call in calls)
+    return Mixing(right, wrong, axis, size, part)
+
+
+class Mixing:
+    """Two calls on tokens, keys or items that are kept, and on others beside them.
 
     Args:
-        subject, what, masked: those of :func:`first_mixing`.
-        items, tokens, kept: sizes of the batch, and how many of its tokens are kept.
+        right, wrong: the calls; the others are other ones in the second, or only there.
+        axis: of the inputs, 0 for items.
+        size: how many there are along it, which no other axis has.
+        part: the first of those that are kept, and their number.
     """
 
     def __init__(
-        self, subject: LayerSubject, what: str, masked: bool, items: int, tokens: int, kept: int
+        self,
+        right: Callable[[], Tensor],
+        wrong: Callable[[], Tensor],
+        axis: int,
+        size: int,
+        part: tuple[int, int],
     ) -> None:
-        rows, dtype = (items if what == "items" else 1), subject.dtypes[0]
-        dtype = "float64" if "float64" in subject.dtypes else dtype
-        case = subject.legal(Case((rows,), tokens, tokens, 8, 8, 8, dtype=dtype, seed=kept))
-        with torch.random.fork_rng(devices=[]):
-            self.layer = LayerCase(subject, case)
-        hidden, mask = self.layer.hidden, None
-        if hidden.shape[:2] != (rows, tokens):
-            raise ValueError(f"no case of {rows} items of {tokens} tokens")
-        self.axis, self.size, self.kept = (0, items, 2) if what == "items" else (1, tokens, kept)
-        self.start, self.folded = (items - 2, items * tokens) if what == "items" else (0, 0)
-        if masked or what in ("padded", "padding"):
-            mask = (torch.arange(tokens) < (tokens - 2 if masked else kept)).expand(rows, -1)
-        others = 3 * self.layer.other(hidden)  # whose maximum is seldom that of what is kept
-        self.part(others).copy_(self.part(hidden))
-        self.calls = ((hidden, mask), (others, mask))
-        if what in ("padding", "number"):
-            own = None if mask is None else mask[:, :kept]
-            self.calls = ((hidden[:, :kept], own), (hidden, mask))
+        self.calls, self.axis, self.size = (right, wrong), axis, size
+        self.start, self.kept = part
         self.longer = frozenset[int]()
         self.noted = Correction()
         self.others = Correction()
@@ -156,7 +175,8 @@ class _Mixing:
             between = list(mended.results) if since else []
             between = between[between.index(since) : between.index(key)] if since else []
             for one in between:
-                if _REDUCES.match(one.line) and not differ(self._mended_at(one), self.expected):
+                one_number = _REDUCES.match(one.line) or mended.results[one].numel() == 1
+                if one_number and not differ(self._mended_at(one), self.expected):
                     return f"in {one.line}"  # all that reaches them does so by its result
             counts = right is None or differ(self._mended_at(since or key), self.got)
             if counts and differ(self._called(0, wrong), self.expected):
@@ -171,7 +191,7 @@ class _Mixing:
     def _called(self, number: int, mode: Correction) -> Tensor:
         """The outputs that are kept, in one of the two calls."""
         with torch.random.fork_rng(devices=[]), mode:
-            output = self.layer.run(*self.calls[number])
+            output = self.calls[number]()
         return self.part(output)
 
     def _right(self, key: Key, result: Tensor) -> Tensor | None:
@@ -192,8 +212,8 @@ class _Mixing:
         """A tensor with what another holds for what is kept."""
         axes = tuple(n for n, count in enumerate(target.shape) if self.is_of_tokens(count))
         axes += tuple(n for n, count in enumerate(source.shape) if self.is_of_tokens(count))
-        if self.folded and not axes and target.shape[:1] == source.shape[:1] == (self.folded,):
-            sizes = (self.size, self.folded // self.size)
+        if not axes and self._is_folded(target) and target.shape[:1] == source.shape[:1]:
+            sizes = (self.size, len(target) // self.size)
             read = [
                 self._put(source.reshape(*order, -1), target.reshape(*order, -1))
                 for order in (sizes, sizes[::-1])
@@ -208,3 +228,7 @@ class _Mixing:
             return None
         part.copy_(given)
         return value
+
+    def _is_folded(self, tensor: Tensor) -> bool:
+        """Whether its first axis may be one of items and of something else."""
+        return self.axis == 0 and tensor.dim() > 0 and len(tensor) % self.size == 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench import ScoringSpec
+from attnbench import MechanismSpec, ScoringSpec, check
 from attnbench.cases.case import Case
 from attnbench.checking.cause.nan_origin import nan_origin
 from attnbench.checking.outcomes import Failure, Outcome
@@ -109,3 +109,22 @@ def test_a_law_on_scores_has_a_cause_in_its_own_words() -> None:
     failure = Failure(quantity="scores of 2 * key - 2 * key.roll(1, -2)", cause="scores_formula")
     told = Outcome("mine", "bilinear", "failed", failure=failure).diagnosis
     assert told == "scores are not linear in the key"
+
+
+class OverItems(nn.Module):
+    """Attention whose weights are shares among the items of a batch."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        scores = query @ key.mT
+        if attn_mask is not None:
+            bias = torch.where(attn_mask.bool(), 0.0, -torch.inf)
+            scores = scores + (bias if attn_mask.dtype == torch.bool else attn_mask)
+        return scores.softmax(0) @ value
+
+
+def test_the_line_is_told_where_a_mask_holds_minus_infinity_and_the_contract_fails() -> None:
+    spec = MechanismSpec(name="mine", make=lambda *sizes: OverItems(), equal_sizes=True)
+    (found,) = check(spec, profile="quick", invariants=["keeps_the_contract"]).outcomes
+    assert "NaN arises in softmax at test_nan_origin.py:" in found.reason

@@ -152,7 +152,7 @@ def test_the_operation_that_counts_padding_is_named() -> None:
     spec = LayerSpec(name="pooled", make=Pooled, **fields)
     names = ["padded_item_equals_item_alone"]
     (found,) = attnbench.check(spec, profile="quick", invariants=names).outcomes
-    assert re.search(r"between \S+:\d+: mean = total / hidden\.new_full", found.reason)
+    assert re.search(r"is new_full at \S+:\d+: mean = total / hidden\.new_full", found.reason)
 
 
 class Remembering(nn.Module):
