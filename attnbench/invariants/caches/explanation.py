@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
+from attnbench.invariants.caches.given_calls import LOST, WEIGHED
 from attnbench.invariants.caches.kept_states import (
     NAMED,
     RIGHT_WITH_IT,
@@ -111,6 +112,8 @@ def cause_of(explained: str) -> str | None:
         "already a first call": "first_call_differs",
         OTHER_ROW: "row_of_another",
         " of the shape (": "other_number_of_slots",
+        LOST: "cached_state_lost",
+        WEIGHED: "cached_state_weighed",
         RIGHT_WITH_IT: "cache_left_otherwise",
         FROM_FIRST_REAL: "padding_has_positions",
         COUNTED: "padding_counted",

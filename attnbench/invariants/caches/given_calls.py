@@ -11,7 +11,16 @@ from torch import Tensor, nn
 from attnbench.invariants.caches.stage import Stage
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 
-_NEAR = 1e-2
+_NEAR, _SAME = 1e-2, 1e-4
+
+_FEWEST = 4
+"""Numbers of which a common factor is no chance."""
+
+LOST = "; it is what a first call on the last tokens alone leaves: what was there before is lost"
+"""What is told of a call that keeps nothing of what it finds."""
+
+WEIGHED = "; what the last call adds to it is right, and what was there before counts"
+"""What is told of a call that keeps what it finds with a wrong factor."""
 
 
 class GivenCalls:
@@ -68,3 +77,26 @@ def _is_near(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are one but for what cut calls may round otherwise."""
     gap, size = (one.double() - other.double()).abs(), other.double().abs()
     return bool(gap.max() <= _NEAR * size.max())
+
+
+def kept_of_earlier(held: Tensor, one: Tensor, last: Tensor) -> str:
+    """What a call keeps of what a tensor held before, where that is wrong in a simple way.
+
+    Args:
+        held, one: the tensor behind two calls, and behind one on the tokens of both.
+        last: the same behind a first call on the tokens of the second alone.
+    """
+    if not held.shape == one.shape == last.shape or not held.is_floating_point():
+        return ""
+    own, right = (t.double() - last.double() for t in (held, one))
+    size = right.abs().amax()
+    if own.abs().amax() <= _SAME * size:
+        return LOST
+    for axis in range(held.dim()):
+        mine, its = (tensor.movedim(axis, 0).flatten(1) for tensor in (own, right))
+        factors = (mine * its).sum(1) / its.square().sum(1)
+        gap = (mine - factors[:, None] * its).abs().amax()
+        if mine.shape[1] >= _FEWEST and gap <= _SAME * own.abs().amax():
+            ends = dict.fromkeys(f"{float(end):.4g}" for end in (factors.amin(), factors.amax()))
+            return f"{WEIGHED} {' to '.join(ends)} times as much as it should"
+    return ""

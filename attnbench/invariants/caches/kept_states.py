@@ -14,10 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.invariants.caches.given_calls import GivenCalls, times_in_a_call
+from attnbench.invariants.caches.given_calls import (
+    GivenCalls,
+    kept_of_earlier,
+    times_in_a_call,
+)
 from attnbench.invariants.caches.later_calls import first_wrong
 from attnbench.invariants.caches.player import Player
-from attnbench.invariants.caches.program import in_words
+from attnbench.invariants.caches.program import Step, in_words
 from attnbench.invariants.caches.stage import FoundError
 
 _DEEPEST = 6
@@ -66,7 +70,7 @@ def kept_states(player: Player, found: FoundError) -> str:
             return found_there
         first = first_wrong(calls, past, count)
         return calls.left_by_the_last(track.cache, past, count, bool(first)) + first
-    return calls.left_before(track.cache, one, past, count, in_words(tuple(before)))
+    return calls.left_before(track.cache, one, past, count, before)
 
 
 class _States(GivenCalls):
@@ -145,7 +149,7 @@ class _States(GivenCalls):
             "the cache is wrong, or how it is used"
         )
 
-    def left_before(self, held: Any, one: Any, past: int, count: int, words: str) -> str:
+    def left_before(self, held: Any, one: Any, past: int, count: int, before: list[Step]) -> str:
         """The tensor that makes the last call wrong, which is right with the cache of one call."""
         apart = _apart(held, one, self.least)
         for place, (mine, other) in apart.items():
@@ -154,7 +158,14 @@ class _States(GivenCalls):
                 dict(tensors_of(cache))[place].copy_(other)
                 if self.is_right(cache, past, count):
                     apart = {place: (mine, other)}
-        return f"\n  after {words}, {_unlike(apart, past)}{RIGHT_WITH_IT}" if apart else ""
+        if not apart:
+            return ""
+        told, (place, pair) = "", next(iter(apart.items()))
+        if len(apart) == 1 and [step.kind for step in before] == ["begin", "append", "append"]:
+            last = before[-1].count
+            alone = dict(tensors_of(self.after(self.of_one(0), past - last, last)[1]))
+            told = kept_of_earlier(*pair, alone[place])
+        return f"\n  after {in_words(tuple(before))}, {_unlike(apart, past)}{RIGHT_WITH_IT}{told}"
 
     def left_by_the_last(self, held: Any, past: int, count: int, is_named: bool) -> str:
         """What the last call leaves, which is wrong also behind the cache of one call.

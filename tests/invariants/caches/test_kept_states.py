@@ -280,3 +280,51 @@ def test_what_a_short_first_call_leaves_is_told(is_right: bool) -> None:
     assert found.ok == is_right
     told = "behind a first call on 1 token the next one is wrong, behind one on 2 to 8 it is right"
     assert is_right or told in found.reason
+
+
+class Decaying(nn.Module):
+    """A sum of products of the tokens so far, which decays by half with each of them."""
+
+    def __init__(self, size: int, mistake: str) -> None:
+        super().__init__()
+        self.both, self.mistake = nn.Linear(size, 2 * size), mistake
+
+    def forward(self, hidden: Tensor, cache: Any = None) -> Tensor:
+        key, value = self.both(hidden).chunk(2, -1)
+        state = torch.zeros_like(key[:, :1].mT @ value[:, :1]) if cache is None else cache["state"]
+        outputs = []
+        for token in range(hidden.shape[1]):
+            place = slice(token, token + 1)
+            state = 0.5 * state + key[:, place].mT @ value[:, place]
+            outputs.append(hidden[:, place] @ state)
+        if cache is not None and hidden.shape[1]:
+            old = cache["state"] * 0.5 ** hidden.shape[1]
+            extra = {"lost": -1.0, "weighed": 3.0, "added": 0.0}.get(self.mistake, 0.0)
+            noise = key[:, -1:].mT @ key[:, -1:] if self.mistake == "added" else 0.0
+            cache["state"] = state + extra * old + noise * (old != 0).any()
+        return torch.cat(outputs, 1) if outputs else hidden
+
+
+def state_of(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
+    weight: Any = module.both.weight
+    return {"state": weight.new_zeros(batch_size, weight.shape[1], weight.shape[1])}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "cause", "told"),
+    [
+        ("lost", "a call leaves in the cache what a first call on its tokens alone leaves", "lost"),
+        (
+            "weighed",
+            "a call keeps what the cache holds of earlier calls with a wrong",
+            "counts 4 t",
+        ),
+        ("added", "what calls leave in the cache is not what one call on the same", "is right\n"),
+    ],
+)
+def test_what_a_call_keeps_of_a_state_is_told(mistake: str, cause: str, told: str) -> None:
+    found = cut(lambda size: Decaying(size, mistake), state_of)
+    assert found.status == "failed"
+    assert str(found.diagnosis).startswith(cause)
+    (line,) = [line for line in found.reason.splitlines(True) if "cache['state']" in line]
+    assert told in line
