@@ -39,9 +39,12 @@ def _numbers(node: ast.Constant, value: float, context: Context) -> Edits:
             yield context.edit(4, node, text)
         if value >= _LARGE:
             yield context.edit(3, node, 'float("inf")')
+    is_operand = isinstance(context.parents.get(node), ast.BinOp)
     for name, kind in context.names(node).items():
         if kind[0] == "number" and type(kind[1]) is type(value):
             yield context.edit(4, node, name)
+        elif kind[0] == "tensor" and kind[2] == "floating" and value == 1 and is_operand:
+            yield from (context.edit(5, node, f"torch.exp({sign}{name})") for sign in ("", "-"))
 
 
 def _words(value: str) -> list[str]:

@@ -97,9 +97,11 @@ def of_choice(node: ast.IfExp, context: Context) -> Edits:
 
 
 def of_sequence(node: ast.Tuple | ast.List, context: Context) -> Edits:
-    """Yield with two neighbours exchanged."""
+    """Yield with two neighbours exchanged, and one of two alone, as axes of a reduction."""
     for one, other in itertools.pairwise(node.elts):
         yield context.exchanged(2, one, other)
+        for alone in (one, other) if len(node.elts) == 2 and isinstance(node.ctx, ast.Load) else ():
+            yield context.edit(4, node, f"({context.plain(alone)},)")
 
 
 def of_listed(node: ast.ListComp | ast.DictComp, context: Context) -> Edits:

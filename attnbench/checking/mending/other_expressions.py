@@ -16,8 +16,17 @@ def of_expression(node: ast.expr, context: Context) -> Edits:
         return
     own, names = context.text(node), context.names(node)
     for text, reads in _others(head, context):
-        if text not in own and own not in text and reads <= names.keys():
+        is_other = text not in own and own not in text and text != _beside(node, context)
+        if is_other and reads <= names.keys():
             yield context.edit(_RANK, node, text)
+
+
+def _beside(node: ast.expr, context: Context) -> str:
+    """The other operand, of which nothing would be left: ``x / x``."""
+    parent = context.parents.get(node)
+    if not isinstance(parent, ast.BinOp):
+        return ""
+    return context.text(parent.right if parent.left is node else parent.left)
 
 
 def _others(head: Head, context: Context) -> dict[tuple[str, frozenset[str]], None]:

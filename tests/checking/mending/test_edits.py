@@ -98,6 +98,8 @@ def changed(line: str, before: str = "") -> set[str]:
         ("x = query.repeat(first, *[1] * 2)", "x = query.repeat_interleave(first, dim=0)"),
         ("x = query.exp()", "x = torch.exp(query - query.amax(dim=-1, keepdim=True))"),
         ("x = query.squeeze()", "x = query.squeeze(-1)"),
+        ("x = query.amax(dim=(0, -1))", "x = query.amax(dim=(-1,))"),
+        ("x = query / (1.0 + key)", "x = query / (torch.exp(-key) + key)"),
         ("x = query.max()", "x = query.amax(-1, keepdim=True)"),
         ("x = query", "x = (query * last ** -0.5)"),
         ("x = [rows[i] for i in index]", "x = [copy.deepcopy(rows[i]) for i in index]"),
@@ -171,6 +173,10 @@ def test_an_expression_that_ran_elsewhere_in_the_file_takes_the_place_of_another
     texts = {edit.applied(source)[3].strip() for edit in found}
     assert "return query * ((first + last) ** -0.5)" in texts
     assert "return query * (last ** -0.5)" not in texts  # it did not run
+
+
+def test_no_expression_is_divided_by_itself() -> None:
+    assert "x = (key + 1) / ((key + 1))" not in changed("x = (key + 1) / (query + 1)")
 
 
 def test_numbers_that_are_equal_at_last_take_each_others_place_if_they_were_not_before() -> None:
