@@ -19,6 +19,7 @@ def of_constant(node: ast.Constant, context: Context) -> Edits:
     value = node.value
     if isinstance(value, bool):
         yield context.edit(1, node, str(not value))
+        yield context.edit(2, node, "self.training")
     elif isinstance(value, int | float):
         yield from _numbers(node, value, context)
     elif isinstance(value, str) and not isinstance(context.parents.get(node), ast.JoinedStr):

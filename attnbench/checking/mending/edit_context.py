@@ -202,20 +202,20 @@ class Context:
         if all(end <= start for end, start in zip(ends, starts, strict=True)):
             text = ordered[0][1]
             for (one, _), (other, replaced) in itertools.pairwise(ordered):
-                text += self.plain(_gap(one, other)) + replaced
+                text += self.plain(gap(one, other)) + replaced
             yield self.edit(rank, spanned(nodes[0], nodes[-1]), text)
 
     def exchanged(self, rank: int, one: Any, other: Any) -> Edit:
         """Two nodes in the opposite order."""
-        text = self.plain(other) + self.plain(_gap(one, other)) + self.plain(one)
+        text = self.plain(other) + self.plain(gap(one, other)) + self.plain(one)
         return self.edit(rank, spanned(one, other), text)
 
     def between(self, rank: int, one: Any, other: Any, text: str) -> Edit:
         """Another text in place of what stands between two nodes, parentheses kept."""
-        gap = _gap(one, other)
-        before = self.plain(gap)
+        middle = gap(one, other)
+        before = self.plain(middle)
         stripped = before.strip(" ()\n")
-        return self.edit(rank, gap, before.replace(stripped, text, 1) if stripped else before)
+        return self.edit(rank, middle, before.replace(stripped, text, 1) if stripped else before)
 
 
 def spanned(first: Any, last: Any) -> Any:
@@ -223,7 +223,8 @@ def spanned(first: Any, last: Any) -> Any:
     return _Span(first.lineno, first.col_offset, last.end_lineno, last.end_col_offset)
 
 
-def _gap(one: Any, other: Any) -> _Span:
+def gap(one: Any, other: Any) -> _Span:
+    """What stands between two nodes."""
     return _Span(one.end_lineno, one.end_col_offset, other.lineno, other.col_offset)
 
 

@@ -48,6 +48,8 @@ def of_binary(node: ast.BinOp, context: Context) -> Edits:
     yield context.edit(REMOVAL, node, right)
     if type(node.op) in _ORDERED:
         yield context.edit(3, node, f"({right} {_ORDERED[type(node.op)]} {left})")
+    if isinstance(node.op, ast.Div):
+        yield context.edit(4, node.right, f"{right}.clamp_min(1e-12)")  # a sum that may be 0
     if isinstance(node.op, ast.FloorDiv):
         yield context.edit(3, node, f"(-(-{left} // {right}))")  # rounded up
     if isinstance(node.op, ast.Mod):
@@ -87,10 +89,21 @@ def of_boolean(node: ast.BoolOp, context: Context) -> Edits:
     yield context.edit(2, node, f"({words.join(map(context.text, node.values))})")
     for value in node.values:
         yield context.edit(REMOVAL, node, context.text(value))
+        yield from of_test(value, context)
+    if isinstance(node.op, ast.Or) and len(node.values) == 2:
+        one, other = map(context.text, node.values)
+        yield context.edit(2, node, f"({one} if {one} is not None else {other})")
+
+
+def of_test(node: ast.expr, context: Context) -> Edits:
+    """Yield whether there is a value, where 0 counts as none."""
+    if isinstance(node, ast.Name | ast.Attribute):
+        yield context.edit(2, node, f"({context.plain(node)} is not None)")
 
 
 def of_choice(node: ast.IfExp, context: Context) -> Edits:
     """Yield one of the two alone, and the choice the other way round."""
+    yield from of_test(node.test, context)
     yield context.edit(3, node.test, f"not {context.text(node.test)}")
     yield context.edit(REMOVAL, node, context.text(node.body))
     yield context.edit(REMOVAL, node, context.text(node.orelse))

@@ -50,6 +50,11 @@ def _with_operands(own: str, kind: Kind, names: Mapping[str, Kind]) -> Iterator[
         yield f"(2 * {own} - 1)"
     if is_count(kind) or (kind[0] == "tensor" and kind[2] == "whole"):
         yield from (f"({own} + 1)", f"({own} - 1)")
+    if is_count(kind):
+        counts = (name for name, other in names.items() if is_count(other) and name != own)
+        yield from (f"max({own}, 0)", *(f"min({own}, {name})" for name in counts))
+    elif kind[0] == "tensor" and kind[1] > 1:
+        yield f"{own}.mT"
     for name, other in names.items():
         if name != own:
             yield from (f"({own} {sign} {name})" for sign in _signs(kind, other))

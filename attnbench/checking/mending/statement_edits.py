@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from attnbench.checking.mending.edit_context import STATEMENT, Context, Edits, spanned
+from attnbench.checking.mending import expression_edits
+from attnbench.checking.mending.edit_context import STATEMENT, Context, Edits, gap, spanned
 
 _MOST_EXCHANGED = 4
 """Most lines of statements that are exchanged."""
@@ -22,6 +23,8 @@ def of_statement(node: ast.stmt, context: Context) -> Edits:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return  # a docstring
     yield context.edit(STATEMENT, node, "pass")
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield from _out_of_place(node.value, context)
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         target = context.plain(node.targets[0])
         is_part = isinstance(node.targets[0], ast.Attribute | ast.Subscript)
@@ -37,17 +40,30 @@ def of_statement(node: ast.stmt, context: Context) -> Edits:
         yield context.exchanged(3, spanned(node, behind[0]), behind[1])
 
 
+def _out_of_place(node: ast.Call, context: Context) -> Edits:
+    """Yield a new tensor under the name of one that a call changes: its owner may need it."""
+    function = node.func
+    if isinstance(function, ast.Attribute) and function.attr.endswith("_"):
+        text, target = context.plain(node), context.plain(function.value)
+        if isinstance(function.value, ast.Name):
+            new = text.replace(f".{function.attr}(", f".{function.attr[:-1]}(", 1)
+            yield context.edit(2, node, f"{target} = {new}")
+
+
 def of_branch(node: ast.If, context: Context) -> Edits:
     """Yield the branch always, never, and the other way round."""
+    yield from expression_edits.of_test(node.test, context)
     yield context.edit(3, node.test, f"not {context.text(node.test)}")
     for text in ("True", "False"):
         yield context.edit(STATEMENT, node.test, text)
 
 
 def of_update(node: ast.AugAssign, context: Context) -> Edits:
-    """Yield an assignment in place of an update, and the opposite operator."""
+    """Yield an assignment in place of an update, another tensor, and the opposite operator."""
     target, value = context.plain(node.target), context.text(node.value)
     yield context.edit(2, node, f"{target} = {value}")
+    between = context.plain(gap(node.target, node.value)).strip(" (")
+    yield context.edit(2, node, f"{target} = {target} {between[:-1]} {value}")
     for one, other in _OPPOSITE:
         if isinstance(node.op, one):
             yield context.edit(2, node, f"{target} {other}= {value}")

@@ -24,13 +24,16 @@ _FORMS: dict[str, tuple[tuple[int, str], ...]] = {
     "searchsorted": ((2, "{open}, right=True)"),),
     "bucketize": ((2, "{open}, right=True)"),),
     "pad": ((2, "{open}, value=True)"), (4, '{open}, value=float("-inf"))')),
-    "softmax": ((4, "{open}, dtype=torch.float32)"),),
+    "softmax": ((4, "{open}, dtype=torch.float32)"), (4, "{own}.nan_to_num()")),
+    **dict.fromkeys(("sqrt", "rsqrt", "log"), ((4, "{value}.clamp_min(1e-12).{name}()"),)),
+    "dropout": ((1, "{open}, training=self.training)"),),
 }
 """Other forms of a call, with their ranks.
 
-``own`` is the call, ``open`` the call up to its last argument, ``value`` what a method belongs
-to or a function's first argument, ``rest`` the other arguments, ``first`` the first of them,
-``offset`` the same as a sum's first part, and ``given`` a function's first argument with a comma.
+``own`` is the call, ``name`` that of its function, ``open`` the call up to its last argument,
+``value`` what a method belongs to or a function's first argument, ``rest`` the other arguments,
+``first`` the first of them, ``offset`` the same as a sum's first part, and ``given`` a function's
+first argument with a comma.
 """
 
 _WITHOUT_AXIS = ("squeeze", "sum", "mean", "max", "min", "amax", "amin", "norm", "any", "all")
@@ -116,6 +119,7 @@ def _parts(node: ast.Call, context: Context, is_method: bool) -> dict[str, str]:
         value, rest = (context.text(node.args[0]) if node.args else ""), given[1:]
     return {
         "own": own,
+        "name": function.rpartition(".")[2],
         "open": f"{function}({', '.join(given)}",
         "function": function,
         "value": value,
