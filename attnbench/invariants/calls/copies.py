@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import pickle
@@ -15,6 +16,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import ordinary
+from attnbench.invariants.toolkit.kept_values import unsaved
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 
@@ -63,9 +65,25 @@ def copies_agree(subject: Subject, case: Case) -> None:
             got = subject.output(module.eval(), base.inputs)
         try:
             base.expect(got, f"after {way} output", "the module itself")
-        except InvariantViolation:
+        except InvariantViolation as violation:
             _expect_no_change_by_eval(base)
+            if way.startswith("a state"):
+                raise _with_what_is_lost(violation, base) from None
             raise
+
+
+def _with_what_is_lost(violation: InvariantViolation, base: Baseline) -> InvariantViolation:
+    """A violation that names what the output needs and the state lacks, if that is seen."""
+
+    def is_right(module: nn.Module) -> bool:
+        got = base.subject.output(module, base.inputs)
+        return torch.allclose(got, base.output, 1e-3, 1e-3 * float(base.output.abs().max()))
+
+    with torch.no_grad(), contextlib.suppress(Exception, SystemExit):  # others report
+        loaded = _reloaded(base, called=False)  # a call would leave something else behind
+        if told := unsaved(loaded, base.module, is_right):
+            return violation.reworded(f"{violation}{told}", cause="state_incomplete")
+    return violation
 
 
 def _expect_no_change_by_eval(base: Baseline) -> None:
@@ -90,7 +108,7 @@ def _torch_refuses(error: BaseException) -> bool:
     return bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("torch.")
 
 
-def _reloaded(base: Baseline) -> nn.Module:
+def _reloaded(base: Baseline, *, called: bool = True) -> nn.Module:
     case, state = base.case, base.module.state_dict()
     if case.variant("through", "memory") == "file":  # a file takes longer than all else here
         file = io.BytesIO()
@@ -99,7 +117,8 @@ def _reloaded(base: Baseline) -> nn.Module:
         state = torch.load(file, weights_only=True)
     # other initial parameters, which the saved ones replace
     module = base.subject.made(case, case.seed + 1)
-    with torch.no_grad():  # what it keeps of a call with other parameters is stale from here on
-        base.subject.output(module, base.inputs)
+    if called:
+        with torch.no_grad():  # what it keeps of a call with other parameters is stale from here on
+            base.subject.output(module, base.inputs)
     module.load_state_dict(state)
     return module

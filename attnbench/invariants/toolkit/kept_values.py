@@ -78,6 +78,28 @@ def explained(
     return violation.explained(told)
 
 
+def unsaved(loaded: nn.Module, own: nn.Module, is_right: Callable[[nn.Module], bool]) -> str:
+    """A sentence that names what a module needs of another beside its state; may be empty."""
+    found = _Kept(loaded, own, is_right).least(deep=False)
+    parts = [f"{_in_words(place)} ({_kind(own, place)})" for place in found[: _NAMED + 1]]
+    if not 0 < len(parts) <= _NAMED:
+        return ""
+    return (
+        f"\n  the state_dict does not hold {' and '.join(parts)}: with what the module itself "
+        "has there, the output is right"
+    )
+
+
+def _kind(own: nn.Module, place: _Place) -> str:
+    if place[-1][1] in _get(own, place[:-1])._buffers:
+        return "a buffer with persistent=False"
+    held = _get(own, place)
+    if isinstance(held, Tensor):
+        return "a plain tensor, no parameter or buffer"
+    inside = {type(one) for one in tree_leaves(held) if isinstance(one, Tensor | nn.Module)}
+    return f"a {type(held).__name__}{', whose contents are no part of the module' * bool(inside)}"
+
+
 class _Missing:
     """Stands for what is not there, as a class, of which a copy is the same."""
 
@@ -107,13 +129,15 @@ class _Kept:
     ) -> None:
         self.used, self.new, self._is_right = used, new, is_right
 
-    def least(self) -> list[_Place]:
-        """The fewest attributes with which the output is right, as deep as that goes."""
+    def least(self, *, deep: bool = True) -> list[_Place]:
+        """The fewest attributes with which the output is right, or parts of them."""
         places = [*_attributes(self.used, self.new)]
         if len(places) > _MOST or not self.is_right(places) or self.is_right([]):
             return []
         while True:
             places = self._needed(places)
+            if not deep:
+                return places
             finer = [part for place in places for part in self._parts(place) or [place]]
             if finer == places or len(finer) > _MOST or not self.is_right(finer):
                 return places
@@ -184,8 +208,11 @@ def _steps(held: Any) -> dict[tuple[str, Any], Any]:
         return {("key", key): value for key, value in held.items()}
     if isinstance(held, list | tuple):
         return {("number", number): value for number, value in enumerate(held)}
-    if isinstance(held, Tensor | nn.Module | type):
+    if isinstance(held, Tensor | type):
         return {}
+    if isinstance(held, nn.Module):  # in a list: the parts of a module are looked at apart
+        own = {**_own(held), **held._parameters, **held._modules}
+        return {("attribute", key): value for key, value in own.items()}
     return {("attribute", key): value for key, value in getattr(held, "__dict__", {}).items()}
 
 

@@ -1,6 +1,8 @@
-"""A layer that keeps a graph, of which torch makes no copy; and how many parameters are listed."""
+"""A layer of which torch makes no copy, what a state lacks, and how many parameters are listed."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -125,3 +127,45 @@ def test_many_parameters_are_listed_by_their_first_and_last() -> None:
         listed_leaves(names[:3])
         == "hidden and parameter layers.0.weight and parameter layers.1.weight"
     )
+
+
+class Unsaved(nn.Module):
+    """A projection with a weight that the state does not hold, or a call leaves, or all is right."""
+
+    def __init__(self, size: int, mistake: str) -> None:
+        super().__init__()
+        self.first, self.mistake, self.kept = nn.Linear(size, size), mistake, None
+        self.extra: Any = torch.randn(size)
+        if mistake == "buffer":
+            del self.extra
+            self.register_buffer("extra", torch.randn(size), persistent=False)
+        if mistake == "list":
+            self.extra = [nn.Linear(size, size)]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.mistake == "list":
+            return self.extra[0](self.first(hidden))
+        if self.mistake == "kept":
+            self.kept = self.first.weight.detach().clone() if self.kept is None else self.kept
+            return hidden @ self.kept
+        return self.first(hidden) * (1 if self.mistake == "none" else self.extra.to(hidden))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("tensor", "extra (a plain tensor, no parameter or buffer): with"),
+        ("buffer", "extra (a buffer with persistent=False): with"),
+        ("list", "extra (a list, whose contents are no part of the module): with"),
+        ("kept", ""),
+        ("none", ""),
+    ],
+)
+def test_what_the_state_lacks_is_named(mistake: str, told: str) -> None:
+    spec = LayerSpec(name="mine", make=lambda size: Unsaved(size, mistake), dtypes=("float32",))
+    (found,) = attnbench.check(spec, profile="quick", invariants=["copies_agree"]).outcomes
+    assert found.status == ("passed" if mistake == "none" else "failed")
+    lacks = "the state_dict does not hold "
+    assert f"{lacks}{told}" in found.reason if told else lacks not in found.reason
+    named = found.failure is not None and found.failure.named == "state_incomplete"
+    assert named == bool(told)
