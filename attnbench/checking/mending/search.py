@@ -29,7 +29,7 @@ from attnbench.registry.address import Address
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
-_SECONDS, _MORE_SECONDS, _OTHER_SECONDS = 15.0, 4.0, 6.0
+_SECONDS, _MORE_SECONDS, _OTHER_SECONDS = 20.0, 4.0, 6.0
 """Most seconds of computing in a search, most of them behind the first change that is found, and
 those behind them for changes that change other calls too."""
 
