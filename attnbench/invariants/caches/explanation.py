@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ from attnbench.invariants.caches.row_selection import (
 )
 from attnbench.invariants.caches.seen_tokens import (
     COUNTED,
+    LAST,
     OTHER_ROW,
     SEES,
     UNTOLD,
@@ -88,6 +90,7 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         "split": [others, _unread, _unwritten, _total_counts],
         "alone": [_padding_counted, others],
         "ragged": [_padding_counted],
+        "rollback": [_other_counts],
     }
     states = ""
     for each in filter(None, (_double(stage), stage)):
@@ -117,6 +120,7 @@ def cause_of(explained: str) -> str | None:
         RIGHT_WITH_IT: "cache_left_otherwise",
         FROM_FIRST_REAL: "padding_has_positions",
         COUNTED: "padding_counted",
+        LAST: "seen_as_by_the_last",
         SEES: "other_tokens_seen",
         USED: "cache_used_otherwise",
         "\n  select changes cache": "part_not_selected",
@@ -251,6 +255,21 @@ def _other_cuts(judged: str, stage: Stage, found: FoundError) -> str:
         return f"\n  with the cache, no other cut that was tried is right: {wrong}" if wrong else ""
     parts = [f"as {either(as_)} it is {how}" for how, as_ in outcomes.items() if as_]
     return f"\n  cut {'; '.join(parts)}"
+
+
+def _other_counts(stage: Stage, found: FoundError) -> str:
+    """A sentence on calls on other numbers of tokens behind a crop, of which some are right."""
+    *before, last = found.steps
+    if before[-1].kind != "crop" or last.kind != "append":
+        return ""
+    told: dict[bool, list[str]] = {True: [], False: []}
+    room = stage.subject.capacity - before[-1].count
+    for count in sorted({last.count, *range(1, min(room, 3) + 1)}):
+        program = (*before, replace(last, count=count))
+        told[played(stage, "rollback", program) is None].append(str(count))
+    right, wrong = (" or ".join(told[well]) for well in (True, False))
+    counts = f"calls on {right} tokens are right, on {wrong} wrong"
+    return f"\n  behind the crop, {counts}" if right else ""
 
 
 def _double(stage: Stage) -> Stage | None:

@@ -33,6 +33,9 @@ UNTOLD = ": the weights, positions or order of tokens are wrong"
 """What may be wrong with tokens that are seen, where no small change tells."""
 
 
+LAST = "which is right"
+"""What is told of the last token of a call, no further back than which others see."""
+
 COUNTED = "how many padded slots there are counts, not what they hold"
 """What is told of an output that depends on the tokens of its row alone, and is another one."""
 
@@ -85,6 +88,7 @@ class _Sights:
     """What a wrong output depends on: in the calls of a program, and in one call."""
 
     first: Replay
+    row: int
     place: int
     padded: list[int]
     in_calls: _Sight
@@ -112,11 +116,11 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
         f"{sights.in_one} in both, {_unseen(stage, judged, found)}"
         if sights.in_calls == sights.in_one
         else f"{sights.in_calls}{_padding(sights)}; {where} it depends on "
-        f"{sights.in_one}: {_blame(sights)}"
+        f"{sights.in_one}: {_blame(stage, sights)}"
     )
 
 
-def _blame(sights: _Sights) -> str:
+def _blame(stage: Stage, sights: _Sights) -> str:
     """Which set of tokens is wrong: that of one call, if only it leaves out some between."""
     many, few = set(sights.in_calls.slots), set(sights.in_one.slots)
     holes, gaps = (
@@ -124,7 +128,24 @@ def _blame(sights: _Sights) -> str:
     )
     if few < many and gaps and not holes and not sights.in_calls.elsewhere:
         return "the one call leaves out tokens between them, and may be what is wrong"
-    return SEES
+    return f"{_behind_the_last(stage, sights)}{SEES}"
+
+
+def _behind_the_last(stage: Stage, sights: _Sights) -> str:
+    """What shows that a token sees no further back than the last one of its call."""
+    track, output, row = sights.first.track, sights.first.output, sights.row
+    assert track is not None
+    assert output is not None
+    later, own = track.seen.shape[1] - 1 - sights.place, sights.in_one.slots
+    is_run = own == [*range(own[0], own[-1] + 1)] and not sights.in_calls.elsewhere
+    if not 0 < later < track.cuts[-1] or not is_run or sights.in_calls.slots != own[later:]:
+        return ""
+    others = copy.copy(track)
+    others.seen = track.seen.clone()
+    others.seen[row, own[:later]] *= -2
+    last, unseen = (_one(stage, one, row, -1) for one in (track, others))
+    is_right = not moves(stage, output[row, -1], last) and not moves(stage, unseen, last)
+    return f"as far back as the last token of its call, {LAST}, and no further: " * is_right
 
 
 def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
@@ -155,7 +176,7 @@ def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
             before, after = (_one(stage, t, row, back, alone) for t in (track, other.track))
             if moves(stage, after, before):
                 in_one.slots += slots
-    return _Sights(first, length + back, padded, in_calls, in_one) if in_one.slots else None
+    return _Sights(first, row, length + back, padded, in_calls, in_one) if in_one.slots else None
 
 
 def _behind_more(stage: Stage, judged: str, found: FoundError) -> FoundError | None:

@@ -118,3 +118,75 @@ def test_the_message_tells_what_a_wrong_output_depends_on(
     (found,) = attnbench.check(spec, profile="quick", invariants=[CUT]).outcomes
     assert found.status == "failed"
     assert line in found.reason
+
+
+class Window(TopLeft):
+    """A token sees three; in a call behind others, perhaps none before the last one's window."""
+
+    widest = 3
+
+    def pooled(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        length, total = query.shape[1], key.shape[1]
+        seen = torch.ones(length, total, dtype=torch.bool).tril(total - length)
+        seen = seen & seen.triu(total - length - 2)
+        if length < total:
+            seen[:, : max(0, total - self.widest)] = False
+        return (query @ key.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ value
+
+
+class Narrow(Window):
+    """In a call behind others, each token sees one token less, the last one too."""
+
+    widest = 2
+
+
+@pytest.mark.parametrize("make", [Window, Narrow])
+def test_tokens_that_see_no_further_back_than_the_last_one_are_told(make: type[nn.Module]) -> None:
+    spec = LayerSpec(
+        name="windowed",
+        make=make,
+        causal=True,
+        window=3,
+        accepts=("cache",),
+        dtypes=("float32",),
+        cache=CacheSpec(new=new),
+    )
+    (found,) = attnbench.check(spec, profile="quick", invariants=[CUT]).outcomes
+    told = "in a call on several tokens behind others, the first see no further back than the last"
+    assert found.status == "failed"
+    assert str(found.diagnosis).startswith(told) is (make is Window)
+
+
+class Stale(nn.Module):
+    """The sum of the tokens so far; calls on one token add what a crop has put aside."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, cache: Any = None) -> Tensor:
+        new, aside = self.linear(hidden), 0.0
+        if cache is not None:
+            cache["value"] = new = torch.cat([cache["value"], new], 1)
+            aside = cache["key"].sum(1, keepdim=True) if hidden.shape[1] == 1 else aside
+        return new.cumsum(1)[:, new.shape[1] - hidden.shape[1] :] + aside
+
+
+def test_calls_behind_a_crop_that_are_right_are_told_beside_those_that_are_wrong() -> None:
+    spec = LayerSpec(
+        name="stale",
+        make=Stale,
+        causal=True,
+        accepts=("cache",),
+        dtypes=("float32",),
+        cache=CacheSpec(
+            new=new,
+            crop=lambda cache, length: {
+                "key": cache["value"][:, length:],
+                "value": cache["value"][:, :length],
+            },
+        ),
+    )
+    names = ["cropped_slots_are_forgotten"]
+    (found,) = attnbench.check(spec, profile="quick", invariants=names).outcomes
+    assert "behind the crop, calls on 2 or 3 tokens are right, on 1 wrong" in found.reason
