@@ -130,7 +130,7 @@ def test_many_parameters_are_listed_by_their_first_and_last() -> None:
 
 
 class Unsaved(nn.Module):
-    """A projection with a weight that the state does not hold, or a call leaves, or all is right."""
+    """A projection with a weight that no state holds, or that a call leaves, or all is right."""
 
     def __init__(self, size: int, mistake: str) -> None:
         super().__init__()
