@@ -98,7 +98,7 @@ def cache_invariant(
             explained = explanation(stage, judged, found) if effort.explain else ""
             raise found.reworded(
                 f"{found}{explained}",
-                cause=found.cause or cause_of(explained),
+                cause=found.cause or cause_of(explained, judged),
                 program=in_words(found.steps),
                 compared={"lines": script_of(subject, case, found.lines)},
             ) from found.__cause__

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 
 from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
+from attnbench.invariants.caches.cache_parts import NUMBER, tensors_of
 from attnbench.invariants.caches.given_calls import LOST, WEIGHED
 from attnbench.invariants.caches.kept_states import (
     NAMED,
     RIGHT_WITH_IT,
+    SEVERAL,
     UNWRITTEN,
     USED,
     changes,
     kept_states,
-    tensors_of,
 )
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import steps
@@ -103,8 +104,10 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
     return seen + states + "".join(texts) + _in_double(stage, judged, found)
 
 
-def cause_of(explained: str) -> str | None:
+def cause_of(explained: str, judged: str) -> str | None:
     """The cause that an explanation names, or the form of that of its property."""
+    if NUMBER in explained and judged == "rollback":
+        return "cropped_number"
     told = {
         UNWRITTEN: "layer_unwritten",
         KEPT: "layer_state",
@@ -115,6 +118,8 @@ def cause_of(explained: str) -> str | None:
         "already a first call": "first_call_differs",
         OTHER_ROW: "row_of_another",
         " of the shape (": "other_number_of_slots",
+        NUMBER: "cached_number",
+        SEVERAL: "left_by_several",
         LOST: "cached_state_lost",
         WEIGHED: "cached_state_weighed",
         RIGHT_WITH_IT: "cache_left_otherwise",

@@ -100,3 +100,14 @@ def kept_of_earlier(held: Tensor, one: Tensor, last: Tensor) -> str:
             ends = dict.fromkeys(f"{float(end):.4g}" for end in (factors.amin(), factors.amax()))
             return f"{WEIGHED} {' to '.join(ends)} times as much as it should"
     return ""
+
+
+def unwritten_axis(new: Tensor | None, held: Tensor, count: int) -> int | None:
+    """The axis along which only the first slots are other than in a new cache, if there is one."""
+    if new is None or new.shape != held.shape:
+        return None
+    for axis in range(held.dim()):
+        written = (new != held).movedim(axis, 0).flatten(1).any(1).nonzero().flatten()
+        if held.shape[axis] > count and written.tolist() == [*range(count)]:
+            return axis
+    return None

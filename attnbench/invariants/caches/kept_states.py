@@ -8,23 +8,24 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from attnbench.invariants.caches.cache_parts import tensors_of, wrong_number
 from attnbench.invariants.caches.given_calls import (
     GivenCalls,
     kept_of_earlier,
     times_in_a_call,
+    unwritten_axis,
 )
 from attnbench.invariants.caches.later_calls import first_wrong
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import Step, in_words
 from attnbench.invariants.caches.stage import FoundError
 
-_DEEPEST = 6
 _SHORT = 8
 """Most tokens of a first call that is compared with shorter ones."""
 
@@ -36,6 +37,9 @@ UNWRITTEN = "in which nothing was written"
 
 RIGHT_WITH_IT = ": with that in its place the next call is right"
 """What shows that a tensor is wrong."""
+
+SEVERAL = "is wrong: with what calls on one token each leave there the next call is right"
+"""What is told of a tensor that a call on several tokens leaves."""
 
 USED = "leaves in the cache what one call leaves, but uses it otherwise"
 """What is told of a call that leaves what is right."""
@@ -68,6 +72,8 @@ def kept_states(player: Player, found: FoundError) -> str:
             return calls.slots_of_a_token() + calls.behind_nothing(past + count)
         if found_there := calls.reads_unwritten(past, count) or calls.behind_short_calls(past):
             return found_there
+        if several := calls.left_by_several(past, count):
+            return several
         first = first_wrong(calls, past, count)
         return calls.left_by_the_last(track.cache, past, count, bool(first)) + first
     return calls.left_before(track.cache, one, past, count, before)
@@ -115,7 +121,7 @@ class _States(GivenCalls):
         new, held = dict(tensors_of(self.of_one(0))), self.of_one(past)
         filled, names = copy.deepcopy(held), []
         for place, tensor in tensors_of(self.after(held, past, count)[1]):
-            axis = _unwritten(new.get(place), tensor, past + count)
+            axis = unwritten_axis(new.get(place), tensor, past + count)
             own = dict(tensors_of(held)).get(place)
             if axis is not None and own is not None and own.shape == tensor.shape:
                 own.data = own.narrow(axis, 0, past + count).clone()
@@ -149,6 +155,25 @@ class _States(GivenCalls):
             "the cache is wrong, or how it is used"
         )
 
+    def left_by_several(self, past: int, count: int) -> str:
+        """The tensor that a first call on several tokens leaves otherwise than calls on one each.
+
+        Behind these the next call is right.
+        """
+        one, each = self.of_one(past), self.of_one(0)
+        for number in range(past):
+            each = self.after(each, number, 1)[1]
+        if past < 2 or not self.is_right(each, past, count):
+            return ""
+        for place, (mine, other) in _apart(one, each, self.least).items():
+            cache = copy.deepcopy(one)
+            if mine.shape == other.shape:
+                dict(tensors_of(cache))[place].copy_(other)
+                if self.is_right(cache, past, count):
+                    shape = tuple(mine.shape)
+                    return f"\n  what a call on {past} tokens leaves in {place} {shape} {SEVERAL}"
+        return ""
+
     def left_before(self, held: Any, one: Any, past: int, count: int, before: list[Step]) -> str:
         """The tensor that makes the last call wrong, which is right with the cache of one call."""
         apart = _apart(held, one, self.least)
@@ -158,14 +183,19 @@ class _States(GivenCalls):
                 dict(tensors_of(cache))[place].copy_(other)
                 if self.is_right(cache, past, count):
                     apart = {place: (mine, other)}
+        after, alone = f"\n  after {in_words(tuple(before))}, ", len(apart) == 1
+        if not alone:
+            is_right = functools.partial(self.is_right, past=past, count=count)
+            if number := wrong_number(held, one, is_right):
+                return after + number
         if not apart:
             return ""
         told, (place, pair) = "", next(iter(apart.items()))
-        if len(apart) == 1 and [step.kind for step in before] == ["begin", "append", "append"]:
+        if alone and [step.kind for step in before] == ["begin", "append", "append"]:
             last = before[-1].count
-            alone = dict(tensors_of(self.after(self.of_one(0), past - last, last)[1]))
-            told = kept_of_earlier(*pair, alone[place])
-        return f"\n  after {in_words(tuple(before))}, {_unlike(apart, past)}{RIGHT_WITH_IT}{told}"
+            first = dict(tensors_of(self.after(self.of_one(0), past - last, last)[1]))
+            told = kept_of_earlier(*pair, first[place])
+        return f"{after}{_unlike(apart, past)}{RIGHT_WITH_IT}{told}"
 
     def left_by_the_last(self, held: Any, past: int, count: int, is_named: bool) -> str:
         """What the last call leaves, which is wrong also behind the cache of one call.
@@ -188,17 +218,6 @@ class _States(GivenCalls):
         is_added = all(kept.values()) and all(one.shape == two.shape for one, two in apart.values())
         what = f"in what {call} adds" if is_added else f"after {call}"
         return f"\n  {what}, {_unlike(apart, past + count)}"
-
-
-def _unwritten(new: Tensor | None, held: Tensor, count: int) -> int | None:
-    """The axis along which only the first slots are other than in a new cache, if there is one."""
-    if new is None or new.shape != held.shape:
-        return None
-    for axis in range(held.dim()):
-        written = (new != held).movedim(axis, 0).flatten(1).any(1).nonzero().flatten()
-        if held.shape[axis] > count and written.tolist() == [*range(count)]:
-            return axis
-    return None
 
 
 def _tokens(count: int) -> str:
@@ -254,28 +273,6 @@ def _unlike(apart: Mapping[str, tuple[Tensor, Tensor]], count: int) -> str:
 
 def _is(names: Collection[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def tensors_of(cache: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in a cache, with their places in it."""
-    yield from _tensors(cache, "cache", set(), 0)
-
-
-def _tensors(held: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(held, Tensor):
-        yield path, held
-        return
-    if depth == _DEEPEST or id(held) in seen or isinstance(held, nn.Module | type):
-        return
-    seen.add(id(held))
-    if isinstance(held, Mapping):
-        parts = [(f"{path}[{name!r}]", part) for name, part in held.items()]
-    elif isinstance(held, list | tuple):
-        parts = [(f"{path}[{number}]", part) for number, part in enumerate(held)]
-    else:
-        parts = [(f"{path}.{name}", part) for name, part in getattr(held, "__dict__", {}).items()]
-    for place, part in parts:
-        yield from _tensors(part, place, seen, depth + 1)
 
 
 def changes(before: Mapping[str, Tensor], after: Any, rows: int) -> tuple[list[str], list[str]]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.invariants.caches.attribution import played
-from attnbench.invariants.caches.kept_states import changes, tensors_of
+from attnbench.invariants.caches.cache_parts import tensors_of
+from attnbench.invariants.caches.kept_states import changes
 from attnbench.invariants.caches.program import Step
 from attnbench.invariants.caches.seen_tokens import Replay, moves
 from attnbench.invariants.caches.stage import FoundError, Stage

@@ -7,6 +7,7 @@ import functools
 import torch
 from torch import Tensor
 
+from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
 from attnbench.invariants.toolkit.origins import differ
 from attnbench.invariants.toolkit.other_operations import (
@@ -28,23 +29,28 @@ def _has_grid(subject: LayerSubject) -> str | None:
 def transposes_with_the_grid(layer: LayerCase) -> None:
     """Transposing a grid of tokens transposes the output."""
     rows, columns = 1 + layer.choose(5), 1 + layer.choose(5)
+    violation = _transposed(layer, rows, columns)
+    if violation is not None:
+        if told := _reshaped(layer):
+            raise violation.reworded(f"{violation}{told}", cause="grid_reshaped")
+        if rows != columns and all(_transposed(layer, n, n) is None for n in (2, 3, 4)):
+            told = "\n  grids of as many rows as columns are right"
+            violation = violation.reworded(f"{violation}{told}", cause="grid_of_unequal_sides")
+        shape = (layer.case.lead[0], rows, columns, layer.case.query_size)
+        grid = layer.other(layer.hidden.new_zeros(shape))
+        raise violation.explained(functools.partial(_unmasked, layer, grid))
+
+
+def _transposed(layer: LayerCase, rows: int, columns: int) -> InvariantViolation | None:
+    """The violation of a grid that is transposed, and its output back."""
     shape = (layer.case.lead[0], rows, columns, layer.case.query_size)
     grid = layer.other(layer.hidden.new_zeros(shape))
     expected = layer.run(grid)
     got = layer.run(grid.transpose(1, 2).contiguous()).transpose(1, 2)
     what = f"of the transposed grid of {rows} x {columns}, transposed back, output"
-    violation = layer.differs(
-        got,
-        expected,
-        layer.real(grid),
-        lambda: layer.limits(grid),
-        what=what,
-        other="that of the grid",
-    )
-    if violation is not None:
-        if told := _reshaped(layer):
-            raise violation.reworded(f"{violation}{told}", cause="grid_reshaped")
-        raise violation.explained(functools.partial(_unmasked, layer, grid))
+    limits = functools.partial(layer.limits, grid)
+    other = "that of the grid"
+    return layer.differs(got, expected, layer.real(grid), limits, what=what, other=other)
 
 
 def _reshaped(layer: LayerCase) -> str:

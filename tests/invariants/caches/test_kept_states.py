@@ -328,3 +328,75 @@ def test_what_a_call_keeps_of_a_state_is_told(mistake: str, cause: str, told: st
     assert str(found.diagnosis).startswith(cause)
     (line,) = [line for line in found.reason.splitlines(True) if "cache['state']" in line]
     assert told in line
+
+
+class Counted(nn.Module):
+    """The sum of the tokens so far, each with the wave of its place, which a cache counts."""
+
+    def __init__(self, size: int, mistake: str) -> None:
+        super().__init__()
+        self.linear, self.mistake = nn.Linear(size, size), mistake
+
+    def forward(self, hidden: Tensor, cache: Any = None) -> Tensor:
+        count = hidden.shape[1]
+        past = 0 if cache is None else cache["count"]
+        places = torch.arange(past, past + count).to(hidden)[:, None]
+        new = self.linear(hidden) * places.cos()
+        if cache is not None:
+            cache["value"] = new = torch.cat([cache["value"], new], 1)
+            cache["count"] += 2 if self.mistake == "chunks" and count > 2 else count
+        return new.cumsum(1)[:, new.shape[1] - count :]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "invariant", "cause"),
+    [
+        ("crop", "cropped_slots_are_forgotten", "after a crop, a number that the cache keeps, as"),
+        ("chunks", "calls_may_be_cut_anywhere", ""),
+        ("right", "cropped_slots_are_forgotten", "None"),
+    ],
+)
+def test_a_number_that_a_cache_keeps_is_named(mistake: str, invariant: str, cause: str) -> None:
+    def new(module: nn.Module, rows: int) -> dict[str, Any]:
+        weight: Any = module.linear.weight
+        return {"value": weight.new_zeros(rows, 0, weight.shape[1]), "count": 0}
+
+    def crop(cache: dict[str, Any], length: int) -> dict[str, Any]:
+        count = cache["count"] if mistake == "crop" else length
+        return {"value": cache["value"][:, :length], "count": count}
+
+    spec = LayerSpec(
+        name="counted",
+        make=lambda size: Counted(size, mistake),
+        causal=True,
+        accepts=("cache",),
+        dtypes=("float64",),
+        cache=CacheSpec(new=new, crop=crop),
+    )
+    (found,) = attnbench.check(spec, profile="quick", invariants=[invariant]).outcomes
+    assert str(found.diagnosis).startswith(cause)
+    told = "cache['count'] is "
+    assert (told in found.reason) is (mistake == "crop")
+
+
+class LastOfTheCall(nn.Module):
+    """The sum of a token and the one before it; a call on several keeps the first one of them."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, cache: Any = None) -> Tensor:
+        last = torch.zeros_like(hidden[:, :1]) if not cache else cache["last"]
+        before = torch.cat([last, hidden], 1)[:, : hidden.shape[1]]
+        if cache is not None and hidden.shape[1]:
+            cache["last"] = hidden[:, :1]
+        output: Tensor = self.linear(hidden) + before
+        return output
+
+
+def test_what_a_call_on_several_tokens_leaves_is_told_beside_calls_on_one() -> None:
+    found = cut(LastOfTheCall)
+    assert found.status == "failed"
+    assert str(found.diagnosis).startswith("what a call on several tokens leaves in the cache is")
+    assert "leaves in cache['last']" in found.reason

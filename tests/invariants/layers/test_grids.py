@@ -106,3 +106,31 @@ def test_columns_that_are_cut_from_memory_as_it_lies_are_told(is_right: bool) ->
     assert is_right or "token (0, 3) depends on its row and on those at (1, 0) and (1, 1)," in (
         report.outcomes[0].reason
     )
+
+
+class Numbered(nn.Module):
+    """Each token with the wave of its row and of its column, by the number of one of them."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        rows, columns = hidden.shape[1:3]
+        places = torch.arange(rows * columns).view(rows, columns, 1).to(hidden)
+        waves = (places // rows).cos() + (places % rows).cos()
+        output: Tensor = self.out(hidden * waves)
+        return output
+
+
+def test_a_grid_that_is_right_with_equal_sides_is_told() -> None:
+    spec = LayerSpec(
+        name="numbered",
+        make=Numbered,
+        grid=True,
+        laws=("transposes_with_the_grid",),
+        dtypes=("float64", "float32"),
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["transposes_with_the_grid"])
+    told = "numbered: rows and columns of the grid are treated alike where there are equally many"
+    assert told in str(report)
