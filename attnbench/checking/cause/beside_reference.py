@@ -44,20 +44,85 @@ def beside_reference(subject: Subject) -> str | None:
     others = (seen & (expected == 0)) | (should & (got == 0))
     if not is_scoring and bool(others.any()):
         return "reference_gives_other_keys"
-    if is_scoring and (name := _added(got - expected, inputs)) is not None:
+    if (name := _by_block(got, expected)) is not None:
         return name
-    if is_scoring and (name := _unread(subject, module, inputs, expected)) is not None:
+    if is_scoring and (name := _of_scores(subject, module, inputs, got, expected)) is not None:
         return name
-    if is_scoring and _ranks_alike(got) and not _ranks_alike(expected):
-        return "reference_ranks_by_query"
-    if not bool(seen.any()) or not bool((seen == should).all()):
+    is_told = bool(seen.any()) and torch.equal(seen, should)
+    found = _by_factor(got, expected, seen) if is_told else None
+    if is_scoring or found not in (None, "reference_times_queries"):
+        return found
+    if found is not None:
+        return "sum_of_weights_unmoved" if _is_unmoved(subject, module, inputs) else found
+    if bool((torch.minimum(got, expected) < 0).any()):
         return None
+    return _of_softmax(*(t.where(t > 0, math.nan).log().diff(dim=-1) for t in (got, expected)))
+
+
+def _of_scores(
+    subject: Subject, module: nn.Module, inputs: Inputs, got: Tensor, expected: Tensor
+) -> str | None:
+    """The mistake of scores that have a part too many, or too few, or another order."""
+    by_query = _ranks_alike(got) and not _ranks_alike(expected)
+    name = _added(got - expected, inputs) or _unread(subject, module, inputs, expected)
+    return name or ("reference_ranks_by_query" if by_query else None)
+
+
+def _by_factor(got: Tensor, expected: Tensor, seen: Tensor) -> str | None:
+    """The mistake of numbers that are those of the reference times one, or one for each of some."""
     ratio = (got / expected).masked_fill(~seen, math.nan)
     number = ratio.nanmean()
     if _is_small(ratio - number, number):
         return "reference_negated" if _is_small(number + 1, number) else "reference_scaled"
     kind = _kind(ratio.log()) if bool((ratio[seen] > 0).all()) else None
     return None if kind is None else f"reference_times_{kind}"
+
+
+def _by_block(got: Tensor, expected: Tensor) -> str | None:
+    """The mistake of numbers that are right in a query's own block of keys, and in no earlier."""
+    told, gaps = expected != 0, got - expected
+    wrong = told & (gaps.abs() > _NEAR * expected.abs().max())
+    places = [torch.arange(count) for count in got.shape[-2:]]
+    for size in range(2, got.shape[-1] // 2):
+        queries, keys = (
+            place // size for place in (places[0] + got.shape[-1] - len(places[0]), places[1])
+        )
+        earlier = told & (queries[:, None] > keys)
+        if bool(earlier.any()) and torch.equal(wrong, earlier):
+            ratio = (got / expected)[earlier]
+            same = _is_small(ratio - ratio.mean(), ratio)
+            return f"earlier_blocks_{'scaled' if same else 'otherwise'}_{size}"
+    return None
+
+
+def _is_unmoved(subject: Subject, module: nn.Module, inputs: Inputs) -> bool:
+    """Whether the sums of weights stay as they are where all scores of a query grow alike, as its
+    weights then show, and those of the reference do not.
+    """
+    one = inputs.replace(query=inputs.query[..., -1:, :])
+    calls = [one.replace(key=one.key + size * one.query) for size in (0.25, 0.5)]
+    found = [(subject.weights(module, call), _weights(subject, module, call)) for call in calls]
+    (got, later), (expected, expected_later) = (
+        [w.cpu().double() for w in weights if w is not None] for weights in zip(*found, strict=True)
+    )
+    sums = expected.sum(-1, keepdim=True), expected_later.sum(-1, keepdim=True)
+    grow_alike = _is_small(expected / sums[0] - expected_later / sums[1], expected / sums[0])
+    return grow_alike and _is_small(later - got, got) and not _is_small(sums[1] - sums[0], sums[0])
+
+
+def _of_softmax(got: Tensor, expected: Tensor) -> str | None:
+    """The mistake of scores, of which the steps from key to key are known."""
+    if not torch.equal(got.isnan(), expected.isnan()) or bool(got.isnan().all()):
+        return None
+    factor = (got * expected).nansum() / expected.square().nansum()
+    if _is_small(got - factor * expected, expected.nan_to_num()):
+        return "reference_scaled"
+    gaps = (got - expected).flatten(0, -3)
+    if not _is_small(gaps - gaps.nanmean(0), gaps.nan_to_num()):
+        rest = gaps - gaps.nanmean(-2, keepdim=True)
+        return "reference_plus_keys" if _is_small(rest, gaps.nan_to_num()) else None
+    across = gaps[..., 1:, 1:] - gaps[..., :-1, :-1]
+    return f"reference_plus_{'distance' if _is_small(across, gaps.nan_to_num()) else 'places'}"
 
 
 _HALVES = (torch.bfloat16, torch.float16)

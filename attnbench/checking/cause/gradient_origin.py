@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,70 +17,29 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+), in .*\n    (.+)')
 
 
 def gradient_origin(call: Callable[[], Tensor | None], leaves: Sequence[Tensor]) -> str:
-    """The first operation without whose NaN and infinity all gradients of a call are finite.
-
-    Args:
-        call: it gives a tensor with a graph, whose sum is differentiated.
-        leaves: those with respect to which it is.
-
-    Returns:
-        Words that name it with its line, or ``""``.
+    """Words that name the operations of a call, one or two, whose backward pass gives a gradient
+    that is not finite for one that is; ``""`` where those of the leaves are finite.
     """
     with torch.enable_grad(), torch.autograd.set_detect_anomaly(True, check_nan=False):
         answer = call()  # its nodes know by which lines they were made
     if answer is None or answer.grad_fn is None or not bool(answer.isfinite().all()):
         return ""
-    total = answer.sum()
-    nodes = _nodes(total.grad_fn)
-    is_finite, found = _passed(total, leaves, nodes, ())
-    if is_finite:
+    found: dict[str, None] = {}
+
+    def noted(node: Any, left: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> None:
+        if _are_finite(given) and not _are_finite(left):
+            found[_place(node)] = None
+
+    nodes, seen = [answer.grad_fn], {answer.grad_fn, None}
+    for node in nodes:  # which grow in number
+        if node.next_functions:
+            node.register_hook(functools.partial(noted, node))
+        nodes += dict.fromkeys(n for n, _ in node.next_functions if n is not None and n not in seen)
+        seen.update(nodes[-len(node.next_functions) :])
+    gradients = torch.autograd.grad(answer.sum(), leaves, allow_unused=True)
+    if _are_finite(gradients) or "" in found or not 0 < len(found) < 3:
         return ""
-    needed = [n for n in found if not _passed(total, leaves, nodes, {*found} - {n})[0]]
-    if not needed or not (place := _place(nodes[needed[0]])):
-        return ""
-    name, _, of_torch = nodes[needed[0]].name().rpartition("Backward")
-    name = name.lower() if of_torch else name
-    return f"NaN or infinity arises in the backward pass of {name} at {place}"
-
-
-def _nodes(last: Any) -> list[Any]:
-    """The nodes of a graph, each once."""
-    nodes: dict[Any, None] = {last: None}
-    waiting = [last]
-    while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if node is not None and node not in nodes:
-                nodes[node] = None
-                waiting.append(node)
-    return [*nodes]
-
-
-def _passed(
-    total: Tensor, leaves: Sequence[Tensor], nodes: Sequence[Any], replaced: Collection[int]
-) -> tuple[bool, list[int]]:
-    """Whether all gradients are finite, and the numbers of the nodes that make them otherwise.
-
-    Those of some nodes become 0 where they are not.
-    """
-    found: list[int] = []
-
-    def noted(number: int, left: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> Any:
-        if not _are_finite(given) or _are_finite(left):
-            return None
-        found.append(number)
-        if number not in replaced:
-            return None
-        return tuple(t if t is None else t.nan_to_num(0.0, 0.0, 0.0) for t in left)
-
-    hooks = [
-        node.register_hook(functools.partial(noted, n))
-        for n, node in enumerate(nodes)
-        if node.next_functions
-    ]
-    gradients = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
-    for hook in hooks:
-        hook.remove()
-    return _are_finite(gradients), found
+    return f"NaN or infinity arises in the backward pass of {' and of '.join(found)}"
 
 
 def _are_finite(tensors: Sequence[Tensor | None]) -> bool:
@@ -88,9 +47,11 @@ def _are_finite(tensors: Sequence[Tensor | None]) -> bool:
 
 
 def _place(node: Any) -> str:
-    """The line of neither torch nor this package that made a node."""
+    """The name of a node, and the line of neither torch nor this package that made it."""
+    name, _, of_torch = node.name().rpartition("Backward")
     for entry in reversed(node.metadata.get("traceback_", [])):
         for file, number, line in reversed(_FRAME.findall(entry)):
             if is_theirs(file):
-                return f"{Path(file).name}:{number}: {line.strip()}"
+                shown = name.lower() if of_torch else name
+                return f"{shown} at {Path(file).name}:{number}: {line.strip()}"
     return ""

@@ -1,7 +1,4 @@
-"""The operation of a function's call in which others reach a query that should not.
-
-Others are the items of a batch, the heads, the queries, or the keys that are hidden from a query.
-"""
+"""The operation of a function's call in which others reach a query that should not."""
 
 from __future__ import annotations
 
@@ -32,10 +29,8 @@ _PLACES = {
 
 
 def tells_mixing(*kinds: str) -> Callable[[_Check], _Check]:
-    """A decorator whose violations end with the first operation by which others reach an output.
-
-    Args:
-        kinds: others, of ``items``, ``heads``, ``queries`` and ``keys``.
+    """A decorator whose violations end with the first operation by which ``items``, ``heads``,
+    ``queries`` or ``keys``, as named, reach an output.
     """
 
     def told(check: _Check) -> _Check:
@@ -64,12 +59,7 @@ def tells_mixing(*kinds: str) -> Callable[[_Check], _Check]:
 def first_operation(subject: Subject, what: str, is_there: bool, rank: int, mask: str) -> str:
     """A line that names it; empty unless calls of two sizes show the same.
 
-    Args:
-        subject: a function, no layer.
-        what: others that should not count.
-        is_there: whether both calls have others, or one of them has none.
-        rank: how many leading axes inputs have.
-        mask: how hidden keys are hidden, by the name of a case's mask.
+    Others are there in both calls, or in one; ``rank`` is the number of leading axes.
     """
     if (what == "heads" and rank < 2) or (what == "later keys" and not is_there):
         return ""
@@ -107,14 +97,11 @@ def _pair(
     changed = whole.replace(**{name: other(getattr(whole, name)) for name in names})
     if not is_there and of_keys:
         changed = changed.replace(attn_mask=None, valid_lens=None)
-    calls = [functools.partial(_output, subject, module, one) for one in (whole, changed)]
+    calls = [
+        functools.partial(torch.no_grad()(subject.output), module, one) for one in (whole, changed)
+    ]
     right, wrong = calls if is_there else calls[::-1]
     return Mixing(right, wrong, axis, size, part)
-
-
-@torch.no_grad()
-def _output(subject: Subject, module: torch.nn.Module, inputs: Inputs) -> Tensor:
-    return subject.output(module, inputs)
 
 
 def _hiding(inputs: Inputs, what: str, mask: str, own: int) -> Inputs:

@@ -103,6 +103,7 @@ def retained(module: Any, query: Any, key: Any, value: Any, allowed: Any) -> lis
         (0.9, 0, None),
         (0.8, 0, "reference_times_distance"),
         (0.9, 1, "reference_gives_other_keys"),
+        (0.9, -4, "earlier_blocks_scaled_4"),
     ],
 )
 def test_weights_without_softmax_are_told(decay: float, ahead: int, found: str | None) -> None:
@@ -113,7 +114,11 @@ def test_weights_without_softmax_are_told(decay: float, ahead: int, found: str |
             q_len, kv_len = query.shape[-2], key.shape[-2]
             steps = torch.arange(kv_len - q_len, kv_len)[:, None] - torch.arange(kv_len)
             powers = torch.full((), decay, dtype=query.dtype) ** steps
-            return query @ key.mT * powers.masked_fill(steps < -ahead, 0.0) @ value
+            powers = powers.masked_fill(steps < min(0, -ahead), 0.0)
+            if ahead < 0:  # blocks of so many keys, before which it decays once too little
+                blocks = torch.arange(kv_len) // -ahead
+                powers = powers / decay ** (blocks[-q_len:, None] > blocks).to(powers)
+            return query @ key.mT * powers @ value
 
     spec = MechanismSpec(
         name="mine",
@@ -141,3 +146,47 @@ def test_what_is_rounded_comes_before_scores_that_are_then_not_by_distance() -> 
     )
     (subject,) = resolve(spec)
     assert own_mistake(subject) == "reference_in_bfloat16"
+
+
+def quiet(module: Any, query: Any, key: Any, value: Any, allowed: Any) -> list[list[float]]:
+    """Softmax with one more in the denominator."""
+    rows = []
+    for row in query:
+        powers = [math.exp(dot(None, row, one)) for one in key]
+        columns = zip(*value, strict=True)
+        rows.append([dot(None, powers, column) / (1 + math.fsum(powers)) for column in columns])
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda scores, key: scores, None),
+        (lambda scores, key: scores / 2, "reference_scaled"),
+        (lambda scores, key: scores + key.mT[..., :1, :], "reference_plus_keys"),
+        (lambda scores, key: scores - 0.1 * distances(scores), "reference_plus_distance"),
+        (lambda scores, key: scores - 0.1 * distances(scores) ** 2 % 3, "reference_plus_distance"),
+        (lambda scores, key: scores.sin(), None),
+        (None, "sum_of_weights_unmoved"),
+    ],
+)
+def test_scores_of_a_softmax_are_told_by_its_weights(change: Any, found: str | None) -> None:
+    class Quiet(nn.Module):
+        def forward(
+            self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+        ) -> Tensor:
+            scores = query @ key.mT
+            most = scores.amax(-1, keepdim=True).clamp_min(0.0)
+            powers = ((scores if change is None else change(scores, key)) - most).exp()
+            beside = 1.0 if change is None else (-most).exp()
+            return powers / (beside + powers.sum(-1, keepdim=True)) @ value
+
+    spec = MechanismSpec(
+        name="mine",
+        make=lambda *sizes: Quiet(),
+        equal_sizes=True,
+        reference=quiet,
+        laws=("pools_values",),
+    )
+    (subject,) = resolve(spec)
+    assert beside_reference(subject) == found
