@@ -55,6 +55,7 @@ def _with_operands(own: str, kind: Kind, names: Mapping[str, Kind]) -> Iterator[
         yield from (f"max({own}, 0)", *(f"min({own}, {name})" for name in counts))
     elif kind[0] == "tensor" and kind[1] > 1:
         yield f"{own}.mT"
+        yield from (f"{name}({own})" for name, other in names.items() if "Norm" in str(other[1]))
     for name, other in names.items():
         if name != own:
             yield from (f"({own} {sign} {name})" for sign in _signs(kind, other))

@@ -21,6 +21,7 @@ NAMES: dict[str, Kind] = {
     "last": ("number", 5),
     "scale": ("number", 0.5),
     "causal": ("number", True),
+    "self.norm": ("module", "LayerNorm"),
 }
 
 
@@ -140,6 +141,7 @@ def changed(line: str, before: str = "") -> set[str]:
         ("x = query[:first]", "x = query[:min(first, last)]"),
         ("x = query[first:]", "x = query[max(first, 0):]"),
         ("x = query @ key", "x = query @ key.mT"),
+        ("x = project(query)", "x = project(self.norm(query))"),
         ("query = -key", "query = query + (-key)"),
     ],
 )
