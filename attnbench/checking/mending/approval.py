@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 from hypothesis.errors import UnsatisfiedAssumption
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
 from attnbench.cases.case_strategies import cases
 from attnbench.checking.mending.edit_context import SMALLEST, Edit
+from attnbench.checking.mending.ordinary_calls import CALLS, Ordinary, is_near, kept, output, steps
 from attnbench.checking.mending.running_code import SourceFile
 from attnbench.checking.mending.time_limit import TooLong, limited
 from attnbench.checking.outcomes import COMPILING
@@ -34,21 +35,9 @@ _CASES, _MOST_PAIRS = 5, 2**12
 _OTHERWISE = 3
 """Of so many properties that failed, one may still fail at its case."""
 
-_MOST_RANK = 2
-"""The rank up to which changes count that change calls in which nothing failed."""
-
-_CALLS = (
-    Case((1,), 1, 1, 8, 8, 8),
-    Case((1, 2), 4, 4, 8, 8, 8),
-    Case((2,), 5, 5, 8, 8, 8),
-    Case((2,), 12, 12, 8, 8, 8),
-    Case((2,), 4, 4, 8, 8, 8, mask="padding"),
-    Case((2,), 4, 4, 8, 8, 8, mask="causal"),
-)
-"""Ordinary calls, which a change should leave as they are unless something fails in them."""
-
-_NEAR = 2e-6
-"""How far the outputs of such a call may part, as a share of the largest."""
+_MOST_RANK, _MOST_RANK_OF_STEPS = 2, 4
+"""The rank up to which changes count that change calls in which nothing failed, and the same where
+only calls with a cache are wrong: then single tokens have to stay as they are."""
 
 Trial = tuple[Invariant, Case]
 
@@ -92,25 +81,20 @@ class Judge:
         self._seen = list[Trial]()  # those that failed with a change
         self.most = _MOST_RANK if names - {*beside} else SMALLEST
         wrong = [invariant for invariant, _ in failing if invariant.name not in beside]
-        outputs = {call: _output(subject, call) for call in _CALLS}
-        told = {
-            call: {holds(subject, one, subject.legal(call)) for one in wrong} for call in _CALLS
-        }
-        plain = [False in told[call] for call in _CALLS if call.mask == "none"]
+        told = {call: {holds(subject, one, subject.legal(call)) for one in wrong} for call in CALLS}
+        plain = [False in told[call] for call in CALLS if call.mask == "none"]
         is_wrong = plain[0] and sum(plain) > len(plain) / 2  # a property may hold by chance
-        self._right = {
-            call: output
-            for call, output in outputs.items()
-            if output is not None
-            and _is_near(_output(subject, call), output)  # a call may leave something behind
-            and False not in told[call]
-            and not is_wrong
-        }
+        right = [call for call in CALLS if False not in told[call] and not is_wrong]
+        self._right = dict(kept(partial(output, subject, call) for call in right))
+        self._steps = dict(kept([partial(steps, subject)]))
+        if self._steps and not names - {*beside}:
+            self.most = _MOST_RANK_OF_STEPS
 
     def approves(self, place: Place, *, others: bool = False) -> bool | None:
         """Whether what failed holds with a change, and nothing else fails.
 
-        ``None`` if nothing was tried, as it changes calls in which nothing failed.
+        ``None`` if nothing was tried, as it changes calls in which nothing failed. Where it may
+        change these, it may not change the tokens that a layer with a cache is given one by one.
 
         Args:
             place: the change.
@@ -122,18 +106,15 @@ class Judge:
                 return False
             for cache in _caches():
                 cache.cache_clear()
-            if not others and not self._keeps_right_calls():
+            if not others and not _are_kept(self._right):
                 return None
             return (
-                self._most_hold()
+                (not others or _are_kept(self._steps))
+                and self._most_hold()
                 and self._others_hold(self._seen)
                 and all(self._passes(invariant) for invariant, _ in self._failing)
                 and self._others_hold(self._others)
             )
-
-    def _keeps_right_calls(self) -> bool:
-        calls = self._right.items()
-        return all(_is_near(_output(self._subject, call), output) for call, output in calls)
 
     def _most_hold(self) -> bool:
         """Whether properties hold where they failed, but for one of three or more.
@@ -168,23 +149,8 @@ class Judge:
         return run_invariant(self._subject, invariant, PROFILES["quick"], shrink=False).ok
 
 
-def _output(subject: Subject, call: Case) -> Tensor | None:
-    """The output of an ordinary call; ``None`` if the subject takes no such call, or it raises."""
-    case = subject.legal(call)
-    try:
-        with limited(_TRIAL_SECONDS), torch.no_grad():
-            if subject.unsupported(case) is None:
-                return subject.output(*subject.build(case)).double()
-    except (Exception, SystemExit, TooLong):
-        return None
-    return None
-
-
-def _is_near(one: Tensor | None, other: Tensor) -> bool:
-    if one is None or one.shape != other.shape:
-        return False
-    margin = _NEAR * float(other.nan_to_num().abs().amax()) if other.numel() else 0.0
-    return torch.allclose(one, other, rtol=0.0, atol=margin, equal_nan=True)
+def _are_kept(outputs: Mapping[Ordinary, Tensor]) -> bool:
+    return all(is_near(call(), output) for call, output in outputs.items())
 
 
 @functools.cache

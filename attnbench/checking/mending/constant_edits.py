@@ -10,6 +10,9 @@ from attnbench.checking.mending.edit_context import Context, Edits
 _WORDS = ({"left", "right"}, {"ij", "xy"}, {"floor", "trunc"}, {"mean", "sum"})
 """Words of which one is mistaken for the other."""
 
+_NAMED = (ast.JoinedStr, ast.Subscript, ast.Dict)
+"""Where a word is a part of another, or a name."""
+
 _LARGE = 100.0
 """What stands for an infinite number is at least this large."""
 
@@ -22,7 +25,7 @@ def of_constant(node: ast.Constant, context: Context) -> Edits:
         yield context.edit(2, node, "self.training")
     elif isinstance(value, int | float):
         yield from _numbers(node, value, context)
-    elif isinstance(value, str) and not isinstance(context.parents.get(node), ast.JoinedStr):
+    elif isinstance(value, str) and not isinstance(context.parents.get(node), _NAMED):
         parent = context.parents.get(node)
         is_equation = isinstance(parent, ast.Call) and "einsum" in context.plain(parent.func)
         for text in _equations(value) if is_equation else _words(value):

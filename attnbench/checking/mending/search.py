@@ -180,14 +180,16 @@ def _places(lines: RunLines) -> list[Place]:
 def _passed_by(place: Place, judge: Judge, lines: RunLines) -> str:
     """What a change says that leads past lines that ran, and to no more of others."""
     file, definition = place.source.name, place.definition
-    after = RunLines(lines.apart, lines.files_apart)
+    before, after = (RunLines(lines.apart, lines.files_apart) for _ in range(2))
     with place.source.running(definition, place.edit.applied(place.source.lines)), after.watched():
         list(judge.tried_again())
+    with before.watched():
+        list(judge.tried_again())  # as it may make the layer no more
     inside = range(definition.lineno, (definition.end_lineno or 0) + 1)
-    before, now = ({n for n in one.ran.get(file, ()) if n in inside} for one in (lines, after))
-    if len(before - now) < len(now - before) or before <= now:
+    then, now = ({n for n in one.ran.get(file, ()) if n in inside} for one in (before, after))
+    if len(then - now) < len(now - then) or then <= now:
         return ""
-    return f"with it, line {min(before - now)} is not run, which may be all that it does"
+    return f"with it, line {min(then - now)} is not run, which may be all that it does"
 
 
 def _text(place: Place) -> str:

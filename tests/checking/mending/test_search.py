@@ -12,7 +12,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
 from attnbench.checking.mending import approval, search
 from attnbench.checking.mending.approval import Judge, holds
-from attnbench.checking.mending.edit_context import SMALLEST
+from attnbench.checking.mending.edit_context import SMALLEST, Edit
 from attnbench.checking.mending.running_code import RunLines
 from attnbench.checking.mending.search import mends
 from attnbench.checking.profiles import PROFILES
@@ -177,6 +177,58 @@ def test_where_nearly_every_call_is_wrong_none_has_to_stay_as_it_is(
             approval, "holds", lambda subject, one, case, wrong=wrong: case.q_len not in wrong
         )
         assert bool(Judge(subject, [], failing, ())._right) is kept
+
+
+SUMMED = """\
+import attnbench
+from torch import nn
+
+
+class Summed(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden, cache=None):
+        total = hidden.cumsum(0) + (0 if cache is None else cache["total"])
+        if cache is not None:
+            cache["total"] = total[:, -1:]
+        return self.linear(total), cache
+
+
+SPEC = attnbench.LayerSpec(
+    name="summed",
+    make=Summed,
+    causal=True,
+    accepts=("cache",),
+    cache=attnbench.CacheSpec(new=lambda module, rows: {"total": 0}),
+)
+"""
+
+
+def test_where_several_tokens_are_wrong_a_change_has_to_leave_single_ones_as_they_are(
+    tmp_path: Path,
+) -> None:
+    """A layer without tokens to sum holds too, but is another layer."""
+    subject = subject_of(tmp_path, SUMMED, "SPEC")
+    names = ["calls_may_be_cut_anywhere"]
+    (found,) = found_for(subject, names, beside=names)
+    assert "cumsum(1)" in found
+    assert found.endswith(search._OTHERS)
+    failing, lines = (
+        [(select_invariants(names)[0], Case((1,), 2, 2, 8, 8, 8))],
+        RunLines(set(), set()),
+    )
+    with lines.watched():
+        assert holds(subject, *failing[0]) is False
+    place = next(place for place in search._places(lines) if "cumsum" in place.edit.text)
+    number = next(i for i, line in enumerate(place.source.lines) if "cumsum" in line)
+    whole = (number + 1, 0), (number + 1, len(place.source.lines[number]))
+    lost = place._replace(edit=Edit(SMALLEST, *whole, "        total = hidden * 0"))
+    decides = Judge(subject, [], failing, names)
+    assert not decides.approves(lost, others=True)
+    decides._steps.clear()
+    assert decides.approves(lost, others=True)
 
 
 BY_BATCH = """\
