@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -91,48 +90,78 @@ def mends(
             yield from _approved(places, judge, lines)
 
 
-def _approved(places: Iterable[Place], judge: Judge, lines: RunLines) -> Iterator[str]:
-    """Yield the changes that hold, each of a line of its own."""
-    shown, others, diverting = set[tuple[str, int]](), list[Place](), dict[Place, str]()
-    end, last = time.process_time() + _SECONDS, STATEMENT  # the rank that goes furthest
-    for place in places:
-        if time.process_time() > end or len(shown) == _MOST_FOUND or place.edit.rank > last:
-            break
-        if place.line in shown:
-            continue
-        is_right = judge.approves(place)
-        if is_right is None and place.edit.rank <= judge.most:
-            others.append(place)
-        if not is_right:
-            continue
-        passed = _passed_by(place, judge, lines) if place.edit.rank < REMOVAL else ""
-        if passed:
-            diverting.setdefault(place, passed)
-            continue
-        end = end if shown else min(end, time.process_time() + _MORE_SECONDS)
-        last = min(last, place.edit.rank + 1, REMOVAL - 1)
-        shown.add(place.line)
-        yield _text(place)
-    if not shown:
-        yield from itertools.islice(_less_wanted(diverting, others, judge), _MOST_FOUND)
+def _approved(places: Sequence[Place], judge: Judge, lines: RunLines) -> Iterator[str]:
+    """Yield the changes that hold: the first kind of which there is one, each of its own line."""
+    ways = _Ways(judge, lines)
+    repairs, removals = ([p for p in places if _is_less(p) == less] for less in (False, True))
+    for changes in (
+        ways.kept(repairs, _SECONDS),
+        ways.of_other_calls(),
+        ways.kept(removals, _OTHER_SECONDS),
+        ways.passing_by(),
+    ):
+        yield from () if ways.shown else changes
 
 
-def _less_wanted(
-    diverting: Mapping[Place, str], others: Iterable[Place], judge: Judge
-) -> Iterator[str]:
-    """Yield the changes that lead past other lines, and those that change calls that were right."""
-    shown = set[tuple[str, int]]()
-    for place, passed in diverting.items():
-        if place.line not in shown:
-            shown.add(place.line)
-            yield f"{_text(place)}\n{passed}"
-    end = time.process_time() + _OTHER_SECONDS
-    for place in () if shown else others:
-        if time.process_time() > end:
-            return
-        if place.line not in shown and judge.approves(place, others=True):
-            shown.add(place.line)
-            yield f"{_text(place)}\n{_OTHERS}"
+class _Ways:
+    """The kinds of changes, one after the other.
+
+    Attributes:
+        shown: files and lines of the changes that were found.
+    """
+
+    def __init__(self, judge: Judge, lines: RunLines) -> None:
+        self._judge, self._lines, self.shown = judge, lines, set[tuple[str, int]]()
+        self._others, self._passing = list[Place](), dict[Place, str]()
+
+    def _new(self, places: Iterable[Place], seconds: float) -> Iterator[Place]:
+        """Yield the places of other lines than those shown, for some seconds, or up to a number."""
+        end = time.process_time() + seconds
+        for place in places:
+            if time.process_time() > end or len(self.shown) == _MOST_FOUND:
+                return
+            if place.line not in self.shown:
+                was_shown = bool(self.shown)
+                yield place
+                if self.shown and not was_shown:
+                    end = min(end, time.process_time() + _MORE_SECONDS)
+
+    def kept(self, places: Iterable[Place], seconds: float) -> Iterator[str]:
+        """Yield those that leave ordinary calls as they are, and pass by no lines."""
+        last = STATEMENT  # the rank that goes furthest
+        for place in self._new(places, seconds):
+            if place.edit.rank > last:
+                return
+            is_right = self._judge.approves(place)
+            if is_right is None and place.edit.rank <= self._judge.most:
+                self._others.append(place)
+            if not is_right:
+                continue
+            passed = "" if _is_less(place) else _passed_by(place, self._judge, self._lines)
+            if passed:
+                self._passing.setdefault(place, passed)
+                continue
+            last = min(last, place.edit.rank + 1)
+            self.shown.add(place.line)
+            yield _text(place)
+
+    def of_other_calls(self) -> Iterator[str]:
+        """Yield those that change calls in which nothing failed."""
+        for place in self._new(self._others, _OTHER_SECONDS):
+            if self._judge.approves(place, others=True):
+                self.shown.add(place.line)
+                yield f"{_text(place)}\n{_OTHERS}"
+
+    def passing_by(self) -> Iterator[str]:
+        """Yield those by which the calls pass by lines that ran."""
+        for place in self._new(self._passing, _OTHER_SECONDS):
+            self.shown.add(place.line)
+            yield f"{_text(place)}\n{self._passing[place]}"
+
+
+def _is_less(place: Place) -> bool:
+    """Whether a change leaves something out."""
+    return place.edit.rank >= REMOVAL
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -199,5 +228,6 @@ def _text(place: Place) -> str:
     name = Path(place.source.name).name
     olds = [f"- {name}:{i + 1}: {before[i].strip()}" for i in numbers]
     news = [f"+ {name}:{i + 1}: {after[i].strip()}" for i in numbers if after[i].strip()]
-    is_less = place.edit.rank >= REMOVAL
-    return "\n".join([*olds, *news, *("this leaves something out, and is no repair",) * is_less])
+    return "\n".join(
+        [*olds, *news, *("this leaves something out, and is no repair",) * _is_less(place)]
+    )

@@ -138,6 +138,7 @@ def test_a_change_that_leaves_an_ordinary_call_as_it_is_is_preferred(
         return None if place.edit.rank == rank else is_kept and place.edit.rank == 3
 
     monkeypatch.setattr("attnbench.checking.mending.approval.Judge.approves", approves)
+    monkeypatch.setattr(search, "_passed_by", lambda *_: "")
     wrong = ATTENTION.replace("torch.softmax(weights, dim=-1)", "torch.softmax(weights, dim=-2)")
     subject = subject_of(tmp_path, wrong)
     (found,) = found_for(subject, ["weights_sum_to_one"])
