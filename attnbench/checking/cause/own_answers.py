@@ -165,6 +165,8 @@ def _mixed_rows(subject: Subject) -> str | None:
             if one_each and not is_own and bool((reads[0].sum(1) == 1).all()):
                 return "heads_at_other_places"
             return "keys_of_another_head" if one_each and is_own else "heads_read_together"
+    if not bool(moved((...,), "value", least=0.0).any()) and bool(moved((...,), "key").any()):
+        return "values_unread"
     always = subject.conventions.causal == "always" or _EVERY_KEY in subject.spec.exempt
     unread = ~moved((..., slice(1), slice(None)), "key", "value", least=0.0)
     return None if always or not bool(unread.any()) or bool(unread.all()) else "key_not_read_by_all"

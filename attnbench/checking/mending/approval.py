@@ -83,7 +83,8 @@ class Judge:
         wrong = [invariant for invariant, _ in failing if invariant.name not in beside]
         told = {call: {holds(subject, one, subject.legal(call)) for one in wrong} for call in CALLS}
         plain = [False in told[call] for call in CALLS if call.mask == "none"]
-        is_wrong = plain[0] and sum(plain) > len(plain) / 2  # a property may hold by chance
+        most = plain[0] and sum(plain) > len(plain) / 2  # it may hold by chance
+        is_wrong = most or all(plain[1:])
         right = [call for call in CALLS if False not in told[call] and not is_wrong]
         self._right = dict(kept(partial(output, subject, call) for call in right))
         self._steps = dict(kept([partial(steps, subject)]))

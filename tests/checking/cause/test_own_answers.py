@@ -63,6 +63,19 @@ def test_rows_that_are_mixed_without_a_mask_come_before_masks(
     assert own_mistake(subject) == mistake
 
 
+def test_values_that_are_made_of_the_keys_are_told() -> None:
+    class Made(Heads):
+        def __init__(self, num_hiddens: int) -> None:
+            super().__init__(2 * -(-num_hiddens // 2), split=True, merge=True)
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Any = None) -> Any:
+            return super().forward(query, key, key, mask)
+
+    spec = textbook(Made, sizes=lambda s: s.replace(query_size=8, key_size=8, value_size=8))
+    (subject,) = resolve(spec)
+    assert own_mistake(subject) == "values_unread"
+
+
 def test_a_subject_that_draws_random_numbers_mixes_no_rows() -> None:
     class Random(Heads):
         def __init__(self, num_hiddens: int) -> None:
