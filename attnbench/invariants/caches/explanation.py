@@ -43,10 +43,10 @@ from attnbench.invariants.caches.seen_tokens import (
     OTHER_ROW,
     SEES,
     UNTOLD,
-    Replay,
     seen_tokens,
 )
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
+from attnbench.invariants.caches.wrong_lines import wrong_line
 from attnbench.invariants.toolkit.kept_values import KEPT, kept_values
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 from attnbench.invariants.toolkit.mixing import first_mixing
@@ -93,15 +93,16 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         "ragged": [_padding_counted],
         "rollback": [_other_counts],
     }
-    states = ""
+    line, states = "", ""
     for each in filter(None, (_double(stage), stage)):
-        states = states or _text(lambda s, f: kept_states(Replay(s, judged), f), each, found)
+        line = line or _text(functools.partial(wrong_line, judged), each, found)
+        states = states or _text(functools.partial(kept_states, judged), each, found)
     texts = [_text(of, stage, found) for of in further.get(judged, ())]
     seen = seen_tokens(stage, judged, found)
     if judged == "split" and all(step.kind in ("begin", "append") for step in found.steps):
         repaired = repaired_call(stage.subject, 0) or repaired_call(stage.subject, 3)
         seen = (seen.replace(UNTOLD, "") if repaired else seen) + repaired
-    return seen + states + "".join(texts) + _in_double(stage, judged, found)
+    return seen + states + line + "".join(texts) + _in_double(stage, judged, found)
 
 
 def cause_of(explained: str, judged: str) -> str | None:

@@ -47,10 +47,7 @@ class GivenCalls:
 
     def is_right(self, cache: Any, past: int, count: int) -> bool:
         """Whether the next tokens get with a cache what they get in one call without one."""
-        return self.fits(self.after(cache, past, count)[0], past, count)
-
-    def fits(self, output: Tensor, past: int, count: int) -> bool:
-        """Whether an output is what some tokens get in one call without a cache."""
+        output, _ = self.after(cache, past, count)
         expected = self.stage.expected(self.tokens[:, : past + count])[:, past:]
         gap = (output - expected).double().abs().nan_to_num(torch.inf)
         return float(gap.amax()) <= max(floor_of(self.stage.subject, expected), self.gap / 8)

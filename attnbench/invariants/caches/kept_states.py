@@ -21,10 +21,9 @@ from attnbench.invariants.caches.given_calls import (
     times_in_a_call,
     unwritten_axis,
 )
-from attnbench.invariants.caches.later_calls import first_wrong
-from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import Step, in_words
-from attnbench.invariants.caches.stage import FoundError
+from attnbench.invariants.caches.seen_tokens import Replay
+from attnbench.invariants.caches.stage import FoundError, Stage
 
 _SHORT = 8
 """Most tokens of a first call that is compared with shorter ones."""
@@ -41,20 +40,21 @@ RIGHT_WITH_IT = ": with that in its place the next call is right"
 SEVERAL = "is wrong: with what calls on one token each leave there the next call is right"
 """What is told of a tensor that a call on several tokens leaves."""
 
-USED = "leaves in the cache what one call leaves, but uses it otherwise"
+USED = "leaves in the cache what one call leaves, but computes otherwise"
 """What is told of a call that leaves what is right."""
 
 _NEAR = 1e-2
 """Tensors that are off by less than this part of the one that is off most are right."""
 
 
-def kept_states(player: Player, found: FoundError) -> str:
+def kept_states(judged: str, stage: Stage, found: FoundError) -> str:
     """A sentence on the tensors of the cache that are wrong before or after the last call.
 
     Args:
-        player: one that judges nothing.
+        judged, stage: what the program is played on.
         found: the error of a program whose last step appends.
     """
+    player = Replay(stage, judged)
     *before, last = found.steps
     for step in before:
         player.play(step)
@@ -74,8 +74,7 @@ def kept_states(player: Player, found: FoundError) -> str:
             return found_there
         if several := calls.left_by_several(past, count):
             return several
-        first = first_wrong(calls, past, count)
-        return calls.left_by_the_last(track.cache, past, count, bool(first)) + first
+        return calls.left_by_the_last(track.cache, past, count)
     return calls.left_before(track.cache, one, past, count, before)
 
 
@@ -197,19 +196,15 @@ class _States(GivenCalls):
             told = kept_of_earlier(*pair, first[place])
         return f"{after}{_unlike(apart, past)}{RIGHT_WITH_IT}{told}"
 
-    def left_by_the_last(self, held: Any, past: int, count: int, is_named: bool) -> str:
-        """What the last call leaves, which is wrong also behind the cache of one call.
-
-        That it leaves what is right may be for what the module keeps of other calls, unless the
-        operation that is wrong ``is_named``.
-        """
+    def left_by_the_last(self, held: Any, past: int, count: int) -> str:
+        """What the last call leaves, which is wrong also behind the cache of one call."""
         left, whole = self.after(held, past, count)[1], self.of_one(past + count)
         # a ring may hold the same slots in another order
         apart = _apart(left, whole, self.least, in_order=not self.is_right(left, past + count, 1))
         call = f"the call on {_tokens(count)}"
         if not apart:
             is_kept = any(tensor.numel() for _, tensor in tensors_of(left))
-            return f"\n  {call} {USED}" if is_kept and is_named else ""
+            return f"\n  {call} {USED}" if is_kept else ""
         earlier = dict(tensors_of(held))
         kept = {place: _keeps(earlier.get(place), pair[0], past) for place, pair in apart.items()}
         changed = [place for place in kept if kept[place] is False]

@@ -46,6 +46,7 @@ class Correction(OperationMode):
     Attributes:
         results: results by operation, in their order, before they are put right.
         given: by operation, the first tensor that it was given, if that has the result's shape.
+        counts: how many operations each line has.
         numbers: the operator of each, and its number among the calls of this operator, from 1.
         origins: operations that were put right, with the one since which nothing is known of what
             they were given.
@@ -58,7 +59,7 @@ class Correction(OperationMode):
         self.given: dict[Key, Tensor] = {}
         self.numbers: dict[Key, Number] = {}
         self.origins: dict[Key, Key | None] = {}
-        self._counts, self._calls = Counter[str](), Counter[Any]()
+        self.counts, self._calls = Counter[str](), Counter[Any]()
         self._unknown: dict[int, Key] = {}  # by memory, which is held
         self._held: list[Tensor] = []
 
@@ -71,8 +72,8 @@ class Correction(OperationMode):
         first = result[0] if isinstance(result, tuple) and result else result
         if not isinstance(first, Tensor) or not first.numel() or not (line := line_of(func)):
             return result
-        key, is_view = Key(line, self._counts[line]), bool(getattr(func, "is_view", False))
-        self._counts[line] += 1
+        key, is_view = Key(line, self.counts[line]), bool(getattr(func, "is_view", False))
+        self.counts[line] += 1
         self.results[key], self.numbers[key] = first.clone(), (func, self._calls[func])
         if own is not None and (own.shape, own.dtype) == (first.shape, first.dtype):
             self.given[key] = own
@@ -99,6 +100,56 @@ class Correction(OperationMode):
             return f"in {key.line}"
         there = since.line.partition(" at ")[2]
         return f"at {here}" if there == here else f"between {there} and {here}"
+
+
+class Maker(NamedTuple):
+    """The operation that made a tensor, how many were before it, and the call that it is of."""
+
+    before: int
+    call: int
+    key: Key
+
+
+Given = tuple[Tensor, Maker | None]
+"""What an operation is given, and what made that, if it is known."""
+
+
+class Flow(Correction):  # type: ignore[no-untyped-call]  # torch has not typed it
+    """Notes the results of operations in one of several calls, and what each was given.
+
+    Args:
+        call: the number of the call.
+        made: by tensor, and by memory that was written to, what made it; of all calls.
+
+    Attributes:
+        made_of: by operation, what it was given.
+    """
+
+    def __init__(self, call: int, made: dict[Any, tuple[Maker, Tensor]]) -> None:
+        super().__init__(lambda _, result: result)
+        self.call, self.made = call, made
+        self.made_of: dict[Key, list[Given]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        noted, before = [(one.clone(), self.maker(one)) for one in given], len(self.results)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        maker = noted[0][1] if noted and getattr(func, "is_view", False) else None
+        if len(self.results) > before:
+            key = next(reversed(self.results))
+            self.made_of[key], maker = noted, Maker(len(self.made), self.call, key)
+        for one in tree_leaves(result) if maker else ():
+            if maker and isinstance(one, Tensor):
+                self.made[id(one)] = maker, one
+                if any(one is other for other in given):
+                    self.made["memory", memory_of(one)] = maker, one
+        return result
+
+    def maker(self, one: Tensor) -> Maker | None:
+        """What made a tensor, or wrote to it last, if that is known."""
+        places = (id(one), ("memory", memory_of(one)))
+        makers = [self.made[place][0] for place in places if place in self.made]
+        return max(makers, key=lambda maker: maker.before, default=None)
 
 
 def differ(one: Tensor, other: Tensor) -> bool:

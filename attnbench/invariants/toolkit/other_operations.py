@@ -75,8 +75,10 @@ def given(value: Tensor) -> Operation:
         result = func(*args, **kwargs)
         first = result[0] if isinstance(result, tuple) else result
         # what a view shows is left as it is, and another dtype would round the value
-        if getattr(func, "is_view", False) or first.dtype != value.dtype:
-            return (value, *result[1:]) if isinstance(result, tuple) else value
+        is_view, is_alike = getattr(func, "is_view", False), first.shape == value.shape
+        if is_view or first.dtype != value.dtype or not is_alike:
+            new = value.clone()  # one that is itself a view cannot be returned here
+            return (new, *result[1:]) if isinstance(result, tuple) else new
         first.copy_(value)
         return result
 

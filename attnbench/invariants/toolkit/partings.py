@@ -148,7 +148,6 @@ def parting(
     other: Callable[[Tensor], Tensor],
     hidden: Tensor,
     excused: Collection[str] = (),
-    last: tuple[int, int] | None = None,
 ) -> Parting:
     """Compare what two ways from the same input to an output compute.
 
@@ -156,11 +155,10 @@ def parting(
         call, other: the two ways.
         hidden: the input, in float64.
         excused: lines that are known to be right, though only the first call has their results.
-        last: the numbers of tokens of the other call, and of those at its end that both have.
     """
     one, leading, output = _flow(call, hidden)
     two, _, _ = _flow(other, hidden)
-    known = _known(one, [*two, *(_ends(two, *last) if last else ())])
+    known = _known(one, two)
     if not _is_among(output, [result.values for result in two]):  # all of it may occur there
         known = [k and not _alike(r.values, output) for k, r in zip(known, one, strict=True)]
     tells = [len(torch.unique(result.values)) >= _FEW for result in one]
@@ -186,17 +184,6 @@ def agreed(found: list[list[str]], name: str, other: str) -> str:
     lines = [line for line in first if all(line in each for each in more)]
     both = " and in ".join(lines)
     return f"\n  {name} parts from {other} in {both}" if 0 < len(lines) <= _NAMED else ""
-
-
-def _ends(results: list[_Result], total: int, count: int) -> Iterator[_Result]:
-    """Yield what results hold for the last tokens, along each axis of tokens and along all."""
-    for result in results:
-        axes = [n for n, size in enumerate(result.tensor.shape) if size == total]
-        for some in {(axis,) for axis in axes} | {tuple(axes)} if result.counts else ():
-            part = result.tensor
-            for axis in some:
-                part = part.narrow(axis, total - count, count)
-            yield result._replace(tensor=part, values=part.flatten().sort().values, line="")
 
 
 def _known(one: list[_Result], two: list[_Result]) -> list[bool]:

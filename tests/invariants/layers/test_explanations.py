@@ -123,7 +123,7 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
         (
             "padding_forgotten",
             "padded_rows_decode_as_alone",
-            "(padding: 0); alone it depends on token 1: what it sees is wrong\n  cut as 2 at once",
+            "(padding: 0); alone it depends on token 1: what it sees is wrong\n  it goes wrong",
         ),
         (
             "scaled_by_length",
@@ -131,6 +131,9 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
             "in one call without a cache, outputs change with how many tokens follow\n  the first "
             "operation by which later tokens reach the outputs is ",
         ),
+        ("top_left", CUT, ": rows = rows - past: 0 where one call has 1\n"),
+        ("padding_forgotten", "padded_rows_decode_as_alone", "(columns > rows - reach); one call"),
+        ("unscaled_in_calls", CUT, " 0.25): it is 4 times that of one call\n"),
         ("unscaled_in_calls", CUT, BOTH.format("", "right").replace("  ", " ")),
         ("shifted_in_calls", CUT, BOTH.format("even", "wrong")),
         (
@@ -370,7 +373,7 @@ def test_that_no_call_reads_what_none_needs_is_not_told() -> None:
         cache=CacheSpec(new=lambda module, rows: {}),
     )
     found = told(layer, CUT)
-    assert "parts from one call in mul at test_explanations.py:" in found
+    assert "it goes wrong first at test_explanations.py:" in found
     assert "does not read" not in found
 
 
