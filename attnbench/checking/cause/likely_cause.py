@@ -44,7 +44,7 @@ NAN_ONLY = ("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training"
 
 _SCALAR, _FORMULA, _NARROW = "agrees_with_scalar_reference", "scores_formula", "half_precision"
 
-_FINER = {_FORMULA, "side_ignored_padded", "side_ignored_cached"}
+_FINER = {_FORMULA, "side_ignored_padded", "side_ignored_cached", "side_ignored_before"}
 """Causes that an error may name instead of the one that its invariant points at."""
 
 _FLOAT32 = "computed_in_float32"

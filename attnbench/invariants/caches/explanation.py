@@ -5,19 +5,16 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
-from attnbench.invariants.caches.cache_parts import NUMBER, tensors_of
-from attnbench.invariants.caches.given_calls import LOST, WEIGHED
+from attnbench.invariants.caches.cache_parts import tensors_of
 from attnbench.invariants.caches.kept_states import (
     NAMED,
     RIGHT_WITH_IT,
-    SEVERAL,
     UNWRITTEN,
     USED,
     changes,
@@ -25,26 +22,14 @@ from attnbench.invariants.caches.kept_states import (
 )
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import steps
-from attnbench.invariants.caches.repaired_calls import (
-    FROM_FIRST_REAL,
-    repaired_call,
-    repaired_padding,
-)
+from attnbench.invariants.caches.repaired_calls import repaired_call, repaired_padding
 from attnbench.invariants.caches.row_selection import (
-    SHARED,
     after_calls,
     left_by_select,
     selects_both_ways,
     shared_rows,
 )
-from attnbench.invariants.caches.seen_tokens import (
-    COUNTED,
-    LAST,
-    OTHER_ROW,
-    SEES,
-    UNTOLD,
-    seen_tokens,
-)
+from attnbench.invariants.caches.seen_tokens import OTHER_ROW, SEES, UNTOLD, seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
 from attnbench.invariants.caches.wrong_lines import wrong_line
 from attnbench.invariants.toolkit.kept_values import KEPT, kept_values
@@ -89,9 +74,8 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
     others = functools.partial(_other_cuts, judged)
     further: dict[str, list[Callable[[Stage, FoundError], str]]] = {
         "split": [others, _unread, _unwritten, _total_counts],
-        "alone": [_padding_counted, others],
-        "ragged": [_padding_counted],
-        "rollback": [_other_counts],
+        "alone": [lambda s, _: repaired_padding(s.subject, 5), others],
+        "ragged": [lambda s, _: repaired_padding(s.subject, 5)],
     }
     line, states = "", ""
     for each in filter(None, (_double(stage), stage)):
@@ -107,26 +91,26 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
 
 def cause_of(explained: str, judged: str) -> str | None:
     """The cause that an explanation names, or the form of that of its property."""
-    if NUMBER in explained and judged == "rollback":
+    if "with that number" in explained and judged == "rollback":
         return "cropped_number"
     told = {
         UNWRITTEN: "layer_unwritten",
         KEPT: "layer_state",
         "each token adds": "layer_slots",
         _TOTAL: "number_of_tokens_counts",
-        SHARED: "rows_shared",
+        "selected from the same row": "rows_shared",
         "holds of earlier tokens": "cached_slots_changed",
         "already a first call": "first_call_differs",
         OTHER_ROW: "row_of_another",
         " of the shape (": "other_number_of_slots",
-        NUMBER: "cached_number",
-        SEVERAL: "left_by_several",
-        LOST: "cached_state_lost",
-        WEIGHED: "cached_state_weighed",
+        "with that number": "cached_number",
+        "what calls on one token": "left_by_several",
+        "there before is lost": "cached_state_lost",
+        "there before counts": "cached_state_weighed",
         RIGHT_WITH_IT: "cache_left_otherwise",
-        FROM_FIRST_REAL: "padding_has_positions",
-        COUNTED: "padding_counted",
-        LAST: "seen_as_by_the_last",
+        "is counted from the first real": "padding_has_positions",
+        "padded slots there are counts": "padding_counted",
+        "and no further: ": "seen_as_by_the_last",
         SEES: "other_tokens_seen",
         USED: "cache_used_otherwise",
         "\n  select changes cache": "part_not_selected",
@@ -224,10 +208,6 @@ def _total_counts(stage: Stage, found: FoundError) -> str:
     return ""
 
 
-def _padding_counted(stage: Stage, found: FoundError) -> str:
-    return repaired_padding(stage.subject, 5)
-
-
 def _lengths(stage: Stage, found: FoundError) -> str:
     """The lengths that a new cache reports after each of some appends."""
     spec, texts = stage.subject.spec.cache, []
@@ -261,21 +241,6 @@ def _other_cuts(judged: str, stage: Stage, found: FoundError) -> str:
         return f"\n  with the cache, no other cut that was tried is right: {wrong}" if wrong else ""
     parts = [f"as {either(as_)} it is {how}" for how, as_ in outcomes.items() if as_]
     return f"\n  cut {'; '.join(parts)}"
-
-
-def _other_counts(stage: Stage, found: FoundError) -> str:
-    """A sentence on calls on other numbers of tokens behind a crop, of which some are right."""
-    *before, last = found.steps
-    if before[-1].kind != "crop" or last.kind != "append":
-        return ""
-    told: dict[bool, list[str]] = {True: [], False: []}
-    room = stage.subject.capacity - before[-1].count
-    for count in sorted({last.count, *range(1, min(room, 3) + 1)}):
-        program = (*before, replace(last, count=count))
-        told[played(stage, "rollback", program) is None].append(str(count))
-    right, wrong = (" or ".join(told[well]) for well in (True, False))
-    counts = f"calls on {right} tokens are right, on {wrong} wrong"
-    return f"\n  behind the crop, {counts}" if right else ""
 
 
 def _double(stage: Stage) -> Stage | None:

@@ -11,16 +11,7 @@ from torch import Tensor, nn
 from attnbench.invariants.caches.stage import Stage
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 
-_NEAR, _SAME = 1e-2, 1e-4
-
-_FEWEST = 4
-"""Numbers of which a common factor is no chance."""
-
-LOST = "; it is what a first call on the last tokens alone leaves: what was there before is lost"
-"""What is told of a call that keeps nothing of what it finds."""
-
-WEIGHED = "; what the last call adds to it is right, and what was there before counts"
-"""What is told of a call that keeps what it finds with a wrong factor."""
+_NEAR, _SAME, _FEWEST = 1e-2, 1e-4, 4
 
 
 class GivenCalls:
@@ -88,14 +79,16 @@ def kept_of_earlier(held: Tensor, one: Tensor, last: Tensor) -> str:
     own, right = (t.double() - last.double() for t in (held, one))
     size = right.abs().amax()
     if own.abs().amax() <= _SAME * size:
-        return LOST
+        what = "a first call on the last tokens alone leaves"
+        return f"; it is what {what}: what was there before is lost"
     for axis in range(held.dim()):
         mine, its = (tensor.movedim(axis, 0).flatten(1) for tensor in (own, right))
         factors = (mine * its).sum(1) / its.square().sum(1)
         gap = (mine - factors[:, None] * its).abs().amax()
         if mine.shape[1] >= _FEWEST and gap <= _SAME * own.abs().amax():
             ends = dict.fromkeys(f"{float(end):.4g}" for end in (factors.amin(), factors.amax()))
-            return f"{WEIGHED} {' to '.join(ends)} times as much as it should"
+            more = f"what was there before counts {' to '.join(ends)} times as much as it should"
+            return f"; what the last call adds to it is right, and {more}"
     return ""
 
 

@@ -37,9 +37,6 @@ UNWRITTEN = "in which nothing was written"
 RIGHT_WITH_IT = ": with that in its place the next call is right"
 """What shows that a tensor is wrong."""
 
-SEVERAL = "is wrong: with what calls on one token each leave there the next call is right"
-"""What is told of a tensor that a call on several tokens leaves."""
-
 USED = "leaves in the cache what one call leaves, but computes otherwise"
 """What is told of a call that leaves what is right."""
 
@@ -164,37 +161,34 @@ class _States(GivenCalls):
             each = self.after(each, number, 1)[1]
         if past < 2 or not self.is_right(each, past, count):
             return ""
-        for place, (mine, other) in _apart(one, each, self.least).items():
-            cache = copy.deepcopy(one)
+        right = "is wrong: with what calls on one token each leave there the next call is right"
+        apart = self.wrong(one, each, past, count).items()
+        shapes = [f"{place} {tuple(mine.shape)}" for place, (mine, _) in apart]
+        told = f"\n  what a call on {past} tokens leaves in {' and '.join(shapes)} {right}"
+        return told * (len(shapes) == 1)
+
+    def wrong(self, held: Any, one: Any, past: int, count: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """The tensors that differ, or the one with which, as the other has it, all is right."""
+        apart = _apart(held, one, self.least)
+        for place, (mine, other) in apart.items():
+            cache = copy.deepcopy(held)
             if mine.shape == other.shape:
                 dict(tensors_of(cache))[place].copy_(other)
                 if self.is_right(cache, past, count):
-                    shape = tuple(mine.shape)
-                    return f"\n  what a call on {past} tokens leaves in {place} {shape} {SEVERAL}"
-        return ""
+                    return {place: (mine, other)}
+        return apart
 
     def left_before(self, held: Any, one: Any, past: int, count: int, before: list[Step]) -> str:
         """The tensor that makes the last call wrong, which is right with the cache of one call."""
-        apart = _apart(held, one, self.least)
-        for place, (mine, other) in apart.items():
-            if mine.shape == other.shape:
-                cache = copy.deepcopy(held)
-                dict(tensors_of(cache))[place].copy_(other)
-                if self.is_right(cache, past, count):
-                    apart = {place: (mine, other)}
-        after, alone = f"\n  after {in_words(tuple(before))}, ", len(apart) == 1
-        if not alone:
-            is_right = functools.partial(self.is_right, past=past, count=count)
-            if number := wrong_number(held, one, is_right):
-                return after + number
-        if not apart:
-            return ""
-        told, (place, pair) = "", next(iter(apart.items()))
-        if alone and [step.kind for step in before] == ["begin", "append", "append"]:
-            last = before[-1].count
+        after = f"\n  after {in_words(tuple(before))}, "
+        if number := wrong_number(held, one, lambda cache: self.is_right(cache, past, count)):
+            return after + number
+        told, apart = "", self.wrong(held, one, past, count)
+        if len(apart) == 1 and [step.kind for step in before] == ["begin", "append", "append"]:
+            (place, pair), last = next(iter(apart.items())), before[-1].count
             first = dict(tensors_of(self.after(self.of_one(0), past - last, last)[1]))
             told = kept_of_earlier(*pair, first[place])
-        return f"{after}{_unlike(apart, past)}{RIGHT_WITH_IT}{told}"
+        return f"{after}{_unlike(apart, past)}{RIGHT_WITH_IT}{told}" if apart else ""
 
     def left_by_the_last(self, held: Any, past: int, count: int) -> str:
         """What the last call leaves, which is wrong also behind the cache of one call."""

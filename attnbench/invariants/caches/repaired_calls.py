@@ -15,9 +15,6 @@ from attnbench.subject.layer import LayerSubject
 
 _PADDED = 3
 
-FROM_FIRST_REAL = "is counted from the first real token"
-"""The change of positions that count padding."""
-
 
 @told_once
 def repaired_call(subject: LayerSubject, past: int) -> str:
@@ -77,4 +74,5 @@ def repaired_padding(subject: LayerSubject, past: int = 0) -> str:
     if past:
         what = f"behind a call on {past} slots, the first {_PADDED} padded, the next one is right"
     with torch.no_grad():
-        return repair(subject, alone, call, what, {FROM_FIRST_REAL: -_PADDED})[1]
+        shifts = {"is counted from the first real token": -_PADDED}
+        return repair(subject, alone, call, what, shifts)[1]

@@ -16,9 +16,6 @@ from attnbench.invariants.caches.seen_tokens import Replay, moves
 from attnbench.invariants.caches.stage import FoundError, Stage
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 
-SHARED = "which was selected from the same row"
-"""What is told of a row that depends on what is appended to its twin."""
-
 
 def after_calls(stage: Stage, rows: int, *counts: int) -> tuple[nn.Module, Any]:
     """A module, and its cache of some rows after calls on so many tokens each."""
@@ -78,17 +75,13 @@ def shared_rows(stage: Stage, found: FoundError) -> str:
         other.tokens[twin, start:] *= -2
         after, own_after, _ = _outputs(other, found)
         if moves(stage, after, before) and not moves(stage, own_after, own_before):
-            told = f"\n  row {row} depends on what is appended to row {twin}, {SHARED}"
-            return f"{told}; with rows that are only turned round it is right" * _is_turned(
-                found, stage
-            )
+            which = f"what is appended to row {twin}, which was selected from the same row"
+            right = "with rows that are only turned round it is right"
+            turned = {"begin": Step("begin", count=2), "select": Step("select", rows=(1, 0))}
+            program = tuple(turned.get(step.kind, step) for step in found.steps)
+            if played(stage, "rows", program) is None:
+                return f"\n  row {row} depends on {which}; {right}"
     return ""
-
-
-def _is_turned(found: FoundError, stage: Stage) -> bool:
-    """Whether the same calls are right on two rows that are selected in the other order."""
-    turned = {"begin": Step("begin", count=2), "select": Step("select", rows=(1, 0))}
-    return played(stage, "rows", tuple(turned.get(s.kind, s) for s in found.steps)) is None
 
 
 def _outputs(stage: Stage, found: FoundError) -> tuple[Tensor, Tensor, int]:

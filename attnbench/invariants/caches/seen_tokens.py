@@ -33,13 +33,6 @@ UNTOLD = ": the weights, positions or order of tokens are wrong"
 """What may be wrong with tokens that are seen, where no small change tells."""
 
 
-LAST = "which is right"
-"""What is told of the last token of a call, no further back than which others see."""
-
-COUNTED = "how many padded slots there are counts, not what they hold"
-"""What is told of an output that depends on the tokens of its row alone, and is another one."""
-
-
 OTHER_ROW = "another row of the batch"
 """What an output depends on that reads tokens of another row."""
 
@@ -145,7 +138,7 @@ def _behind_the_last(stage: Stage, sights: _Sights) -> str:
     others.seen[row, own[:later]] *= -2
     last, unseen = (_one(stage, one, row, -1) for one in (track, others))
     is_right = not moves(stage, output[row, -1], last) and not moves(stage, unseen, last)
-    return f"as far back as the last token of its call, {LAST}, and no further: " * is_right
+    return "as far back as the last token of its call, which is right, and no further: " * is_right
 
 
 def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
@@ -292,7 +285,7 @@ def _with_source_token(subject: LayerSubject, token: int) -> LayerSubject:
 def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     """What shows of an output that depends on the tokens that it should depend on."""
     if judged in _ALONE:
-        return f"and {COUNTED}"
+        return "and how many padded slots there are counts, not what they hold"
     alike = copy.copy(stage)
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
     if played(alike, judged, found.steps) is not None:

@@ -48,9 +48,8 @@ def _transposed(layer: LayerCase, rows: int, columns: int) -> InvariantViolation
     expected = layer.run(grid)
     got = layer.run(grid.transpose(1, 2).contiguous()).transpose(1, 2)
     what = f"of the transposed grid of {rows} x {columns}, transposed back, output"
-    limits = functools.partial(layer.limits, grid)
-    other = "that of the grid"
-    return layer.differs(got, expected, layer.real(grid), limits, what=what, other=other)
+    real, limits = layer.real(grid), functools.partial(layer.limits, grid)
+    return layer.differs(got, expected, real, limits, what=what, other="that of the grid")
 
 
 def _reshaped(layer: LayerCase) -> str:
@@ -69,8 +68,8 @@ def _reshaped(layer: LayerCase) -> str:
     if not torch.equal(seen, same_row | run):
         return ""
     last = _COLUMNS - 1
-    others = [divmod(n, _COLUMNS) for n in own[seen[last] & ~same_row[last]].tolist()]
-    places = " and ".join(map(str, others))
+    others = own[seen[last] & ~same_row[last]].tolist()
+    places = " and ".join(str(divmod(other, _COLUMNS)) for other in others)
     return (
         f"\n  in a grid of {_ROWS} x {_COLUMNS}, token {(0, last)} depends on its row and on "
         f"those at {places}, which follow it in memory, and on none below it"

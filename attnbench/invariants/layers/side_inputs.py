@@ -6,6 +6,7 @@ In all other invariants they are one constant, which any cut, selection or paddi
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,21 +17,100 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import has_cache
-from attnbench.invariants.layers.beside_tokens import DRAWS, Beside
 from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import fails
-from attnbench.invariants.toolkit.layer_calls import layer_cases
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.specs import Invariant
+from attnbench.subject.layer import SOURCE
 from attnbench.subject.subject import Subject
 
+_DRAWS = 8
 _KEPT = "; a new module gives another: the {} of an earlier call is kept"
+
+
+class _Beside(LayerCase):
+    """A layer at a case, with another side input for every item, or for every token."""
+
+    def __init__(self, subject: Subject, case: Case, what: str) -> None:
+        super().__init__(subject, case)
+        self.rows = torch.arange(case.lead[0], device=case.device)
+        self.given = self.drawn(what)
+
+    def drawn(self, what: str) -> dict[str, Any]:
+        """Other side inputs of all rows."""
+        if what == "extras":
+            return {what: self.subject.drawn_extras(self.case, self.generator)}
+        shape = (self.case.lead[0], SOURCE, self.case.query_size)
+        return {what: self.other(self.hidden.new_zeros(shape))}
+
+    def alike(self) -> dict[str, Any]:
+        """The same side inputs for all rows and tokens."""
+        if "source" in self.given:
+            return {"source": self.given["source"][:1].expand_as(self.given["source"])}
+        return {"extras": {k: v[:1, :1].expand_as(v) for k, v in self.given["extras"].items()}}
+
+    def beside(self, rows: Tensor, start: int = 0, end: int | None = None) -> dict[str, Any]:
+        """The side inputs of some rows, and of the tokens from ``start`` to ``end``."""
+        found = dict(self.given)
+        if "source" in found:
+            found["source"] = found["source"][rows]
+        if "extras" in found:
+            found["extras"] = {k: v[rows][:, start:end] for k, v in found["extras"].items()}
+        return found
+
+    def ask(
+        self, rows: Tensor, start: int = 0, end: Any = None, cache: Any = None, of: Any = None
+    ) -> Any:
+        """The output of some tokens of some rows, and the cache to go on with."""
+        hidden, given = self.hidden[rows][:, start:end], self.beside(rows, start, end)
+        return self.subject.call(of or self.module, hidden, None, cache, **given)
+
+    def judge(
+        self, got: Tensor, expected: Tensor, change: str, other: str, cause: str | None = None
+    ) -> None:
+        """Raise where two outputs differ by more than rounding."""
+        real, limits = self.real(got), lambda: self.rounding.amax()
+        self.expect(got, expected, real, f"{change}, output", other, allowed=limits, cause=cause)
+
+    def judge_where(
+        self, where: str, call: Callable[[], Tensor], expected: Tensor, *names: str, cut: int = 0
+    ) -> None:
+        """Raise where a call gives another output, and say so if other side inputs change none.
+
+        Args:
+            where: ``padded``, ``cached`` or ``before``: the cause is that they are ignored there.
+            call: gives the output, with the side inputs that are given.
+            expected, names: what it should be, and the words of :meth:`judge`.
+            cut: how many first tokens alone get others; 0 for all.
+        """
+        got = call()
+        try:
+            self.judge(got, expected, *names)
+        except InvariantViolation as violation:
+            given, (what,), counted = self.given, self.given, []
+            for _ in range(_DRAWS):
+                self.given = self.drawn(what)
+                for name, own in given[what].items() if cut else ():
+                    drawn = self.given[what][name][:, :cut]
+                    self.given[what][name] = torch.cat([drawn, own[:, cut:]], 1)
+                counted += [not torch.equal(self.ask(self.rows)[0][:, cut:], expected)]
+                if not torch.equal(call(), got):
+                    counted = []
+                    break
+            self.given = given
+            if not any(counted):
+                raise
+            text = f"{_DRAWS} other draws of {what}{' of the cached tokens' * bool(cut)}"
+            text = f"with {text} this output is the same, bit for bit: they are ignored here"
+            text = f"{violation}\n  {text}"
+            raise violation.reworded(text, cause=f"side_ignored_{where}") from None
 
 
 def _follows(name: str, statement: str, what: str) -> Invariant:
     """An invariant on a side input that belongs to its items or tokens."""
 
     def check(subject: Subject, case: Case) -> None:
-        layer = Beside(subject, case, what)
+        layer = _Beside(subject, case, what)
         with torch.no_grad():
             _counts(layer, what)
             if what == "source":
@@ -54,7 +134,7 @@ def _follows(name: str, statement: str, what: str) -> Invariant:
     )
 
 
-def _compare(layer: Beside, what: str, cut: int) -> None:
+def _compare(layer: _Beside, what: str, cut: int) -> None:
     """Raise if items alone, beside padding or with a cache differ from one call on all."""
     whole = layer.ask(layer.rows)[0]
     for row in layer.rows.tolist():
@@ -66,13 +146,13 @@ def _compare(layer: Beside, what: str, cut: int) -> None:
         _with_a_cache(layer, what, whole, cut)
 
 
-def _counts(layer: Beside, what: str) -> None:
+def _counts(layer: _Beside, what: str) -> None:
     """Raise if other side inputs leave the output as it is."""
     whole = layer.ask(layer.rows)[0]
-    drawn = [layer.drawn(what) for _ in range(DRAWS)]
+    drawn = [layer.drawn(what) for _ in range(_DRAWS)]
     if any(not torch.equal(layer.call(layer.hidden, **other)[0], whole) for other in drawn):
         return
-    text = f"with {DRAWS} other draws of {what} the output is the same, bit for bit"
+    text = f"with {_DRAWS} other draws of {what} the output is the same, bit for bit"
 
     def call(module: nn.Module, given: Any = drawn[0]) -> Tensor:
         return layer.subject.call(module, layer.hidden, None, **given)[0]
@@ -85,7 +165,7 @@ def _counts(layer: Beside, what: str) -> None:
     raise layer.left_behind(violation, expected, layer.real(expected), call, earlier)
 
 
-def _behind_a_longer(layer: Beside) -> None:
+def _behind_a_longer(layer: _Beside) -> None:
     """Raise if a call with a longer source leaves some of it to the next one."""
     whole, source = layer.ask(layer.rows)[0], layer.given["source"]
     try:
@@ -96,7 +176,7 @@ def _behind_a_longer(layer: Beside) -> None:
     layer.judge(layer.ask(layer.rows)[0], whole, change, other, "layer_state")
 
 
-def _beside_padding(layer: Beside, what: str, whole: Tensor) -> None:
+def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:
     """Padding at the right, with side inputs of its own, changes no real token."""
     if "padding_mask" not in layer.subject.accepts:
         return
@@ -108,22 +188,19 @@ def _beside_padding(layer: Beside, what: str, whole: Tensor) -> None:
     def call() -> Tensor:
         given = layer.beside(layer.rows)
         if "extras" in given:
-            last = {name: tensor.flip(0)[:, -1:] for name, tensor in given["extras"].items()}
-            given["extras"] = {
-                name: torch.cat([tensor, last[name]], 1) for name, tensor in given["extras"].items()
-            }
+            own = given["extras"].items()
+            given["extras"] = {n: torch.cat([t, t.flip(0)[:, -1:]], 1) for n, t in own}
         return layer.call(hidden, mask, **given)[0][:, :length]
 
     names = f"with its {what} and a padded token behind", "the same without it"
     layer.judge_where("padded", call, whole, *names)
 
 
-def _with_a_cache(layer: Beside, what: str, whole: Tensor, cut: int) -> None:
+def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
     length, batch = layer.hidden.shape[1], len(layer.rows)
 
-    def begin() -> Tensor:
+    def begin() -> Any:
         caches[0] = layer.subject.new_cache(layer.module, batch)
-        first: Tensor
         first, caches[0] = layer.ask(layer.rows, 0, cut, caches[0])
         return first
 
@@ -135,10 +212,11 @@ def _with_a_cache(layer: Beside, what: str, whole: Tensor, cut: int) -> None:
     _begun_second(layer, what, second, whole[turned][:, :cut])
     rest, caches[0] = layer.ask(layer.rows, cut, None, caches[0])
     change = f"with its {what}, and another cache in between, tokens {cut} to {length - 1}"
-    try:
-        layer.judge(rest, whole[:, cut:], change, "one call on all")
-    except InvariantViolation as violation:
-        raise layer.unread(what, cut, violation) from None
+    given = whole[:, cut:], change, "one call on all"
+    if what == "extras" and fails(layer.judge, rest, *given):
+        again = partial(layer.ask, layer.rows, cut)  # with side inputs that are drawn anew
+        layer.judge_where("before", lambda: again(None, (begin(), *caches)[1])[0], *given, cut=cut)
+    layer.judge(rest, *given)
     cache = layer.subject.spec.cache
     assert cache is not None
     if cache.select is not None and batch > 1:
@@ -151,14 +229,12 @@ def _with_a_cache(layer: Beside, what: str, whole: Tensor, cut: int) -> None:
             layer.judge(got, whole[:, cut:], change, "one call on all", "layer_crop")
 
 
-def _begun_second(layer: Beside, what: str, got: Tensor, expected: Tensor) -> None:
+def _begun_second(layer: _Beside, what: str, got: Tensor, expected: Tensor) -> None:
     """Raise if rows that begin a cache get what stands beside those that began the one before."""
     cut, real = got.shape[1], layer.real(got)
 
-    def begin(module: nn.Module, rows: Tensor = layer.rows) -> Tensor:
-        cache = layer.subject.new_cache(module, len(rows))
-        first: Tensor = layer.ask(rows, 0, cut, cache, module)[0]
-        return first
+    def begin(module: nn.Module, rows: Tensor = layer.rows) -> Any:
+        return layer.ask(rows, 0, cut, layer.subject.new_cache(module, len(rows)), module)[0]
 
     again = partial(begin, rows=layer.rows.flip(0))
     change = f"with its {what}, tokens 0 to {cut - 1}, begun after those of others"
@@ -171,7 +247,7 @@ def _begun_second(layer: Beside, what: str, got: Tensor, expected: Tensor) -> No
         raise layer.left_behind(told, expected, real, again, begin) from None
 
 
-def _selected(layer: Beside, what: str, whole: Tensor, cut: int) -> None:
+def _selected(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
     """Rows that are turned, doubled in an order of no beams, or both, keep their side inputs."""
     turned, last = layer.rows.flip(0), len(layer.rows) - 1
     doubled = [*turned.tolist(), *layer.rows.tolist()]

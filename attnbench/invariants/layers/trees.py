@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -59,14 +60,11 @@ def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
                             sees.append(slot)
                     cause = "layer_tree_weights" if sees == slots else "layer_tree"
                     told = f"depends on tokens {listed(sees)}; its path is tokens {listed(slots)}"
-                    path = slots[len(kept) :]
-                    before = [slot for slot in range(start, start + token) if slot not in path]
-                    if cause == "layer_tree_weights" and all(
-                        _is_right(layer, hidden, kept, path, more) for more in ([], before)
-                    ):
+                    before = [slot for slot in range(start, start + token) if slot not in slots]
+                    is_right = functools.partial(_is_right, layer, hidden, kept, slots[len(kept) :])
+                    if sees == slots and before and is_right([]) and is_right(before):
                         cause = "layer_tree_positions"
-                        others = f"tokens {listed(before)}, or with these behind it,"
-                        told += f"; without {others} it is right"
+                        told += f"; without tokens {listed(before)}, or with them last, it is right"
                     raise found.reworded(f"{found}\n  it {told}", cause=cause) from None
             kept += range(start, start + _PATH)
         if len(outputs) > len(trees):

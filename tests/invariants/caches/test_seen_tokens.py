@@ -155,38 +155,3 @@ def test_tokens_that_see_no_further_back_than_the_last_one_are_told(make: type[n
     told = "in a call on several tokens behind others, the first see no further back than the last"
     assert found.status == "failed"
     assert str(found.diagnosis).startswith(told) is (make is Window)
-
-
-class Stale(nn.Module):
-    """The sum of the tokens so far; calls on one token add what a crop has put aside."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(size, size)
-
-    def forward(self, hidden: Tensor, cache: Any = None) -> Tensor:
-        new, aside = self.linear(hidden), 0.0
-        if cache is not None:
-            cache["value"] = new = torch.cat([cache["value"], new], 1)
-            aside = cache["key"].sum(1, keepdim=True) if hidden.shape[1] == 1 else aside
-        return new.cumsum(1)[:, new.shape[1] - hidden.shape[1] :] + aside
-
-
-def test_calls_behind_a_crop_that_are_right_are_told_beside_those_that_are_wrong() -> None:
-    spec = LayerSpec(
-        name="stale",
-        make=Stale,
-        causal=True,
-        accepts=("cache",),
-        dtypes=("float32",),
-        cache=CacheSpec(
-            new=new,
-            crop=lambda cache, length: {
-                "key": cache["value"][:, length:],
-                "value": cache["value"][:, :length],
-            },
-        ),
-    )
-    names = ["cropped_slots_are_forgotten"]
-    (found,) = attnbench.check(spec, profile="quick", invariants=names).outcomes
-    assert "behind the crop, calls on 2 or 3 tokens are right, on 1 wrong" in found.reason
