@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from attnbench.checking.answer_faults import unusable
 from attnbench.checking.canaries import CANARY, CHANGED
+from attnbench.checking.cause.failing_calls import raises_narrow
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import coverage_of, gaps_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, notes_of
-from attnbench.checking.plan import planned, try_options
+from attnbench.checking.plan import in_wide_dtypes, planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.reproduction.script import with_evidence
@@ -113,13 +114,19 @@ def spoils_all(
     """Whether the contract failed so that other properties add nothing.
 
     True if a call raised or the failure names its cause. NaN may come from some values only, so
-    that the other properties run if an ordinary call gives none.
+    that the other properties run if an ordinary call gives none. So they do in wider dtypes if
+    calls raise in half types only.
     """
     failure = outcome.failure
-    if failure is None:
+    if failure is None or sound_part(subject, outcome) is not None:
         return False
     is_named = failure.named not in (None, "half_precision", "layout")
     return bool(failure.raised or is_named or unusable(subject, device, dtypes))
+
+
+def sound_part(subject: Subject, outcome: Outcome) -> Subject | None:
+    """The subject in wider dtypes, if the contract failed since calls raise in half types only."""
+    return in_wide_dtypes(subject) if raises_narrow(outcome.failure) else None
 
 
 def _outcomes(
@@ -135,6 +142,8 @@ def _outcomes(
             change = guard.change()
             if change is None:
                 consequence = consequence or _consequence(subject, outcome, options)
+                if invariant.name == KEEPS_CONTRACT:
+                    subject = sound_part(subject, outcome) or subject
         if change is not None:
             outcome = Outcome(subject.name, invariant.name, "crashed", CHANGED.format(change))
         yield outcome

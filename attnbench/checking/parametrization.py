@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
-from attnbench.checking.api import outcomes_of, spoils_all
+from attnbench.checking.api import outcomes_of, sound_part, spoils_all
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.plan import planned, select_invariants, try_options
 from attnbench.checking.report_text import failure_text
@@ -66,8 +66,9 @@ class Check:
         is_skipped = skip_reason(subject, self.invariant) is not None
         if not is_skipped and KEEPS_CONTRACT not in (self.invariant.name, *subject.exempt):
             contract = _contract(subject, self.profile, self.seed)
-            if contract is not None:
+            if spoils_all(subject, contract):
                 return contract
+            subject = sound_part(subject, contract) or subject
         return _outcome(subject, self.invariant, self.profile, self.seed)
 
     def text(self, outcome: Outcome) -> str:
@@ -84,10 +85,9 @@ The contract's own test may be deselected, and with nothing but skips a run woul
 
 
 @functools.lru_cache(maxsize=64)
-def _contract(subject: Subject, profile: str, seed: int | None) -> Outcome | None:
-    """The outcome of the contract, if it spoils every call."""
-    outcome = _outcome(subject, select_invariants([KEEPS_CONTRACT])[0], profile, seed)
-    return outcome if spoils_all(subject, outcome) else None
+def _contract(subject: Subject, profile: str, seed: int | None) -> Outcome:
+    """The outcome of the contract."""
+    return _outcome(subject, select_invariants([KEEPS_CONTRACT])[0], profile, seed)
 
 
 def _outcome(subject: Subject, invariant: Invariant, profile: str, seed: int | None) -> Outcome:

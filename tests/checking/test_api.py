@@ -12,6 +12,8 @@ from attnbench import adapters
 from attnbench.checking import api, case_search
 from attnbench.checking.api import outcomes_of
 from attnbench.checking.canaries import CANARY
+from attnbench.checking.cause.likely_cause import with_cause
+from attnbench.checking.parametrization import Check, CheckFailedError
 from attnbench.checking.plan import select_invariants
 from attnbench.registry.address import parse_address
 from attnbench.subject.devices import generator_of, is_lost
@@ -32,6 +34,33 @@ def test_whoever_takes_outcomes_one_by_one_has_threads_and_generator_of_his_own_
             assert torch.equal(torch.get_rng_state(), expected)
     finally:
         torch.set_num_threads(threads)
+
+
+def in_float32_inside(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention over the batch that raises in half types."""
+    weights = (query @ key.mT + torch.zeros(1)).softmax(-3 % query.dim())
+    return weights.to(torch.promote_types(value.dtype, torch.float32)) @ value
+
+
+def test_what_raises_in_half_types_alone_is_checked_in_wider_ones() -> None:
+    spec = adapters.sdpa(in_float32_inside, name="inside", accepts=frozenset())
+    (subject,) = resolve(spec)
+    invariants = select_invariants(["keeps_the_contract", "item_alone_equals_item_in_batch"])
+    contract, other = with_cause(outcomes_of(subject, invariants, profile="quick"))
+    assert contract.diagnosis is None
+    assert other.diagnosis is not None
+    assert contract.failure is not None
+    assert contract.failure.raised
+    assert "float16" in contract.counterexample
+    assert other.failure is not None
+    assert not other.failure.raised
+    assert "float16" not in other.counterexample
+    found = []
+    for invariant in invariants:
+        with pytest.raises(CheckFailedError) as error:
+            Check(invariant)(subject)
+        found.append(error.value.outcome.failure)
+    assert [bool(failure.raised) for failure in found] == [True, False]
 
 
 class _Device:

@@ -16,6 +16,11 @@ def fails_narrow(failure: Failure) -> bool:
     return bool(failure.case and failure.smallest) and Case.from_id(failure.case or "").is_narrow
 
 
+def raises_narrow(failure: Failure | None) -> bool:
+    """Whether a call raises with half types only."""
+    return failure is not None and bool(failure.raised) and fails_narrow(failure)
+
+
 def is_open(failure: Failure) -> bool:
     """Whether the smallest call that fails has keys and no mask."""
     if failure.case is None or not failure.smallest:

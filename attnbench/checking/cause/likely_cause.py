@@ -105,8 +105,8 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         double = {name for name, case in cases.items() if case.dtype == "float64"}
         others = {n: failure for n, failure in failures.items() if n not in double}
         failures = others or failures  # what fails in other dtypes too has another cause
-    contract = failures.get(KEEPS_CONTRACT)
-    if contract and fails_narrow(contract) and count_of_wide(failures) > _MOST_FAILURES:
+    half = failures.get(KEEPS_CONTRACT)
+    if half and fails_narrow(half) and count_of_wide(failures) > _MOST_FAILURES * (not half.raised):
         failures = {n: failure for n, failure in failures.items() if n != KEEPS_CONTRACT}
     options = [n for n in known_causes()["accepts"] if n in failures]
     if any(failures[name].named != _COMBINED for name in options):  # one is wrong alone

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from attnbench.cases.case import Case
-from attnbench.checking.cause.failing_calls import fails_narrow
+from attnbench.checking.cause.failing_calls import fails_narrow, raises_narrow
 from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import COMPILING, Outcome
 from attnbench.checking.work import Work, key_of
@@ -72,11 +72,13 @@ class AwaitedMends:
             return
         name = f"mend {len(self._held)}"
         self._held[name] = key, outcome, []
-        failures = [(o.invariant, o.counterexample) for o in self._failing[key]]
+        failing = self._failing[key]
+        told = [o for o in failing if not raises_narrow(o.failure)] or failing
         arguments = {
             "target": self._targets[key],
-            "failures": failures,
-            "beside": [o.invariant for o in filter(_is_beside, self._failing[key])],
+            "failures": [(o.invariant, o.counterexample) for o in told],
+            "beside": [o.invariant for o in filter(_is_beside, told)],
+            "wide": len(told) < len(failing),
         }
         self._submit(
             Task(name, _FUNCTION, arguments, timeout_s=_SECONDS, memory_gib=self._memory_gib)

@@ -21,7 +21,7 @@ from attnbench.checking.mending.approval import Judge, Place, Trial, holds
 from attnbench.checking.mending.edit_context import REMOVAL, STATEMENT
 from attnbench.checking.mending.edits import edits
 from attnbench.checking.mending.running_code import RunLines, SourceFile
-from attnbench.checking.plan import planned
+from attnbench.checking.plan import in_wide_dtypes, planned
 from attnbench.checking.profiles import PROFILES, Effort, effort_of
 from attnbench.checking.runner import seeded
 from attnbench.registry.address import Address
@@ -42,7 +42,10 @@ _APART = ("reference", "sizes", "extras", "supports", "settle")
 
 
 def mends_of(
-    target: Address, failures: Sequence[tuple[str, str]], beside: Sequence[str] = ()
+    target: Address,
+    failures: Sequence[tuple[str, str]],
+    beside: Sequence[str] = (),
+    wide: bool = False,
 ) -> Iterator[str]:
     """Yield the changes of a subject's source with which what failed holds.
 
@@ -50,8 +53,10 @@ def mends_of(
         target: address of the subject.
         failures: names of the properties that failed, and ids of their cases.
         beside: as in :func:`mends`.
+        wide: whether half types are left out, in which calls raise.
     """
     (subject,), invariants = planned(target, profile="quick", device="cpu", dtypes=None)
+    subject = (in_wide_dtypes(subject) if wide else None) or subject
     by_name = {invariant.name: invariant for invariant in invariants}
     if all(name in by_name for name, _ in failures):
         failing = [(by_name[name], Case.from_id(case)) for name, case in failures]
