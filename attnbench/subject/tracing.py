@@ -165,11 +165,6 @@ def _place() -> str:
     return ""
 
 
-def is_theirs(file: str) -> bool:
-    """Whether the lines of a file are neither torch's nor this package's."""
-    return _whose(file) == "theirs"
-
-
 @functools.cache
 def _whose(file: str) -> str:
     """Whose lines are in a file: asked for each operation, and so kept."""

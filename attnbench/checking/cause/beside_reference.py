@@ -50,10 +50,8 @@ def beside_reference(subject: Subject) -> str | None:
         return name
     is_told = bool(seen.any()) and torch.equal(seen, should)
     found = _by_factor(got, expected, seen) if is_told else None
-    if is_scoring or found not in (None, "reference_times_queries"):
+    if is_scoring or found is not None:
         return found
-    if found is not None:
-        return "sum_of_weights_unmoved" if _is_unmoved(subject, module, inputs) else found
     if bool((torch.minimum(got, expected) < 0).any()):
         return None
     return _of_softmax(*(t.where(t > 0, math.nan).log().diff(dim=-1) for t in (got, expected)))
@@ -93,21 +91,6 @@ def _by_block(got: Tensor, expected: Tensor) -> str | None:
             same = _is_small(ratio - ratio.mean(), ratio)
             return f"earlier_blocks_{'scaled' if same else 'otherwise'}_{size}"
     return None
-
-
-def _is_unmoved(subject: Subject, module: nn.Module, inputs: Inputs) -> bool:
-    """Whether the sums of weights stay as they are where all scores of a query grow alike, as its
-    weights then show, and those of the reference do not.
-    """
-    one = inputs.replace(query=inputs.query[..., -1:, :])
-    calls = [one.replace(key=one.key + size * one.query) for size in (0.25, 0.5)]
-    found = [(subject.weights(module, call), _weights(subject, module, call)) for call in calls]
-    (got, later), (expected, expected_later) = (
-        [w.cpu().double() for w in weights if w is not None] for weights in zip(*found, strict=True)
-    )
-    sums = expected.sum(-1, keepdim=True), expected_later.sum(-1, keepdim=True)
-    grow_alike = _is_small(expected / sums[0] - expected_later / sums[1], expected / sums[0])
-    return grow_alike and _is_small(later - got, got) and not _is_small(sums[1] - sums[0], sums[0])
 
 
 def _of_softmax(got: Tensor, expected: Tensor) -> str | None:

@@ -1,4 +1,4 @@
-"""The line of a subject in which the NaN of an output, or of a gradient, arises."""
+"""The line of a subject in which the NaN of an output arises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_leaves
 
 from attnbench.attention.torch_internals import OperationMode
 from attnbench.cases.case import Case
-from attnbench.checking.cause.gradient_origin import gradient_origin
 from attnbench.checking.outcomes import Failure
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -79,12 +78,6 @@ def nan_origin(subject: Subject, invariant: Invariant, failure: Failure) -> str:
         finite = finite and not _overflowing(getattr(inputs, "attn_mask", None))
         if finite and answer is not None and bool(answer.isnan().any()):
             return _needed(functools.partial(getattr(subject, name), module, inputs))
-        if finite and answer is not None and answer.requires_grad:
-            call = functools.partial(getattr(subject, name), module, inputs)
-            given = [t for _, t in inputs.tensors()] + [*module.parameters()]
-            with contextlib.suppress(Exception, SystemExit):
-                if told := gradient_origin(call, [t for t in given if t.requires_grad]):
-                    return told
     return ""
 
 

@@ -59,7 +59,6 @@ STATED_BY = {
     "scores_by_count": (_FRONT, _DECODE, _SCALAR),
     "queries_counted_from_the_first_key": (_FRONT, _DECODE, _SCALAR),
     "scores_not_by_distance": (_FRONT, _SCALAR),
-    "scores_grow_along": (_FRONT, _SCALAR),
     "scores_of_later_keys_shifted": (_FRONT, _DECODE, _SCALAR),
 }
 """The invariants that state a mistake: it explains no failure of any other."""

@@ -215,26 +215,13 @@ def misplaced_scores(subject: Subject) -> str | None:
         return "queries_counted_from_the_first_key" if agrees(got, early) else None
     same = steps(*(t[..., :1, :].expand_as(t) for t in (query, key)))
     if (gaps := _gaps(same[..., 1:, 1:], same[..., :-1, :-1])).any():
-        grow = query.shape == key.shape and _grow(subject, module, inputs)
-        return "scores_grow_along" if grow else _ahead("scores_not_by_distance", gaps.tril(-1))
+        return _ahead("scores_not_by_distance", gaps.tril(-1))
     for count in (6, 4, 3, 2):
         left = min(count, 3)
         fewer = steps(few[..., -left:, :], key[..., -count:, :])
         if (gaps := _gaps(fewer, got[..., -left:, 1 - count :])).any():
             return _ahead("scores_by_count", gaps.tril(count - left - 1))
     return None
-
-
-def _grow(subject: Subject, module: nn.Module, inputs: Inputs) -> bool:
-    """Whether scores of each feature with itself have one ratio from place to place, not all 1."""
-    found = []
-    for feature in torch.eye(inputs.query.shape[-1]).to(inputs.query):
-        same = feature.expand_as(inputs.query)
-        scores = subject.scores(module, inputs.replace(query=same, key=same))
-        own = torch.ones(2) if scores is None else scores.diagonal(dim1=-2, dim2=-1)
-        found.append(own[..., 1:] / own[..., :-1])
-    ratios = torch.stack(found)
-    return agrees(ratios, ratios[..., :1].expand_as(ratios)) and not agrees(ratios, ratios * 0 + 1)
 
 
 def _gaps(one: Tensor, other: Tensor) -> Tensor:

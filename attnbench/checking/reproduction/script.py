@@ -7,7 +7,6 @@ violation has its own lines (:mod:`~attnbench.checking.reproduction.untaped`), t
 
 from __future__ import annotations
 
-import math
 import re
 import subprocess
 import sys
@@ -79,8 +78,7 @@ def with_evidence(
             if explained:
                 failure = replace(failure, mistakes=mistakes)
                 outcome = replace(outcome, failure=failure)
-        got = None if failure is None else failure.got
-        if failure and isinstance(got, float) and not math.isfinite(got) and lines > 0:
+        if failure is not None and failure.got != failure.got and lines > 0:  # NaN
             lines -= 1
             with seeded():
                 line = nan_origin(subject, by_name[outcome.invariant], failure)

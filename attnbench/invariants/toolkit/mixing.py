@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ _OTHERS = {
     **dict.fromkeys(("padded", "padding"), "padded tokens"),
 }
 
+_Calls = Sequence[Callable[[], Tensor]]
 _REDUCES = re.compile(
     r"(sum|mean|amax|max|amin|min|logsumexp|var|std|var_mean|linalg_vector_norm) "
 )
@@ -104,29 +105,21 @@ def _of_layer(
     if what in ("padding", "number"):
         own = None if mask is None else mask[:, :kept]
         calls = ((hidden[:, :kept], own), (hidden, mask))
-    right, wrong = (functools.partial(layer.run, *call) for call in calls)
-    return Mixing(right, wrong, axis, size, part)
+    return Mixing([functools.partial(layer.run, *call) for call in calls], axis, size, part)
 
 
 class Mixing:
     """Two calls on tokens, keys or items that are kept, and on others beside them.
 
     Args:
-        right, wrong: the calls; the others are other ones in the second, or only there.
+        calls: the right and the wrong one, which has others that it should not read.
         axis: of the inputs, 0 for items.
         size: how many there are along it, which no other axis has.
         part: the first of those that are kept, and their number.
     """
 
-    def __init__(
-        self,
-        right: Callable[[], Tensor],
-        wrong: Callable[[], Tensor],
-        axis: int,
-        size: int,
-        part: tuple[int, int],
-    ) -> None:
-        self.calls, self.axis, self.size = (right, wrong), axis, size
+    def __init__(self, calls: _Calls, axis: int, size: int, part: tuple[int, int]) -> None:
+        self.calls, self.axis, self.size = calls, axis, size
         self.start, self.kept = part
         self.longer = frozenset[int]()
         self.noted = Correction()
@@ -212,7 +205,8 @@ class Mixing:
         """A tensor with what another holds for what is kept."""
         axes = tuple(n for n, count in enumerate(target.shape) if self.is_of_tokens(count))
         axes += tuple(n for n, count in enumerate(source.shape) if self.is_of_tokens(count))
-        if not axes and self._is_folded(target) and target.shape[:1] == source.shape[:1]:
+        is_folded = self.axis == 0 and target.dim() > 0 and len(target) % self.size == 0
+        if is_folded and not axes and target.shape[:1] == source.shape[:1]:
             sizes = (self.size, len(target) // self.size)
             read = [
                 self._put(source.reshape(*order, -1), target.reshape(*order, -1))
@@ -228,7 +222,3 @@ class Mixing:
             return None
         part.copy_(given)
         return value
-
-    def _is_folded(self, tensor: Tensor) -> bool:
-        """Whether its first axis may be one of items and of something else."""
-        return self.axis == 0 and tensor.dim() > 0 and len(tensor) % self.size == 0

@@ -100,8 +100,7 @@ def _pair(
     calls = [
         functools.partial(torch.no_grad()(subject.output), module, one) for one in (whole, changed)
     ]
-    right, wrong = calls if is_there else calls[::-1]
-    return Mixing(right, wrong, axis, size, part)
+    return Mixing(calls if is_there else calls[::-1], axis, size, part)
 
 
 def _hiding(inputs: Inputs, what: str, mask: str, own: int) -> Inputs:

@@ -167,7 +167,7 @@ def quiet(module: Any, query: Any, key: Any, value: Any, allowed: Any) -> list[l
         (lambda scores, key: scores - 0.1 * distances(scores), "reference_plus_distance"),
         (lambda scores, key: scores - 0.1 * distances(scores) ** 2 % 3, "reference_plus_distance"),
         (lambda scores, key: scores.sin(), None),
-        (None, "sum_of_weights_unmoved"),
+        (None, "reference_times_queries"),
     ],
 )
 def test_scores_of_a_softmax_are_told_by_its_weights(change: Any, found: str | None) -> None:

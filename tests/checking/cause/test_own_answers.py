@@ -465,9 +465,6 @@ class Placed(nn.Module):
             number = number + (steps > 0) * kv_len * torch.arange(kv_len)
         if self.mistake == "scores_not_by_distance":
             number = number + torch.arange(kv_len) * torch.arange(kv_len - q_len, kv_len)[:, None]
-        if self.mistake == "scores_grow_along":  # what should decay with the distance does not
-            growth = 1.1 ** torch.arange(float(kv_len)).to(query)
-            return growth[-q_len:, None] * query @ key.mT * growth
         if self.mistake == "numbers_in_half":
             number = number + torch.arange(kv_len).to(query.dtype).double().sin().to(number)
         elif not self.mistake:
@@ -483,7 +480,6 @@ class Placed(nn.Module):
         "scores_by_later_count",
         "scores_of_later_keys_shifted",
         "scores_not_by_distance",
-        "scores_grow_along",
         "numbers_in_half",
     ],
 )
