@@ -26,6 +26,9 @@ _BESIDE = (
 )
 """What compares other calls with ordinary ones."""
 
+_UNUSED = "parameter_without_effect"
+"""What a missing gradient says of the output itself."""
+
 _Key = tuple[str, int | None]
 
 
@@ -117,7 +120,7 @@ def _is_beside(outcome: Outcome) -> bool:
     failure = outcome.failure
     assert failure is not None
     is_special = outcome.invariant in _BESIDE or outcome.invariant in known_causes()["accepts"]
-    is_gradient = "gradient" in outcome.invariant + failure.quantity
+    is_gradient = "gradient" in outcome.invariant + failure.quantity and failure.named != _UNUSED
     is_nan = failure.got != failure.got or (failure.named or "").startswith("nan")
     return bool(failure.program) or is_gradient or is_special or is_nan or fails_narrow(failure)
 

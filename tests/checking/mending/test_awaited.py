@@ -77,6 +77,16 @@ def test_an_outcome_that_was_withdrawn_meanwhile_does_not_come_back() -> None:
     assert [*awaited.answered(Event(task, "done"))] == []
 
 
+def test_calls_that_raise_in_half_types_alone_are_left_out_where_something_else_fails() -> None:
+    raised = Failure(case=Case(dtype="float16").id, smallest=True, raised="RuntimeError")
+    half = Outcome("mine", "two", "failed", "it raises", failure=raised)
+    _, (task,), _ = started(FAILED, half, passed("three"))
+    assert [name for name, _ in task.arguments["failures"]] == [FAILED.invariant]
+    assert task.arguments["wide"]
+    _, (task,), _ = started(passed("one"), half, passed("three"))
+    assert not task.arguments["wide"]
+
+
 @pytest.mark.parametrize(
     ("invariant", "failure", "is_beside"),
     [
@@ -84,6 +94,11 @@ def test_an_outcome_that_was_withdrawn_meanwhile_does_not_come_back() -> None:
         ("three", Failure(case=Case(mask="causal").id, smallest=True), False),
         ("three", Failure(case=Case().id, program="append 1, append 1"), True),
         ("three", Failure(case=Case().id, quantity="gradient by query"), True),
+        (
+            "three",
+            Failure(case=Case().id, quantity="gradient", named="parameter_without_effect"),
+            False,
+        ),
         ("three", Failure(case=Case().id, got=float("nan")), True),
         ("three", Failure(case=Case().id, named="nan_at_equal"), True),
         ("three", Failure(case=Case(dtype="float16").id, smallest=True), True),
