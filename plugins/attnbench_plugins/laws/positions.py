@@ -36,6 +36,8 @@ def _leading(subject: Subject, case: Case) -> None:
     inputs, first = base.inputs, 1 + base.choose(case.kv_len - 1)
     seen = torch.arange(case.kv_len, device=inputs.query.device) >= first
     base = base.on(inputs.replace(attn_mask=seen.unsqueeze(0)))
+    if subject.conventions.empty_rows == "nan" and not bool(base.allowed.any(-1).all()):
+        reject("a query is left no key, and is NaN with the slots and without them")
     less = inputs.replace(key=inputs.key[..., first:, :], value=inputs.value[..., first:, :])
     got, other = base.run(less), "the same call with them"
     what = f"with the first {first} of {case.kv_len} slots, which no query sees, left out, output"

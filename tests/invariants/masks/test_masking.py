@@ -362,6 +362,24 @@ def test_who_declares_relative_positions_is_held_to_distances(mixed: bool, statu
     assert [outcome.status for outcome in report.outcomes] == [status], str(report)
 
 
+def by_distance(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """A query without keys gives NaN."""
+    queries, keys = query.shape[-2], key.shape[-2]
+    places = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)
+    scores = query @ key.mT - places.abs()
+    scores = scores if attn_mask is None else scores.masked_fill(~attn_mask, -torch.inf)
+    return scores.softmax(-1) @ value
+
+
+def test_a_query_that_is_left_no_key_may_be_nan_where_only_distances_count() -> None:
+    conventions = {"positions": "relative", "hidden_slots": "finite", "masks": ("boolean",)}
+    spec = sdpa(by_distance, name="distances", conventions={**conventions, "empty_rows": "nan"})
+    report = attnbench.check(spec, profile="quick", invariants=["leading_padding_equals_deleting"])
+    assert [outcome.status for outcome in report.outcomes] == ["passed"], str(report)
+
+
 @pytest.mark.parametrize(("mixed", "cause"), [(False, "positions"), (True, "queries_mixed")])
 def test_a_step_says_whether_positions_or_other_queries_count(mixed: bool, cause: str) -> None:
     spec = ScoringSpec(name="distance", make=lambda *sizes: Distance(mixed), equal_sizes=True)
