@@ -118,15 +118,19 @@ def spoils_all(
     calls raise in half types only.
     """
     failure = outcome.failure
-    if failure is None or sound_part(subject, outcome) is not None:
+    if failure is None or sound_part(subject, outcome, dtypes) is not None:
         return False
     is_named = failure.named not in (None, "half_precision", "layout")
     return bool(failure.raised or is_named or unusable(subject, device, dtypes))
 
 
-def sound_part(subject: Subject, outcome: Outcome) -> Subject | None:
-    """The subject in wider dtypes, if the contract failed since calls raise in half types only."""
-    return in_wide_dtypes(subject) if raises_narrow(outcome.failure) else None
+def sound_part(subject: Subject, outcome: Outcome, dtypes: tuple[str, ...] = ()) -> Subject | None:
+    """The subject in wider dtypes, if the contract failed since calls raise in half types only.
+
+    ``None`` if none of the dtypes that were asked for is wider.
+    """
+    wide = in_wide_dtypes(subject) if raises_narrow(outcome.failure) else None
+    return None if wide is None or (dtypes and not {*dtypes} & {*wide.dtypes}) else wide
 
 
 def _outcomes(
@@ -143,7 +147,7 @@ def _outcomes(
             if change is None:
                 consequence = consequence or _consequence(subject, outcome, options)
                 if invariant.name == KEEPS_CONTRACT:
-                    subject = sound_part(subject, outcome) or subject
+                    subject = sound_part(subject, outcome, options["dtypes"] or ()) or subject
         if change is not None:
             outcome = Outcome(subject.name, invariant.name, "crashed", CHANGED.format(change))
         yield outcome

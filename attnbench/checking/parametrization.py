@@ -65,10 +65,9 @@ class Check:
         """Run the invariant on a subject; where the contract spoils all, return its outcome."""
         is_skipped = skip_reason(subject, self.invariant) is not None
         if not is_skipped and KEEPS_CONTRACT not in (self.invariant.name, *subject.exempt):
-            contract = _contract(subject, self.profile, self.seed)
-            if spoils_all(subject, contract):
+            contract, subject = _contract(subject, self.profile, self.seed)
+            if contract is not None:
                 return contract
-            subject = sound_part(subject, contract) or subject
         return _outcome(subject, self.invariant, self.profile, self.seed)
 
     def text(self, outcome: Outcome) -> str:
@@ -85,9 +84,11 @@ The contract's own test may be deselected, and with nothing but skips a run woul
 
 
 @functools.lru_cache(maxsize=64)
-def _contract(subject: Subject, profile: str, seed: int | None) -> Outcome:
-    """The outcome of the contract."""
-    return _outcome(subject, select_invariants([KEEPS_CONTRACT])[0], profile, seed)
+def _contract(subject: Subject, profile: str, seed: int | None) -> tuple[Outcome | None, Subject]:
+    """The outcome of the contract, if it spoils every call, and what else is checked."""
+    outcome = _outcome(subject, select_invariants([KEEPS_CONTRACT])[0], profile, seed)
+    spoilt = outcome if spoils_all(subject, outcome) else None
+    return spoilt, sound_part(subject, outcome) or subject
 
 
 def _outcome(subject: Subject, invariant: Invariant, profile: str, seed: int | None) -> Outcome:

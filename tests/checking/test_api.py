@@ -55,6 +55,8 @@ def test_what_raises_in_half_types_alone_is_checked_in_wider_ones() -> None:
     assert other.failure is not None
     assert not other.failure.raised
     assert "float16" not in other.counterexample
+    outcomes = [*outcomes_of(subject, invariants, profile="quick", dtypes=["bfloat16"])]
+    assert [outcome.status for outcome in outcomes] == ["failed", "skipped"]
     found = []
     for invariant in invariants:
         with pytest.raises(CheckFailedError) as error:

@@ -16,7 +16,15 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
 from attnbench.cases.case_strategies import cases
 from attnbench.checking.mending.edit_context import SMALLEST, Edit
-from attnbench.checking.mending.ordinary_calls import CALLS, Ordinary, is_near, kept, output, steps
+from attnbench.checking.mending.ordinary_calls import (
+    CALLS,
+    Ordinary,
+    influences,
+    is_near,
+    kept,
+    output,
+    steps,
+)
 from attnbench.checking.mending.running_code import SourceFile
 from attnbench.checking.mending.time_limit import TooLong, limited
 from attnbench.checking.outcomes import COMPILING
@@ -88,6 +96,7 @@ class Judge:
         right = [call for call in CALLS if False not in told[call] and not is_wrong]
         self._right = dict(kept(partial(output, subject, call) for call in right))
         self._steps = dict(kept([partial(steps, subject)]))
+        self._influences = influences(subject)
         if self._steps and not names - {*beside}:
             self.most = _MOST_RANK_OF_STEPS
 
@@ -115,6 +124,7 @@ class Judge:
                 and self._others_hold(self._seen)
                 and all(self._passes(invariant) for invariant, _ in self._failing)
                 and self._others_hold(self._others)
+                and self._influences <= influences(self._subject)  # or nothing may be left to fail
             )
 
     def _most_hold(self) -> bool:

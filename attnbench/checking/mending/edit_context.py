@@ -89,6 +89,7 @@ class Context:
         nodes: all of the definition.
         parents: by node of any definition, the one in which it stands.
         alike: by head, the expressions that ran.
+        assigned: by name, the texts of the expressions that it is set to.
         reads: by line and name, where the name is read.
         calls: by function, as written, the calls that ran.
         cuts: by line, the subscripts.
@@ -113,6 +114,10 @@ class Context:
         for node in self.parents:
             if isinstance(node, ast.expr) and self.has_run(node):
                 self.alike[self.head(node)].append(node)
+        self.assigned = defaultdict[str, set[str]](set)
+        for node in self.nodes:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self.assigned[node.targets[0].id].add(self.text(node.value))
         for node in self.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self.reads[node.lineno, node.id].append(node)

@@ -46,8 +46,13 @@ def output(subject: Subject, call: Case) -> Tensor | None:
     return None
 
 
-def steps(subject: Subject) -> Tensor | None:
-    """The outputs of tokens that are given to a cache one by one; ``None`` as in :func:`output`."""
+def steps(subject: Subject, moved: str = "") -> Tensor | None:
+    """The outputs of tokens that are given to a cache one by one; ``None`` as in :func:`output`.
+
+    Args:
+        subject: any; only a layer with a cache has such outputs.
+        moved: the name of a parameter that is moved before.
+    """
     if not isinstance(subject, LayerSubject) or "cache" not in subject.accepts:
         return None
     case = subject.legal(Case((1,), 1, 1, 8, 8, 8))
@@ -56,6 +61,8 @@ def steps(subject: Subject) -> Tensor | None:
     try:
         with limited(_SECONDS), torch.no_grad():
             module, _ = subject.build(case)
+            for parameter in [module.get_parameter(moved)] if moved else []:
+                parameter.copy_(1 - 3 * parameter)
             cache = subject.new_cache(module, 1)
             for token in torch.split(tokens.to(getattr(torch, case.dtype)), 1, 1):
                 one, cache = subject.call(module, token, None, cache)
@@ -63,6 +70,28 @@ def steps(subject: Subject) -> Tensor | None:
     except (Exception, SystemExit, TooLong):
         return None
     return torch.cat(outputs, 1)
+
+
+def influences(subject: Subject) -> frozenset[str]:
+    """The inputs and parameters that change the output of an ordinary call, or of single tokens."""
+    case, found, single = subject.legal(CALLS[1]), set[str](), steps(subject)
+    try:
+        with limited(_SECONDS), torch.no_grad():
+            module, inputs = subject.build(case)
+            still = subject.output(module, inputs).clone()
+            for name in inputs.floating:
+                other = inputs.replace(**{name: 1 - 3 * getattr(inputs, name)})
+                found |= set() if is_near(subject.output(module, other), still) else {name}
+            for name, parameter in module.named_parameters():
+                before = parameter.clone()
+                parameter.copy_(1 - 3 * before)
+                found |= set() if is_near(subject.output(module, inputs), still) else {name}
+                parameter.copy_(before)
+                if single is not None and not is_near(steps(subject, name), single):
+                    found.add(f"{name} of single tokens")
+    except (Exception, SystemExit, TooLong):
+        return frozenset(found)
+    return frozenset(found)
 
 
 def kept(calls: Iterable[Ordinary]) -> Iterator[tuple[Ordinary, Tensor]]:

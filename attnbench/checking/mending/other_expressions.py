@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 
 from attnbench.checking.mending.edit_context import Context, Edits, Head
 
-_RANK = 4
+_RANK, _MOST = 5, 20
+"""How far such a change goes, and most of them in place of one expression."""
 
 
 def of_expression(node: ast.expr, context: Context) -> Edits:
@@ -15,10 +17,15 @@ def of_expression(node: ast.expr, context: Context) -> Edits:
     if head is None or not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
         return
     own, names = context.text(node), context.names(node)
-    for text, reads in _others(head, context):
-        is_other = text not in own and own not in text and text != _beside(node, context)
-        if is_other and reads <= names.keys():
-            yield context.edit(_RANK, node, text)
+    known = {text for name in _names(node, context) for text in context.assigned[name]}
+    fitting = (
+        text
+        for text, reads in _others(head, context)
+        if text not in own and own not in text and reads <= names.keys()
+        if text not in (_beside(node, context), *known)
+    )
+    for text in itertools.islice(fitting, _MOST):
+        yield context.edit(_RANK, node, text)
 
 
 def _beside(node: ast.expr, context: Context) -> str:

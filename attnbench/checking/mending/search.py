@@ -28,9 +28,9 @@ from attnbench.registry.address import Address
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
-_SECONDS, _MORE_SECONDS, _OTHER_SECONDS = 20.0, 4.0, 6.0
-"""Most seconds of computing in a search, most of them behind the first change that is found, and
-those behind them for changes that change other calls too."""
+_SECONDS, _MORE_SECONDS, _REPAIR_SECONDS = 26.0, 4.0, 20.0
+"""Most seconds of computing of a search, most of them behind the first change that is found, and
+most of them in which changes are tried that leave ordinary calls as they are."""
 
 _MOST_FOUND = 2
 """Changes of different lines that are shown."""
@@ -98,12 +98,13 @@ def mends(
 def _approved(places: Sequence[Place], judge: Judge, lines: RunLines) -> Iterator[str]:
     """Yield the changes that hold: the first kind of which there is one, each of its own line."""
     ways = _Ways(judge, lines)
+    end = time.process_time() + _SECONDS
     repairs, removals = ([p for p in places if _is_less(p) == less] for less in (False, True))
     for changes in (
-        ways.kept(repairs, _SECONDS),
-        ways.of_other_calls(),
-        ways.kept(removals, _OTHER_SECONDS),
-        ways.passing_by(),
+        ways.kept(repairs, end - _SECONDS + _REPAIR_SECONDS),
+        ways.of_other_calls(end),
+        ways.kept(removals, end),
+        ways.passing_by(end),
     ):
         yield from () if ways.shown else changes
 
@@ -119,9 +120,8 @@ class _Ways:
         self._judge, self._lines, self.shown = judge, lines, set[tuple[str, int]]()
         self._others, self._passing = list[Place](), dict[Place, str]()
 
-    def _new(self, places: Iterable[Place], seconds: float) -> Iterator[Place]:
-        """Yield the places of other lines than those shown, for some seconds, or up to a number."""
-        end = time.process_time() + seconds
+    def _new(self, places: Iterable[Place], end: float) -> Iterator[Place]:
+        """Yield the places of other lines than those shown, up to a time or a number."""
         for place in places:
             if time.process_time() > end or len(self.shown) == _MOST_FOUND:
                 return
@@ -131,10 +131,10 @@ class _Ways:
                 if self.shown and not was_shown:
                     end = min(end, time.process_time() + _MORE_SECONDS)
 
-    def kept(self, places: Iterable[Place], seconds: float) -> Iterator[str]:
+    def kept(self, places: Iterable[Place], end: float) -> Iterator[str]:
         """Yield those that leave ordinary calls as they are, and pass by no lines."""
         last = STATEMENT  # the rank that goes furthest
-        for place in self._new(places, seconds):
+        for place in self._new(places, end):
             if place.edit.rank > last:
                 return
             is_right = self._judge.approves(place)
@@ -150,16 +150,16 @@ class _Ways:
             self.shown.add(place.line)
             yield _text(place)
 
-    def of_other_calls(self) -> Iterator[str]:
+    def of_other_calls(self, end: float) -> Iterator[str]:
         """Yield those that change calls in which nothing failed."""
-        for place in self._new(self._others, _OTHER_SECONDS):
+        for place in self._new(self._others, end):
             if self._judge.approves(place, others=True):
                 self.shown.add(place.line)
                 yield f"{_text(place)}\n{_OTHERS}"
 
-    def passing_by(self) -> Iterator[str]:
+    def passing_by(self, end: float) -> Iterator[str]:
         """Yield those by which the calls pass by lines that ran."""
-        for place in self._new(self._passing, _OTHER_SECONDS):
+        for place in self._new(self._passing, end):
             self.shown.add(place.line)
             yield f"{_text(place)}\n{self._passing[place]}"
 
@@ -233,6 +233,5 @@ def _text(place: Place) -> str:
     name = Path(place.source.name).name
     olds = [f"- {name}:{i + 1}: {before[i].strip()}" for i in numbers]
     news = [f"+ {name}:{i + 1}: {after[i].strip()}" for i in numbers if after[i].strip()]
-    return "\n".join(
-        [*olds, *news, *("this leaves something out, and is no repair",) * _is_less(place)]
-    )
+    less = ["this leaves something out, which may be all that it does"] if _is_less(place) else []
+    return "\n".join([*olds, *news, *less])

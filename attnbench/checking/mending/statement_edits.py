@@ -45,7 +45,7 @@ def _out_of_place(node: ast.Call, context: Context) -> Edits:
     function = node.func
     if isinstance(function, ast.Attribute) and function.attr.endswith("_"):
         text, target = context.plain(node), context.plain(function.value)
-        if isinstance(function.value, ast.Name):
+        if isinstance(function.value, ast.Name) and target in context.names(node):
             new = text.replace(f".{function.attr}(", f".{function.attr[:-1]}(", 1)
             yield context.edit(2, node, f"{target} = {new}")
 

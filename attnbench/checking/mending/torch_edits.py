@@ -55,9 +55,7 @@ def of_call(node: ast.Call, context: Context) -> Edits:
         if parts["first"] or "{first}" not in form:
             yield from _everywhere(node, context, rank, form)
     if name in _WITHOUT_AXIS and is_method and not node.args and not node.keywords:
-        function = parts["function"].removesuffix(name) + {"max": "amax", "min": "amin"}.get(
-            name, name
-        )
+        function = parts["function"].removesuffix(name) + _ALONG.get(name, name)
         yield context.edit(2, node, f"{function}(-1)")
         if name != "squeeze":
             yield context.edit(2, node, f"{function}(-1, keepdim=True)")

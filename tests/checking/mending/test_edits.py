@@ -192,6 +192,16 @@ def test_an_expression_that_ran_elsewhere_in_the_file_takes_the_place_of_another
     assert "return query * (last ** -0.5)" not in texts  # it did not run
 
 
+def test_no_name_is_replaced_by_what_it_is_set_to_and_few_expressions_take_the_place_of_one() -> (
+    None
+):
+    assert "y = (key * 0.5)" not in changed("y = x * 2", "x = key * 0.5")
+    others = [f"    x = query * {n + 0.5}" for n in range(40)]
+    source = ["def attend(query, key):", *others, "    return key * 7"]
+    found = made(source, dict.fromkeys(range(2, 43), NAMES))
+    assert 1 < sum(edit.start[0] == 42 and "query * " in edit.text for edit in found) <= 20
+
+
 def test_no_expression_is_divided_by_itself() -> None:
     assert "x = (key + 1) / ((key + 1))" not in changed("x = (key + 1) / (query + 1)")
 

@@ -229,7 +229,32 @@ def test_where_several_tokens_are_wrong_a_change_has_to_leave_single_ones_as_the
     decides = Judge(subject, [], failing, names)
     assert not decides.approves(lost, others=True)
     decides._steps.clear()
+    decides._influences = frozenset()
     assert decides.approves(lost, others=True)
+
+
+REPEATED = """\
+def attention(query, key, value, attn_mask=None):
+    weights = query @ key.mT + query.sum() * key.sum(-1).unsqueeze(-2)
+    return weights.softmax(-1) @ value
+"""
+
+
+def test_a_change_by_which_an_input_loses_its_effect_is_not_shown(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, REPEATED)
+    names = ["query_alone_equals_query_among_others", "item_alone_equals_item_in_batch"]
+    failing, lines = [], RunLines(set(), set())
+    for invariant in select_invariants(names):
+        outcome = run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
+        failing.append((invariant, Case.from_id(str(outcome.counterexample))))
+        with lines.watched():
+            assert holds(subject, *failing[-1]) is False
+    place = search._places(lines)[0]
+    source = place.source.lines
+    decides = Judge(subject, [], failing, ())
+    for right, text in ((True, "query @ key.mT"), (False, "(key @ key.mT).sum(-1)[..., None, :]")):
+        edit = Edit(SMALLEST, (2, 0), (2, len(source[1])), f"    weights = {text}")
+        assert decides.approves(place._replace(edit=edit)) is right
 
 
 BY_BATCH = """\
