@@ -61,7 +61,7 @@ def queries_permute_freely(subject: Subject, case: Case) -> None:
     variants=_OTHERS,
     applies=any_of(knows_positions, ties("q_len")),
 )
-@tells_mixing("queries")
+@tells_mixing("queries", counted=True)
 def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
     """What a query gets does not depend on the other queries."""
     base = Baseline(subject, case)
@@ -93,7 +93,7 @@ def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
 
 
 @invariant(cases=benign, leads=(1, 2, 3), variants=_OTHERS)
-@tells_mixing("items", "heads")
+@tells_mixing("items", "heads", counted=True)
 def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
     """What an item gets does not depend on the other items of its batch."""
     if max(case.lead) < 2:

@@ -49,7 +49,7 @@ def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
     beyond=(Case((1,), 3, 520, mask="boolean"),),
     applies=any_of(knows_positions, ties("kv_len")),
 )
-@tells_mixing("keys")
+@tells_mixing("keys", counted=True)
 def masking_equals_deleting(subject: Subject, case: Case) -> None:
     """Hiding keys from a query gives what giving it only the other keys gives."""
     base = Baseline(subject, case)

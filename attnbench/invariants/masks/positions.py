@@ -102,7 +102,7 @@ def _exact_length(subject: Subject, case: Case) -> None:
     ),
     applies=any_of(knows_positions, ties("kv_len")),
 )
-@tells_mixing("keys")
+@tells_mixing("keys", counted=True)
 def valid_lengths_count_the_keys(subject: Subject, case: Case) -> None:
     """A length of n, an integer of any width, leaves the first n keys; a length of S leaves all."""
     exact = case.kv_len == _BEYOND_BFLOAT16 and "masking_equals_deleting" not in subject.exempt
@@ -185,7 +185,7 @@ def _cannot_decode(subject: Subject) -> str | None:
     ),
     applies=any_of(_cannot_decode, ties("q_len", "kv_len")),
 )
-@tells_mixing("keys", "queries")
+@tells_mixing("keys", "queries", counted=True)
 def decode_equals_prefill(subject: Subject, case: Case) -> None:
     """Causal queries one by one, or the last few, give what all at once give."""
     base = Baseline(subject, case)

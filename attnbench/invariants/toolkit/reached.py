@@ -28,9 +28,12 @@ _PLACES = {
 """The axis of the others, and the tensors that hold them."""
 
 
-def tells_mixing(*kinds: str) -> Callable[[_Check], _Check]:
+def tells_mixing(*kinds: str, counted: bool = False) -> Callable[[_Check], _Check]:
     """A decorator whose violations end with the first operation by which ``items``, ``heads``,
     ``queries`` or ``keys``, as named, reach an output.
+
+    Their number is asked about where the check compares calls with other numbers of them
+    (``counted``): one that only changes what they hold says nothing against its use.
     """
 
     def told(check: _Check) -> _Check:
@@ -41,7 +44,8 @@ def tells_mixing(*kinds: str) -> Callable[[_Check], _Check]:
             fitting = [hidden if one == "keys" else one for one in kinds]
 
             def ask() -> str:
-                tried = ((one, is_there) for is_there in (True, False) for one in fitting)
+                ways = (True, False) if counted else (True,)
+                tried = ((one, is_there) for is_there in ways for one in fitting)
                 calls = (first_operation(subject, *one, len(case.lead), mask) for one in tried)
                 return next(filter(None, calls), "")
 

@@ -92,3 +92,48 @@ def test_the_view_that_mixes_tokens_is_named() -> None:
     (found,) = attnbench.check(spec, profile="quick", invariants=names).outcomes
     assert found.status == "failed"
     assert "hidden keys reach the outputs is view at test_reached.py:" in found.reason
+
+
+class Counting(nn.Module):
+    """Scores that rightly depend on how many heads or keys there are, and wrongly on others."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.mistake = mistake
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        scores = query @ key.mT * math.log(2 + key.shape[-2])
+        if query.dim() > 3:
+            slopes = torch.arange(1, query.shape[-3] + 1) / query.shape[-3]
+            scores = scores * slopes[:, None, None].to(scores)
+        if attn_mask is not None:
+            far = -1e2 if self.mistake == "hidden" else -math.inf
+            hidden = attn_mask.dtype == torch.bool
+            added = attn_mask.logical_not().to(scores) * -1e2 if hidden else attn_mask
+            added = added.where(added > -1e2, far)
+            scores = scores + added
+        pooled = scores.softmax(-1) @ value
+        if self.mistake == "heads" and query.dim() > 3 and query.shape[-2] == key.shape[-2]:
+            pooled = pooled + value.mean((-3, -2), keepdim=True)
+        return pooled
+
+
+@pytest.mark.parametrize(
+    ("mistake", "invariant"),
+    [("heads", "heads_are_independent"), ("hidden", "masked_slots_are_inert")],
+)
+def test_no_use_of_a_number_is_told_where_only_what_others_hold_is_changed(
+    mistake: str, invariant: str
+) -> None:
+    spec = MechanismSpec(
+        name="counting",
+        make=lambda *sizes: Counting(mistake),
+        equal_sizes=True,
+        dtypes=("float64", "float32"),
+        conventions={"empty_rows": "nan"},
+    )
+    (found,) = attnbench.check(spec, profile="quick", invariants=[invariant]).outcomes
+    assert found.status == "failed"
+    assert "the first operation" not in found.reason
