@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch import Tensor
 
+from attnbench.checking.profiles import current_effort
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
 from attnbench.invariants.toolkit.origins import differ
@@ -31,14 +31,28 @@ def transposes_with_the_grid(layer: LayerCase) -> None:
     rows, columns = 1 + layer.choose(5), 1 + layer.choose(5)
     violation = _transposed(layer, rows, columns)
     if violation is not None:
-        if told := _reshaped(layer):
-            raise violation.reworded(f"{violation}{told}", cause="grid_reshaped")
-        if rows != columns and all(_transposed(layer, n, n) is None for n in (2, 3, 4)):
-            told = "\n  grids of as many rows as columns are right"
-            violation = violation.reworded(f"{violation}{told}", cause="grid_of_unequal_sides")
-        shape = (layer.case.lead[0], rows, columns, layer.case.query_size)
-        grid = layer.other(layer.hidden.new_zeros(shape))
-        raise violation.explained(functools.partial(_unmasked, layer, grid))
+        raise violation.explained(functools.partial(_told, layer, violation, rows, columns))
+
+
+def _told(layer: LayerCase, violation: InvariantViolation, rows: int, columns: int) -> str:
+    """Sentences on the reason of a violation, which takes the cause that they tell."""
+    if not current_effort().explain:
+        return ""
+    if told := _reshaped(layer):
+        violation.cause = "grid_reshaped"
+        return told
+    if rows != columns and _are_right(layer, {2, 3, 4, rows, columns}):
+        violation.cause = "grid_of_unequal_sides"
+        told = "\n  grids of as many rows as columns are right"
+    return told + _unmasked(layer, rows, columns)
+
+
+def _are_right(layer: LayerCase, sides: set[int]) -> bool:
+    """Whether grids with so many rows, and as many columns, are right."""
+    try:
+        return all(_transposed(layer, side, side) is None for side in sorted(sides))
+    except Exception:  # it takes grids of other sizes alone
+        return False
 
 
 def _transposed(layer: LayerCase, rows: int, columns: int) -> InvariantViolation | None:
@@ -76,8 +90,10 @@ def _reshaped(layer: LayerCase) -> str:
     )
 
 
-def _unmasked(layer: LayerCase, grid: Tensor) -> str:
+def _unmasked(layer: LayerCase, rows: int, columns: int) -> str:
     """A sentence on a mask without which rows and columns are alike; empty if there is none."""
+    shape = (layer.case.lead[0], rows, columns, layer.case.query_size)
+    grid = layer.other(layer.hidden.new_zeros(shape))
     with OtherOperations() as noted:
         layer.run(grid)
     for key, ways in noted.ways.items():

@@ -134,3 +134,38 @@ def test_a_grid_that_is_right_with_equal_sides_is_told() -> None:
     report = attnbench.check(spec, profile="quick", invariants=["transposes_with_the_grid"])
     told = "numbered: rows and columns of the grid are treated alike where there are equally many"
     assert told in str(report)
+
+
+class Clipped(nn.Module):
+    """Distances of rows, which end at 3, and of columns; one form takes no grid of 4 x 4."""
+
+    def __init__(self, size: int, *, is_picky: bool) -> None:
+        super().__init__()
+        self.out, self.is_picky = nn.Linear(size, size), is_picky
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        rows, columns = hidden.shape[1:3]
+        if self.is_picky and rows == columns == 4:
+            raise IndexError("the table is too small")
+        places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2)
+        gaps = (places[:, None] - places).abs().minimum(torch.tensor((3, 9))).sum(-1)
+        output: Tensor = self.out((-gaps.to(hidden)).softmax(-1) @ hidden.flatten(1, 2))
+        return output.view(hidden.shape)
+
+
+@pytest.mark.parametrize("is_picky", [False, True])
+def test_equal_sides_are_no_cause_where_those_of_the_failing_grid_are_wrong(
+    is_picky: bool,
+) -> None:
+    spec = LayerSpec(
+        name="clipped",
+        make=lambda size: Clipped(size, is_picky=is_picky),
+        grid=True,
+        laws=("transposes_with_the_grid",),
+        dtypes=("float64", "float32"),
+    )
+    names = ["transposes_with_the_grid"]
+    (found,) = attnbench.check(spec, profile="default", invariants=names).outcomes
+    assert found.status == "failed"
+    assert "transposed grid of 5 x" in found.reason or " x 5, transposed back" in found.reason
+    assert "as many rows as columns" not in found.reason
