@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from attnbench.errors import RefusalError
+from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, listed
 from attnbench.subject.layer import LayerSubject
 
@@ -31,27 +31,32 @@ def heads_of_a_group_are_alike(layer: LayerCase) -> None:
     assert heads is not None
     assert groups is not None
     expected, real = layer.run(layer.hidden), layer.real(layer.hidden)
+    wrong: dict[tuple[str, str], InvariantViolation] = {}
     violation = None
     for first, last in _maps(layer.module, heads, groups):
-        each = {other: _swapped(layer, first, last, heads, other) for other in range(1, heads)}
-        moves = {n: layer.differs(got, expected, real) is not None for n, got in each.items()}
-        if not any(moves.values()):
-            continue  # not the heads: hidden features of an MLP may all change places
         setting = f"with the first two heads of a group in each other's place in {first} and {last}"
-        found = layer.differs(
-            each[1], expected, real, what=f"{setting}, output", other="the layer as it is"
+        within, across = (
+            _swapped(layer, first, last, heads, other) for other in (1, heads // groups)
         )
-        others = [n for n in moves if not moves[n]]
-        if found is not None and others == [*range(groups, heads, groups)]:
-            told = (
-                f"heads 0 and {listed(others)} may change places in them, and no other one with 0"
-            )
-            raise found.reworded(f"{found}\n  {told}", cause="groups_of_a_layer_tiled")
-        if not moves[heads // groups]:
-            continue
+        found = layer.differs(
+            within, expected, real, what=f"{setting}, output", other="the layer as it is"
+        )
+        if found is not None:
+            wrong[first, last] = found
+        if layer.differs(across, expected, real) is None:
+            continue  # not the heads: hidden features of an MLP may all change places
         if found is None:
             return
         violation = violation or found
+    for maps, found in wrong.items():
+        alike = [
+            other
+            for other in range(1, heads)
+            if layer.differs(_swapped(layer, *maps, heads, other), expected, real) is None
+        ]
+        if alike == [*range(groups, heads, groups)]:
+            told = f"heads 0 and {listed(alike)} may change places in them, and no other one with 0"
+            raise found.reworded(f"{found}\n  {told}", cause="groups_of_a_layer_tiled")
     if violation is None:
         raise RefusalError("no nn.Linear maps into the query heads, and another out of them")
     raise violation

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import attnbench
 from attnbench import LayerSpec
+from attnbench.invariants.layers import grouped_heads
 
 HEADS, GROUPS = 6, 2
 
@@ -50,3 +53,25 @@ def test_heads_that_share_with_others_than_their_neighbours_are_told(order: str)
     told = "grouped: query heads that share keys and values are as many places apart as there are"
     assert (told in str(report)) is (order == "tiled")
     assert ("heads 0 and 2 and 4 may change places in" in str(report)) is (order == "tiled")
+
+
+def test_a_right_layer_is_called_with_two_pairs_of_heads_exchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swapped, heads = grouped_heads._swapped, set()
+
+    def noted(*given: Any) -> Tensor:
+        heads.add(given[-1])
+        return swapped(*given)
+
+    monkeypatch.setattr(grouped_heads, "_swapped", noted)
+    layer = LayerSpec(
+        name="grouped",
+        make=lambda size: Grouped(size, "in_place"),
+        heads=HEADS,
+        kv_heads=GROUPS,
+        sizes=lambda size: max(1, size // HEADS) * HEADS,
+        dtypes=("float64", "float32"),
+    )
+    assert attnbench.check(layer, profile="quick", invariants=["heads_of_a_group_are_alike"]).ok
+    assert heads == {1, HEADS // GROUPS}
