@@ -118,7 +118,7 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
             cause=None if oracle.subject.scoring is None else "scores_formula",
             compared={"lines": compared_with_reference(oracle.subject, case)},
         )
-        more = partial(repaired_scores, oracle.subject) if oracle.subject.scoring else str
+        more = partial(repaired_scores, oracle.subject, case) if oracle.subject.scoring else str
         raise told.explained(more) from None
     return scalar
 

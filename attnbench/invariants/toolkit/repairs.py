@@ -77,12 +77,9 @@ def first_of(tries: Iterable[Tried[Any]], what: str) -> tuple[str, str]:
             return "", ""  # it is not wrong here
         calls.append(tried)
     first, *others = calls
-    again: list[dict[str, Callable[[], bool]]] = []
     for text, is_right in itertools.islice(first.changes(), _MOST):
-        if is_right():
-            again = again or [dict(itertools.islice(each.changes(), _MOST)) for each in others]
-            if all(text in each and each[text]() for each in again):
-                return calls[-1].places(), f"\n  {what} {text}"
+        if is_right() and all(each.holds(text, first.factors.get(text)) for each in others):
+            return calls[-1].places(), f"\n  {what} {text}"
     return calls[-1].places(), ""
 
 
@@ -95,6 +92,9 @@ class Tried(Generic[_Called]):
         call: gives its output.
         shifts: by how much positions may be shifted.
         functions: what else a result may be, of itself, in words.
+
+    Attributes:
+        factors: the results in words that were multiplied, and by what, for each such change.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class Tried(Generic[_Called]):
         functions: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({}),
     ) -> None:
         self.layer, self.call, self.shifts, self.functions = layer, call, shifts, functions
+        self.factors: dict[str, tuple[str, float]] = {}
         self.noted, beside = Correction(), Correction()
         with beside:
             self.expected = expected(layer)
@@ -121,6 +122,20 @@ class Tried(Generic[_Called]):
         outputs = f"output{'s' * (len(wrong) > 1)} {listed(wrong)} {'are' if wrong[1:] else 'is'}"
         return f"\n  in a call on {count} tokens, only {outputs} wrong" if few else ""
 
+    @functools.cached_property
+    def tests(self) -> dict[str, Callable[[], bool]]:
+        """The changes that are tried, and what tells whether the output is right with each."""
+        return dict(itertools.islice(self.changes(), _MOST))
+
+    def holds(self, text: str, factor: tuple[str, float] | None) -> bool:
+        """Whether the output is right with a change of another call, such as a result's factor."""
+        test = self.tests.get(text)
+        if test is None and factor is not None:
+            named = {which: key for key, which in _named(self.noted.results).items()}
+            if (key := named.get(factor[0])) is not None:
+                test = self._with(key, self.noted.results[key] * factor[1])
+        return test is not None and test()
+
     def changes(self) -> _Changes:
         """Yield the changes that are tried."""
         for name, buffer in self.layer.module.named_buffers():
@@ -134,7 +149,9 @@ class Tried(Generic[_Called]):
         for key, which in _named(self.noted.results).items():
             result = self.noted.results[key]
             for change, factor in self._factors(result):
-                yield f"if {which} is {change}", self._with(key, result * factor)
+                text = f"if {which} is {change}"
+                self.factors[text] = which, factor
+                yield text, self._with(key, result * factor)
             yield from self._otherwise(key, which)
         for name, parameter in self.layer.module.named_parameters():
             if parameter.dim() == 2 and parameter.shape[0] == parameter.shape[1] > 1:

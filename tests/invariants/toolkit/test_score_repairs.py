@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import ScoringSpec
+from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.score_repairs import repaired_scores
 from attnbench.subject.lookup import resolve
 
@@ -59,6 +60,38 @@ def test_the_change_that_makes_scores_those_of_the_reference_is_told(
         reference=reference,
     )
     (subject,) = resolve(spec)
-    found = repaired_scores(subject)
+    found = repaired_scores(subject, Case((), 1, 2, 2, 2, 1))
     assert found.endswith(told)
     assert bool(found) == bool(told)
+
+
+class Penalised(nn.Module):
+    """q·k/√E - |i - j|, whose distance is divided by √E or 3 too."""
+
+    def __init__(self, mistake: str, size: int) -> None:
+        super().__init__()
+        self.divisor = 3.0 if mistake == "number" else math.sqrt(size)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        column = torch.arange(key.shape[-2]).to(query)
+        apart = (column[-query.shape[-2] :, None] - column).abs() / self.divisor
+        return query @ key.mT / math.sqrt(query.shape[-1]) - apart
+
+
+def penalised(module: Any, query: list[float], key: list[float], i: int, j: int) -> float:
+    product = math.fsum(x * y for x, y in zip(query, key, strict=True))
+    return product / math.sqrt(len(query)) - abs(i - j)
+
+
+@pytest.mark.parametrize("mistake", ["number", "size"])
+def test_a_factor_is_told_only_if_it_is_that_of_the_counterexample(mistake: str) -> None:
+    spec = ScoringSpec(
+        name="mine",
+        make=lambda size, other: Penalised(mistake, size),
+        equal_sizes=True,
+        reference=penalised,
+    )
+    (subject,) = resolve(spec)
+    found = repaired_scores(subject, Case((), 1, 2, 2, 2, 1))
+    assert found.endswith("is multiplied by 3") is (mistake == "number")
+    assert ("is multiplied by" in found) is (mistake == "number")
