@@ -140,7 +140,7 @@ class Outcome:
         words = cause_in_words(failure.cause, failure.mistakes)
         if words != cause_in_words(failure.cause):
             return words
-        if failure.cause == "scores_formula":
+        if failure.cause in ("scores_formula", "modes_differ"):
             words = known_causes()["laws"].get(self.invariant, words)
         for part, (pattern, more) in _WHICH.items():
             if part in failure.cause and (found := pattern.search(failure.quantity)):
