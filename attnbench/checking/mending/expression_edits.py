@@ -6,6 +6,7 @@ import ast
 import itertools
 from collections.abc import Iterator
 
+from attnbench.checking.mending import name_edits
 from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, is_count
 
 _OPERATORS: dict[type[ast.AST], tuple[str, ...]] = {
@@ -43,6 +44,7 @@ def of_binary(node: ast.BinOp, context: Context) -> Edits:
     """Yield with another operator, one operand alone, and the operands exchanged."""
     for other in _OPERATORS.get(type(node.op), ()):
         yield context.between(2, node.left, node.right, other)
+    yield from name_edits.of_names(node, context)
     left, right = context.text(node.left), context.text(node.right)
     yield context.edit(REMOVAL, node, left)
     yield context.edit(REMOVAL, node, right)

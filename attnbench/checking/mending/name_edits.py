@@ -44,6 +44,25 @@ def of_name(node: ast.Name, context: Context) -> Edits:
             yield context.edit(5, node, text)
 
 
+def of_names(node: ast.BinOp, context: Context) -> Edits:
+    """Yield the same part in place of another in several names at once: ``_x`` for ``_y``."""
+    known, read = context.names(node), [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+    first = next((name.id for name in read if "_" in name.id and name.id in known), "")
+    for other in known if first else ():
+        pairs = zip(first.split("_"), other.split("_"), strict=False)
+        differing = [pair for pair in pairs if pair[0] != pair[1]]
+        if len(differing) != 1 or first.count("_") != other.count("_"):
+            continue
+        ((old, new),) = differing
+        renamed = [
+            (name, "_".join(new if part == old else part for part in name.id.split("_")))
+            for name in read
+        ]
+        changed = [(name, text) for name, text in renamed if text != name.id and text in known]
+        if len({text for _, text in changed}) > 1:
+            yield from context.together(2, changed)
+
+
 def _with_operands(own: str, kind: Kind, names: Mapping[str, Kind]) -> Iterator[str]:
     """Yield a value with another one added, or multiplied by one, where the form stays the same."""
     if is_count(kind):

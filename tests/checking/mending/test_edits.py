@@ -202,6 +202,16 @@ def test_no_name_is_replaced_by_what_it_is_set_to_and_few_expressions_take_the_p
     assert 1 < sum(edit.start[0] == 42 and "query * " in edit.text for edit in found) <= 20
 
 
+def test_one_part_of_several_names_of_a_line_is_changed_at_once() -> None:
+    names: dict[str, Kind] = dict.fromkeys(("cos_x", "sin_x", "cos_y", "sin_y", "row"), TENSOR)
+    source = ["def turn(row):", "    return row * cos_y + row.flip(-1) * sin_y"]
+    texts = {edit.applied(source)[1].strip() for edit in made(source, {2: names})}
+    assert "return row * cos_x + row.flip(-1) * sin_x" in texts
+    source[1] = "    return [row * cos_y + row * sin_y, row * cos_y + row * sin_y]"
+    texts = {edit.applied(source)[1].strip() for edit in made(source, {2: names})}
+    assert "return [row * cos_y + row * sin_y, row * cos_x + row * sin_x]" in texts
+
+
 def test_no_expression_is_divided_by_itself() -> None:
     assert "x = (key + 1) / ((key + 1))" not in changed("x = (key + 1) / (query + 1)")
 
