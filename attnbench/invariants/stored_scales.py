@@ -64,7 +64,9 @@ def _cases(subject: Subject) -> CaseStrategy:
         "by": ("tensor", "head", "token", *(("item",) if _takes(subject, by="item") else ())),
         "stored": tuple(kind for kind in _STORED if _takes(subject, stored=kind)),
     }
-    masks = tuple(mask for mask in ("none", "boolean", "causal") if subject.takes_mask(mask))
+    masks = tuple(
+        mask for mask in ("none", "boolean", "bias", "causal") if subject.takes_mask(mask)
+    )
     pairs = itertools.product(variants["by"], variants["stored"])
     return benign(
         subject,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from attnbench_zoo.mutants.storage import STORED, Stored
@@ -50,3 +51,34 @@ def test_each_item_has_its_own_scale() -> None:
     ).outcomes
     assert outcome.status == "failed"
     assert "scale by item" in outcome.reason
+
+
+class ScaleAfterTheMask(Stored):
+    """The keys' scale multiplies scores to which a floating mask was added."""
+
+    scale: Tensor | None = None
+
+    def forward(self, *tensors: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
+        """The output and the log-sum-exp."""
+        self.scale = options.pop("k_scale", None)
+        return super().forward(*tensors, **options)  # type: ignore[arg-type]
+
+    def add(self, scores: Tensor, mask: Tensor | None, head_offset: int) -> Tensor:
+        """Scores with the mask, times the scale."""
+        scores = super().add(scores, mask, head_offset)
+        return scores if self.scale is None else scores * self.scale.to(scores).mT
+
+
+def test_a_floating_mask_is_not_scaled_as_the_keys_are() -> None:
+    spec = dataclasses.replace(
+        STORED.spec,
+        name="scale_after_the_mask",
+        make=ScaleAfterTheMask,
+        accepts=("is_causal", "k_scale", "v_scale"),
+    )
+    (outcome,) = attnbench.check(
+        spec, profile="quick", invariants=["scales_restore_keys_and_values"]
+    ).outcomes
+    assert outcome.status == "failed"
+    assert outcome.failure is not None
+    assert "-bias-" in str(outcome.failure.case)
