@@ -100,18 +100,19 @@ class _Law:
 
 _law = functools.partial(
     invariant,
-    cases=lambda subject: benign(
+    cases=lambda subject, **narrowed: benign(
         subject,
         masks=("none", "boolean"),
         regimes=("normal",),
         max_features=65,
         variants={"place": ("near", "far")},
+        **narrowed,
     ),
     law=True,
 )
 
 
-@_law()
+@_law(beyond=(Case((1,), 3, 33, 8, 8, 8),))  # torch.cdist expands squares of more than 25 rows
 def translation_invariant(subject: Subject, case: Case) -> None:
     """Scores are the same if query and key are moved together, however far."""
     law = _Law(subject, case, far=False)
