@@ -24,7 +24,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import agree_within, fails, holds
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.documents import HUGE, OPTIONS, Documents
-from attnbench.invariants.toolkit.pages import Pages, misread
+from attnbench.invariants.toolkit.pages import Pages, miscounted, misread
 from attnbench.subject.subject import Subject
 
 _PAGES = (
@@ -212,7 +212,7 @@ def _over_all_pages(subject: Subject, case: Case) -> None:
                 if not mixed and bool((got.abs() >= HUGE[case.dtype] / 2).any()):
                     raise violation.reworded(str(violation), cause="unwritten_read") from None
                 plain = not (documents.causal or documents.grouped or documents.options)
-                if plain and (told := rows.slots_read(got, expected)):
+                if plain and (told := miscounted(documents, parts, expected, size, mixed=mixed)):
                     text = f"{violation}\n  {told}"
                     raise violation.reworded(text, cause="slots_counted") from None
                 if fails(_each_alone, documents, parts, expected):

@@ -125,11 +125,31 @@ class Pages:
         return ""
 
 
+def _told_apart(
+    documents: Documents, parts: Sequence[Sequence[Tensor]], size: int, *, mixed: bool
+) -> Pages:
+    """Rows none of whose slots holds a number so large that it alone decides the output."""
+    return Pages(documents, parts, size, mixed=mixed, unwritten=1 / HUGE[documents.case.dtype])
+
+
+def miscounted(
+    documents: Documents,
+    parts: Sequence[Sequence[Tensor]],
+    expected: Tensor,
+    size: int,
+    *,
+    mixed: bool,
+) -> str:
+    """What :meth:`Pages.slots_read` tells of these rows in pages of a size."""
+    rows = _told_apart(documents, parts, size, mixed=mixed)
+    return rows.slots_read(rows.output(), expected)
+
+
 def misread(documents: Documents, new: int) -> str:
     """The cause of rows of several pages that are not read by the table; ``""`` if none is seen."""
     parts = [documents.part(min(new, *_SEVERAL), length) for length in _SEVERAL]
     expected = torch.stack([documents.separate(part) for part in parts])
-    rows = Pages(documents, parts, 2, mixed=True)
+    rows = _told_apart(documents, parts, 2, mixed=True)
     try:
         return rows.read_elsewhere(rows.output(), expected)
     except Exception:  # it refuses this call: what was found before is told
