@@ -61,7 +61,7 @@ class ScaleAfterTheMask(Stored):
     def forward(self, *tensors: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
         """The output and the log-sum-exp."""
         self.scale = options.pop("k_scale", None)
-        return super().forward(*tensors, **options)  # type: ignore[arg-type]
+        return super().forward(*tensors, **options)
 
     def add(self, scores: Tensor, mask: Tensor | None, head_offset: int) -> Tensor:
         """Scores with the mask, times the scale."""
