@@ -9,9 +9,9 @@ from typing import Any
 from attnbench.checking.mending import (
     call_edits,
     constant_edits,
+    elsewhere_edits,
     expression_edits,
     name_edits,
-    other_expressions,
     statement_edits,
 )
 from attnbench.checking.mending.edit_context import Context, Edit, Edits, Kind
@@ -35,7 +35,7 @@ _CHANGES: dict[type[ast.AST], Callable[[Any, Context], Edits]] = {
     ast.Slice: call_edits.of_slice,
     ast.Subscript: call_edits.of_subscript,
     ast.stmt: statement_edits.of_statement,
-    ast.expr: other_expressions.of_expression,
+    ast.expr: elsewhere_edits.of_expression,
 }
 
 
