@@ -68,8 +68,8 @@ _NUMERIC = ("agrees_with_float64", "finite_at_extremes", "gradients_are_finite_a
 _OPEN = (_SCALAR, "constant_values_come_back", "weights_sum_to_one", "output_lies_within_values")
 """What these say of a call without any mask is no mistake of masks."""
 
-_ELEMENTARY = ("weights_sum_to_one", "keys_permute_freely")
-"""What these say of a call without any mask is true, whatever it comes from."""
+_ELEMENTARY = (("weights_sum_to_one", "none", "causal"), ("keys_permute_freely", "none"))
+"""What these say of a call with such a mask is true, whatever it comes from."""
 
 _KEYS = "every_attendable_key_matters"
 """Where a large value changes nothing at all, its key is not read; rounding leaves something."""
@@ -213,11 +213,11 @@ def _clue_in_table(
 
 
 def _elementary(failures: Mapping[str, Failure]) -> Clue | None:
-    """What a failure without any mask says is true whatever else fails, unless gradients follow."""
+    """What an elementary failure says is true whatever else fails, unless gradients follow."""
     is_forward_wrong = any(map(is_forward, failures.items()))
-    for named in _ELEMENTARY if is_forward_wrong else ("gradients_are_right",):
+    for named, *masks in _ELEMENTARY if is_forward_wrong else (("gradients_are_right", "none"),):
         case = failures[named].case if named in failures else None
-        if case and Case.from_id(case).mask == "none" and not failures[named].named:
+        if case and Case.from_id(case).mask in masks and not failures[named].named:
             return Clue("fails", named, str(dict(table())[named]))
     return None
 

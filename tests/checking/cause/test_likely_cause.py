@@ -496,14 +496,16 @@ def test_every_mutant_has_its_causes_named() -> None:
     assert verdict("polarity_inverted", "gradient") == "wrong"
 
 
-def test_of_many_failures_what_shows_without_any_mask_is_told() -> None:
+def test_of_many_failures_what_is_true_whatever_it_comes_from_is_told() -> None:
     sums = ("constant_values_come_back", "decode_equals_prefill", "keys_permute_freely")
     found = failed("valid_lengths_count_the_keys", *sums, "masking_equals_deleting")
     assert clue_of(found) is None
-    found += failed("weights_sum_to_one", case=Case((2,), 3, 4).id)
-    assert clue_of(found) == Clue("fails", "weights_sum_to_one", "rows_do_not_sum_to_one")
+    for mask in ("none", "causal"):
+        rows = failed("weights_sum_to_one", case=Case((2,), 3, 4, mask=mask).id)
+        clue = Clue("fails", "weights_sum_to_one", "rows_do_not_sum_to_one")
+        assert clue_of(found + rows) == clue
     (order,) = failed("keys_permute_freely", case=Case((2,), 3, 4).id)
-    others = [outcome for outcome in found[:-1] if outcome.invariant != order.invariant]
+    others = [outcome for outcome in found if outcome.invariant != order.invariant]
     assert clue_of([*others, order]) == Clue("fails", "keys_permute_freely", "order_of_keys")
     wrong = ("scale_multiplies_scores", "bias_gets_its_gradient", "long_gradients_are_right")
     found = failed("empty_rows_have_finite_gradients", "gradients_are_finite_at_extremes")
