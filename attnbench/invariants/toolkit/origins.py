@@ -153,11 +153,16 @@ class Flow(Correction):  # type: ignore[no-untyped-call]  # torch has not typed 
 
 
 def differ(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of a shape differ by more than rounding."""
+    """Whether two tensors of a shape differ by more than rounding.
+
+    An entry for which that is more than 1, as in a mask, says nothing of the rounding of others.
+    """
     if not one.is_floating_point():
         return not torch.equal(one, other)
-    gap, size = (_finite(t).abs().amax() for t in (_finite(one) - _finite(other), other))
-    return bool(gap > (_SAME_IN_DOUBLE if one.dtype == torch.float64 else _SAME) * size)
+    same = _SAME_IN_DOUBLE if one.dtype == torch.float64 else _SAME
+    gaps, sizes = (t.abs() for t in (_finite(one) - _finite(other), _finite(other)))
+    rest = sizes.where(same * sizes < 1, 0.0).amax()
+    return bool((gaps > same * sizes.maximum(rest)).any())
 
 
 def _finite(tensor: Tensor) -> Tensor:

@@ -135,6 +135,34 @@ def test_the_operation_of_the_last_call_that_goes_wrong_is_named() -> None:
     assert re.search(skipped, told("skipped"))
 
 
+class Unscaled(nn.Module):
+    """A call on several tokens behind others does not scale its scores; what is ahead is filled."""
+
+    def __init__(self, size: int, fill: float) -> None:
+        super().__init__()
+        self.linear, self.fill = nn.Linear(size, size), fill
+
+    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        key, count = self.linear(hidden), hidden.shape[1]
+        if cache is not None:
+            cache["key"] = key = torch.cat([*cache.values(), key], 1)
+        past = key.shape[1] - count
+        scores = hidden @ key.mT
+        if not past or count == 1:
+            scores = scores * 0.25
+        ahead = torch.ones(count, key.shape[1]).triu(past + 1).bool()
+        return scores.masked_fill(ahead, self.fill).softmax(-1) @ key
+
+
+@pytest.mark.parametrize("fill", [-1e9, torch.finfo(torch.float32).min, -torch.inf])
+def test_scores_that_are_wrong_beside_those_of_a_mask_are_named(fill: float) -> None:
+    found = cut(lambda size: Unscaled(size, fill), lambda module, rows: {})
+    told = (
+        r"first in masked_fill at .*; one call gives it that of mul at \S+:\d+: scores = scores \*"
+    )
+    assert re.search(told, found.reason)
+
+
 class Latent(nn.Module):
     """The cache holds what a map makes of tokens, and a norm, which is made anew in each call."""
 
