@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.player import Player
-from attnbench.invariants.caches.program import Program, steps
+from attnbench.invariants.caches.program import most_rows, steps, with_more_padding
 from attnbench.invariants.caches.stage import FoundError, Stage, Track
 from attnbench.invariants.toolkit.layer_calls import listed
 from attnbench.invariants.toolkit.layer_rounding import floor_of
@@ -31,7 +31,6 @@ _MOST = 96
 
 UNTOLD = ": the weights, positions or order of tokens are wrong"
 """What may be wrong with tokens that are seen, where no small change tells."""
-
 
 OTHER_ROW = "another row of the batch"
 """What an output depends on that reads tokens of another row."""
@@ -149,7 +148,7 @@ def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
     if first is None or first.output is None or first.track is None:
         return None
     track, (row, back, _) = first.track, found.place
-    length, rows = track.seen.shape[1], _most_rows(found.steps)
+    length, rows = track.seen.shape[1], most_rows(found.steps)
     if rows * first.columns > _MOST or row >= track.seen.shape[0] or -back > length:
         return None
     padded = (~track.real[row]).nonzero().flatten().tolist()
@@ -187,12 +186,6 @@ def _behind_more(stage: Stage, judged: str, found: FoundError) -> FoundError | N
 def _padding(sights: _Sights) -> str:
     padded = [slot for slot in sights.in_calls.slots if slot in sights.padded]
     return f" (padding: {listed(padded)})" if padded else ""
-
-
-def _most_rows(program: Program) -> int:
-    """The most rows that a sequence has at any time."""
-    begun = [step.count for step in program if step.kind == "begin"]
-    return max(begun + [len(step.rows) for step in program if step.kind == "select"])
 
 
 def _replayed(stage: Stage, judged: str, found: FoundError) -> Replay | None:
@@ -284,10 +277,21 @@ def _with_source_token(subject: LayerSubject, token: int) -> LayerSubject:
 
 def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     """What shows of an output that depends on the tokens that it should depend on."""
-    if judged in _ALONE:
+    if judged in _ALONE and _padding_counts(stage, judged, found):
         return "and how many padded slots there are counts, not what they hold"
     alike = copy.copy(stage)
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
     if played(alike, judged, found.steps) is not None:
         return "and even with equal tokens everywhere it is wrong"
     return f"and with equal tokens everywhere it is right{UNTOLD}"
+
+
+def _padding_counts(stage: Stage, judged: str, found: FoundError) -> bool:
+    """Whether the wrong output is another one where each row has one more padded slot."""
+    if (padded := with_more_padding(found.steps)) is None or not found.place:
+        return False
+    (program, column), other, (row, back, _) = padded, copy.copy(stage), found.place
+    other.tokens = torch.cat([stage.tokens[:, :column], stage.tokens[:, column - 1 :]], 1)
+    both = _replayed(stage, judged, found), _replayed(other, judged, FoundError(program, ""))
+    outputs = [one.output[row, back] for one in both if one and one.output is not None]
+    return len(outputs) == len(both) and moves(stage, *outputs)

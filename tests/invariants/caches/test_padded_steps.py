@@ -10,6 +10,11 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec
+from attnbench.checking.check_report import CheckReport
+
+BOTH = pytest.mark.parametrize(
+    "invariant", ["padded_rows_decode_as_alone", "right_padding_is_inert"]
+)
 
 
 class Placed(nn.Module):
@@ -34,8 +39,10 @@ class Placed(nn.Module):
         if cache is not None:
             cache["key"] = key
         seen = torch.ones(len(query[0]), total, dtype=torch.bool).tril(past) & real[:, None]
-        scores = (query @ key.mT).masked_fill(~seen, -1e9)
-        return scores.softmax(-1) @ key
+        scores = query @ key.mT
+        if past and padding_mask is not None and self.steps == "scaled":
+            scores = scores * 0.1
+        return scores.masked_fill(~seen, -1e9).softmax(-1) @ key
 
 
 def new(module: nn.Module, rows: int) -> dict[str, Tensor]:
@@ -43,9 +50,8 @@ def new(module: nn.Module, rows: int) -> dict[str, Tensor]:
     return {"key": weight.new_zeros(rows, 0, weight.shape[1])}
 
 
-@pytest.mark.parametrize("invariant", ["padded_rows_decode_as_alone", "right_padding_is_inert"])
-@pytest.mark.parametrize("steps", ["slots", "right"])
-def test_positions_of_steps_that_count_padding_are_told(steps: str, invariant: str) -> None:
+def checked(steps: str, invariant: str) -> CheckReport:
+    """What a check finds of a layer whose steps behind padding are of a kind."""
     layer = LayerSpec(
         name="placed",
         make=lambda size: Placed(size, steps),
@@ -55,9 +61,23 @@ def test_positions_of_steps_that_count_padding_are_told(steps: str, invariant: s
         laws=frozenset({"left_padding_is_inert", "right_padding_is_inert"}),
         cache=CacheSpec(new=new),
     )
-    report = attnbench.check(layer, profile="quick", invariants=[invariant])
+    return attnbench.check(layer, profile="quick", invariants=[invariant])
+
+
+@BOTH
+@pytest.mark.parametrize("steps", ["slots", "right"])
+def test_positions_of_steps_that_count_padding_are_told(steps: str, invariant: str) -> None:
+    report = checked(steps, invariant)
     assert report.ok is (steps == "right"), str(report)
     if not report.ok:
         assert "placed: in calls with a cache, positions count padded slots, and" in str(report)
         assert "how many padded slots there are counts, not what they hold" in str(report)
         assert "the next one is right if the result of arange at test_padded_steps" in str(report)
+
+
+@BOTH
+def test_what_is_wrong_whatever_padding_there_is_is_not_said_to_count_it(invariant: str) -> None:
+    report = checked("scaled", invariant)
+    assert not report.ok
+    assert "how many padded slots" not in str(report)
+    assert "padded rows decode differently than alone" in str(report)
