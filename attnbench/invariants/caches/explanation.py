@@ -31,7 +31,7 @@ from attnbench.invariants.caches.row_selection import (
 )
 from attnbench.invariants.caches.seen_tokens import OTHER_ROW, SEES, UNTOLD, seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
-from attnbench.invariants.caches.wrong_lines import wrong_line
+from attnbench.invariants.caches.wrong_lines import TIMES, wrong_line
 from attnbench.invariants.toolkit.kept_values import KEPT, kept_values
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 from attnbench.invariants.toolkit.mixing import first_mixing
@@ -83,6 +83,8 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         states = states or _text(functools.partial(kept_states, judged), each, found)
     texts = [_text(of, stage, found) for of in further.get(judged, ())]
     seen = seen_tokens(stage, judged, found)
+    if line.endswith(TIMES):  # with other scores, more tokens may count that were seen before
+        seen = seen.replace(f": {SEES}", "")
     if judged == "split" and all(step.kind in ("begin", "append") for step in found.steps):
         repaired = repaired_call(stage.subject, 0) or repaired_call(stage.subject, 3)
         seen = (seen.replace(UNTOLD, "") if repaired else seen) + repaired

@@ -20,6 +20,9 @@ from attnbench.invariants.toolkit.repairs import in_words
 _TRIED = 2
 """Most other programs that may show the same."""
 
+TIMES = " times that of one call"
+"""What is told behind a factor by which a whole result is wrong."""
+
 
 def wrong_line(judged: str, stage: Stage, found: FoundError) -> str:
     """A line that names the first operation that has to be put right for a program to be right.
@@ -110,7 +113,8 @@ def _told(calls: OneCalls, values: Values) -> tuple[str, str] | None:
             instead = _before(calls, number, theirs[1], key.line) or first.instead
             told = f"; one call gives it that of {instead}" if instead else ""
             told = f", which is given the result of {first.line}{told}"
-            return f"in {key.line}", told if first.line != key.line else ""
+            lines = {first.line, instead or key.line}
+            return f"in {key.line}", told if lines != {key.line} else ""
         case ["made"] if len({root.line for root in roots}) == 1:
             return f"in {first.line}", told
         case ["between"] if mine[1]:
@@ -173,7 +177,7 @@ def _numbers(own: Tensor, right: Tensor | None) -> str:
     if own.is_floating_point():
         factor = round(float((own * right).sum() / (right * right).sum()), 9)
         is_all = 1e-3 < abs(factor) < 1e3 and not differ(own, factor * right)
-        return f": it is {in_words(factor)} times that of one call" if is_all else ""
+        return f": it is {in_words(factor)}{TIMES}" if is_all else ""
     at = (own != right).flatten().nonzero()[0]
     mine, theirs = (one.flatten()[at].item() for one in (own, right))
     return f": {mine} where one call has {theirs}"

@@ -135,6 +135,35 @@ def test_the_operation_of_the_last_call_that_goes_wrong_is_named() -> None:
     assert re.search(skipped, told("skipped"))
 
 
+class DecayingBetween(nn.Module):
+    """A sum that decays between the tokens of a call, and not between calls."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, cache: Any = None) -> Tensor:
+        values, outputs = self.linear(hidden), []
+        state = cache["state"] if cache else torch.zeros_like(hidden[:, 0])
+        for token in range(hidden.shape[1]):
+            if token:
+                state = state * 0.5
+            state = state + values[:, token]
+            outputs.append(state)
+        if cache is not None:
+            cache["state"] = state
+        return torch.stack(outputs, 1) if outputs else hidden
+
+
+def test_what_one_call_gives_a_line_is_told_where_that_is_its_own_result_before() -> None:
+    found = cut(DecayingBetween)
+    told = (
+        r"first in add at (\S+: state = state \+ values\[:, token\]), which is given the result of "
+        r"add at \1; one call gives it that of mul at \S+: state = state \* 0\.5\n"
+    )
+    assert re.search(told, found.reason), found.reason
+
+
 class Unscaled(nn.Module):
     """A call on several tokens behind others does not scale its scores; what is ahead is filled."""
 

@@ -42,6 +42,8 @@ class Placed(nn.Module):
         scores = query @ key.mT
         if past and padding_mask is not None and self.steps == "scaled":
             scores = scores * 0.1
+        if past and self.steps == "halved":
+            scores = scores * 0.5
         return scores.masked_fill(~seen, -1e9).softmax(-1) @ key
 
 
@@ -81,3 +83,10 @@ def test_what_is_wrong_whatever_padding_there_is_is_not_said_to_count_it(invaria
     assert not report.ok
     assert "how many padded slots" not in str(report)
     assert "padded rows decode differently than alone" in str(report)
+
+
+def test_a_token_whose_scores_have_a_wrong_factor_is_not_said_to_see_others() -> None:
+    told = str(checked("halved", "calls_may_be_cut_anywhere"))
+    assert "token 3 depends on tokens 0 to 3; in one call it depends on token 3\n" in told
+    assert "scores = scores * 0.5: it is 0.5 times that of one call\n" in told
+    assert "sees other tokens" not in told
