@@ -27,9 +27,10 @@ from attnbench.subject.tensors import Inputs
 _SHIFTS = (2.0**10, 2.0**14, -(2.0**14))
 """Times 1/√E these leave float32's exponential, and float64's, no number but 0, or infinity."""
 
-_FAR, _FINE = 2.0**18, 1e-12
-"""Less this times 1/√E, scores lie below what running maxima begin with, and keep digits where the
-unit in the last place is at most the other number."""
+_FAR, _FINE = 2.0**16, 1e-12
+"""Less this, scores lie below what running maxima wrongly begin with (not below -1e5, which right
+code takes for none), and keep digits where the unit in the last place is at most the other number.
+"""
 
 _LEAST = 1e6
 """A number that stands for -inf above minus this may be above scores that lie so low."""
@@ -79,7 +80,8 @@ def common_shift_of_scores_changes_nothing(subject: Subject, case: Case) -> None
         _compare(base, 1.0)
     except InvariantViolation:
         raise RefusalError("no feature moves all of its scores together") from None
-    for shift in (*_SHIFTS, _FAR) if base.eps < _FINE else _SHIFTS:
+    far = _FAR * case.query_size**0.5
+    for shift in (*_SHIFTS, far) if base.eps < _FINE else _SHIFTS:
         _compare(base, shift)
 
 
