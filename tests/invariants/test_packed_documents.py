@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,10 +67,13 @@ def to_the_end_of_the_page(
     cache_seqlens: Tensor,
     block_table: Tensor,
     causal: bool = False,
+    shorter: bool = False,
 ) -> Tensor:
-    """The length of a row is taken for that of its pages."""
+    """The length of a row is taken for that of its pages, or only if others have more of them."""
     size = k_cache.shape[1]
     whole = (cache_seqlens + size - 1) // size * size
+    if shorter:
+        whole = torch.where(whole < block_table.shape[1] * size, whole, cache_seqlens)
     return gathered_pages(
         q, k_cache, v_cache, cache_seqlens=whole, block_table=block_table, causal=causal
     )
@@ -148,25 +152,8 @@ def test_how_many_slots_of_its_pages_a_row_reads_is_told() -> None:
     assert int(found[2]) < int(found[1])
 
 
-def tails_of_shorter_rows(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    cache_seqlens: Tensor,
-    block_table: Tensor,
-    causal: bool = False,
-) -> Tensor:
-    """A row that takes fewer pages than the table has columns is read to the end of its last."""
-    size = k_cache.shape[1]
-    whole = (cache_seqlens + size - 1) // size * size
-    held = torch.where(whole < block_table.shape[1] * size, whole, cache_seqlens)
-    return gathered_pages(
-        q, k_cache, v_cache, cache_seqlens=held, block_table=block_table, causal=causal
-    )
-
-
 def test_large_numbers_in_slots_that_are_read_are_not_taken_for_pages_that_lie_in_a_row() -> None:
-    (subject,) = resolve(paged(tails_of_shorter_rows))
+    (subject,) = resolve(paged(partial(to_the_end_of_the_page, shorter=True), name="tails"))
     (invariant,) = select_invariants(PAGES)
     case = Case((), 1, 1, 1, 1, 1).tried(order="plain", heads="own", beside="nothing")
     with pytest.raises(InvariantViolation, match="row 0, of 2 tokens, reads 4 slots") as violation:

@@ -116,15 +116,14 @@ class Context:
                 self.alike[self.head(node)].append(node)
         self.assigned = defaultdict[str, set[str]](set)
         for node in self.nodes:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                self.assigned[node.targets[0].id].add(self.text(node.value))
-        for node in self.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self.reads[node.lineno, node.id].append(node)
             elif isinstance(node, ast.Call) and self.has_run(node):
                 self.calls[self.plain(node.func)].append(node)
             elif isinstance(node, ast.Subscript):
                 self.cuts[node.lineno].append(node)
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self.assigned[node.targets[0].id].add(self.text(node.value))
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
         """The statement in which a node stands."""

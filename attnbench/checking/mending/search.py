@@ -73,7 +73,7 @@ def mends(
     """Yield the changes with which what failed holds, as text, the smallest changes first.
 
     Those that leave calls as they are in which nothing failed are preferred: others may hold
-    because they lose what the call was for. Of these only the smallest count, and they say so.
+    because they lose what the call was for. Of these only small ones count, and they say so.
 
     Args:
         subject: the subject; there are none if it is declared to be the same as another one, since
@@ -200,8 +200,9 @@ def _places(lines: RunLines) -> list[Place]:
     for file, ran in lines.ran.items():
         with contextlib.suppress(SyntaxError, OSError):  # of a notebook, for example
             source = SourceFile(file)
-            for definition in source.definitions:
-                others = [other for other in source.definitions if other is not definition]
+            reached = [one for one in source.definitions if not ran.keys().isdisjoint(_lines(one))]
+            for definition in reached:
+                others = [other for other in reached if other is not definition]
                 changes = edits(definition, source.lines, ran, source.signatures, others)
                 found += [
                     Place(source, definition, edit)
@@ -209,6 +210,10 @@ def _places(lines: RunLines) -> list[Place]:
                     if (file, edit.start[0]) not in lines.lines_apart
                 ]
     return sorted(found, key=lambda place: place.edit.rank)
+
+
+def _lines(definition: Any) -> range:
+    return range(definition.lineno, (definition.end_lineno or 0) + 1)
 
 
 def _passed_by(place: Place, judge: Judge, lines: RunLines) -> str:
@@ -219,8 +224,7 @@ def _passed_by(place: Place, judge: Judge, lines: RunLines) -> str:
         list(judge.tried_again())
     with before.watched():
         list(judge.tried_again())  # as it may make the layer no more
-    inside = range(definition.lineno, (definition.end_lineno or 0) + 1)
-    then, now = ({n for n in one.ran.get(file, ()) if n in inside} for one in (before, after))
+    then, now = (one.ran.get(file, {}).keys() & _lines(definition) for one in (before, after))
     if len(then - now) < len(now - then) or then <= now:
         return ""
     return f"with it, line {min(then - now)} is not run, which may be all that it does"

@@ -11,7 +11,7 @@ import pytest
 from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
 from attnbench.checking.mending import approval, search
-from attnbench.checking.mending.approval import Judge, holds
+from attnbench.checking.mending.approval import Judge, Trial, holds
 from attnbench.checking.mending.edit_context import SMALLEST, Edit
 from attnbench.checking.mending.running_code import RunLines
 from attnbench.checking.mending.search import mends
@@ -53,6 +53,17 @@ def found_for(subject: Subject, names: list[str], *, beside: list[str] | None = 
             failing.append((invariant, Case.from_id(outcome.counterexample)))
     assert failing
     return list(mends(subject, select_invariants(names), failing, beside=beside or ()))
+
+
+def failing_of(subject: Subject, names: list[str]) -> tuple[list[Trial], RunLines]:
+    """The named invariants, each with a case at which it fails, and the lines that ran."""
+    failing, lines = [], RunLines(set(), set())
+    for invariant in select_invariants(names):
+        outcome = run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
+        failing.append((invariant, Case.from_id(str(outcome.counterexample))))
+        with lines.watched():
+            assert holds(subject, *failing[-1]) is False
+    return failing, lines
 
 
 @pytest.mark.parametrize(
@@ -156,13 +167,9 @@ def test_a_change_of_calls_in_which_nothing_failed_is_not_tried_at_first(
     """The mask that is read with the opposite meaning is not read where there is none."""
     wrong = ATTENTION.replace("masked_fill(~attn_mask, ", "masked_fill(attn_mask, ")
     subject = subject_of(tmp_path, wrong)
-    invariants = select_invariants(["masking_equals_deleting"])
-    outcome = run_invariant(subject, invariants[0], PROFILES["quick"], shrink=False)
-    failing = [(invariants[0], Case.from_id(str(outcome.counterexample)))]
-    lines = RunLines(set(), set())
-    with lines.watched():
-        assert holds(subject, *failing[0]) is False
-    decides = Judge(subject, invariants, failing, ())
+    names = ["masking_equals_deleting"]
+    failing, lines = failing_of(subject, names)
+    decides = Judge(subject, select_invariants(names), failing, ())
     places = [place for place in search._places(lines) if place.edit.text == text]
     assert approved in [decides.approves(place) for place in places]
 
@@ -243,12 +250,7 @@ def attention(query, key, value, attn_mask=None):
 def test_a_change_by_which_an_input_loses_its_effect_is_not_shown(tmp_path: Path) -> None:
     subject = subject_of(tmp_path, REPEATED)
     names = ["query_alone_equals_query_among_others", "item_alone_equals_item_in_batch"]
-    failing, lines = [], RunLines(set(), set())
-    for invariant in select_invariants(names):
-        outcome = run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
-        failing.append((invariant, Case.from_id(str(outcome.counterexample))))
-        with lines.watched():
-            assert holds(subject, *failing[-1]) is False
+    failing, lines = failing_of(subject, names)
     place = search._places(lines)[0]
     source = place.source.lines
     decides = Judge(subject, [], failing, ())
@@ -270,12 +272,7 @@ def attention(query, key, value, attn_mask=None):
 def test_a_change_by_which_other_lines_are_passed_by_says_so_and_comes_last(tmp_path: Path) -> None:
     subject = subject_of(tmp_path, BY_BATCH)
     names = ["item_alone_equals_item_in_batch", "query_alone_equals_query_among_others"]
-    failing, lines = [], RunLines(set(), set())
-    for invariant in select_invariants(names):
-        outcome = run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
-        failing.append((invariant, Case.from_id(str(outcome.counterexample))))
-        with lines.watched():
-            assert holds(subject, *failing[-1]) is False
+    failing, lines = failing_of(subject, names)
     places = search._places(lines)
     decides = Judge(subject, select_invariants(names), failing, ())
     passed_by = next(place for place in places if place.edit.text == " != ")
