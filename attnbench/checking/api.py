@@ -14,7 +14,7 @@ from attnbench.checking.cause.failing_calls import raises_narrow
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import coverage_of, gaps_of
-from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, notes_of
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Announced, Outcome, notes_of
 from attnbench.checking.plan import in_wide_dtypes, planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
@@ -81,6 +81,7 @@ def outcomes_of(
     dtypes: Sequence[str] | None = None,
     seed: int | None = None,
     evidence: bool = True,
+    announce: bool = False,
     guard: SuiteGuard | None = None,
 ) -> Iterator[Outcome]:
     """Yield the outcomes of one subject as they come, the first failure with evidence.
@@ -94,6 +95,7 @@ def outcomes_of(
         subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
         evidence: whether to look for the smallest counterexample, and for a script that reproduces
             it, which takes many calls.
+        announce: whether to yield each failure also before that, as an ``Announced`` one.
         guard: what the suite was before the subject's code was imported.
     """
     invariants = list(invariants)
@@ -105,7 +107,9 @@ def outcomes_of(
         "shrink": evidence,
     }
     outcomes = _outcomes(subject, invariants, options, guard or SuiteGuard())
-    return with_evidence(outcomes, subject, invariants) if evidence else outcomes
+    if not evidence:
+        return outcomes
+    return with_evidence(outcomes, subject, invariants, announce=announce)
 
 
 def spoils_all(
@@ -173,6 +177,7 @@ def outcomes(
     seed: int | None,
     user_invariants: Sequence[str] = (),
     canary: str | None = None,
+    announce: bool = False,
 ) -> Iterator[Outcome]:
     """Yield the outcomes of the subject of an address as they come, and then that of a canary.
 
@@ -182,14 +187,18 @@ def outcomes(
         target, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
         user_invariants: invariants that the user named.
         canary: the invariant that a canary must violate; ``None`` for no canary.
+        announce: as in :func:`outcomes_of`.
     """
     guard = SuiteGuard()
     options: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtypes}
     (subject,), selection = planned(
         target, invariants=invariants, user_invariants=user_invariants, **options
     )
-    for outcome in outcomes_of(subject, selection, seed=seed, guard=guard, **options):
+    shown: dict[str, Any] = {"guard": guard, "announce": announce}
+    for outcome in outcomes_of(subject, selection, seed=seed, **shown, **options):
         yield outcome
+        if isinstance(outcome, Announced):
+            continue
         if outcome.failure is not None and outcome.failure.device_lost:
             break  # another process can use it
     if canary is not None:

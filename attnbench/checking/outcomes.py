@@ -27,6 +27,20 @@ GOOD = ("passed", "skipped")
 KEEPS_CONTRACT = "keeps_the_contract"
 """The invariant that runs first; if it fails, others may be meaningless."""
 
+FIRST = (
+    "agrees_with_scalar_reference",
+    "masking_equals_deleting",
+    "calls_may_be_cut_anywhere",
+    "selected_rows_go_on_as_their_sequences",
+    "padded_rows_decode_as_alone",
+    "left_padding_is_inert",
+    "weights_sum_to_one",
+    "decode_equals_prefill",
+    "item_alone_equals_item_in_batch",
+    "agrees_with_float64",
+)
+"""The invariants that run next, since most of the wrong code that was tried fails one of them."""
+
 COMPILING = (
     "compiled_equals_eager",
     "exported_equals_eager",
@@ -36,10 +50,12 @@ COMPILING = (
 """The invariants that run last, the longest first, since each imports the compiler for a second."""
 
 
-def running_order(invariant: str) -> tuple[bool, int]:
+def running_order(invariant: str) -> tuple[int, int]:
     """A sort key for names of invariants: the contract first, and slow ones last."""
-    place = COMPILING.index(invariant) + 1 if invariant in COMPILING else 0
-    return invariant != KEEPS_CONTRACT, place
+    for rank, names in enumerate(((KEEPS_CONTRACT,), FIRST)):
+        if invariant in names:
+            return rank, names.index(invariant)
+    return (3, COMPILING.index(invariant)) if invariant in COMPILING else (2, 0)
 
 
 @dataclass(frozen=True)
@@ -177,6 +193,10 @@ class Outcome:
             tuples = {name: tuple(failure[name]) for name in ("place", "mistakes", "mends")}
             failure = Failure(**{**values, **tuples})
         return cls(**{**row, "failure": failure})
+
+
+class Announced(Outcome):
+    """A failure as it is found: the same outcome follows, with what explains it."""
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
 from attnbench.checking.mending.awaited import AwaitedMends
-from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Outcome
+from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Announced, Outcome
 from attnbench.checking.work import RESTARTS, Work, key_of, remaining_works, shared_out
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
@@ -64,7 +64,8 @@ def run_checks(
     """Run works and yield outcomes as they come, one for each subject, invariant and seed.
 
     If the canary of a process does not fail, its outcomes are yielded again, as crashed ones that
-    replace the first.
+    replace the first. With ``announce`` among the options, each failure is yielded before as well,
+    as an ``Announced`` one.
 
     Args:
         works: the works.
@@ -121,6 +122,9 @@ def run_checks(
             seed = work.seed
             for result in _outcomes(event, pending, submit):
                 outcome = replace(result, seed=seed)
+                if isinstance(outcome, Announced):
+                    yield outcome
+                    continue
                 canaries.note(event.task.name, outcome)
                 if key_of(outcome) not in keys:  # each part of a subject runs the contract
                     yield from (awaited.passed_on(outcome) if mend else (outcome,))
@@ -173,6 +177,9 @@ def _outcomes(
     work = pending[number]
     if event.kind == "value":
         outcome: Outcome = event.value
+        if isinstance(outcome, Announced):
+            yield replace(outcome, subject=work.label)
+            return
         rest = tuple(name for name in work.invariants if name != outcome.invariant)
         is_broken = (outcome.invariant, outcome.status) == (KEEPS_CONTRACT, "failed")
         pending[number] = replace(work, invariants=rest, broken=work.broken or is_broken)

@@ -17,7 +17,7 @@ from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import Gap, coverage_of
 from attnbench.checking.journal import Journal
 from attnbench.checking.known_failures import KnownFailures, exempted
-from attnbench.checking.outcomes import Outcome, notes_of
+from attnbench.checking.outcomes import Announced, Outcome, notes_of
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.work import Work, digests, key_of, works_of
 from attnbench.cli import options as option
@@ -158,7 +158,7 @@ def command(
         "memory_gib": memory,
     }
     earlier = tuple(run.by_key.values())
-    options = {**settings, "user_invariants": tuple(invariant or ())}
+    options = {**settings, "user_invariants": tuple(invariant or ()), "announce": True}
     checks = parallel.run_checks(
         works, options, cluster=cluster, recorded=earlier, mend=mend, **limits
     )
@@ -229,6 +229,9 @@ class _Run:
             self._show(*self.by_key.values())
             with progress(count, "checking") as advance:
                 for outcome in outcomes:
+                    if isinstance(outcome, Announced):
+                        self._announce(outcome)
+                        continue
                     new = key_of(outcome) not in self.by_key
                     if self.journal is not None:
                         self.journal.add(outcome)
@@ -241,6 +244,10 @@ class _Run:
                         break
         except KeyboardInterrupt:
             self.ended = "interrupted"
+
+    def _announce(self, outcome: Outcome) -> None:
+        if self.screen is not None and not self.known_failures.skip_known(outcome).ok:
+            self.screen.announce(outcome)
 
     def _show(self, *outcomes: Outcome) -> None:
         if self.screen is not None:

@@ -9,7 +9,7 @@ import pytest
 
 import attnbench
 from attnbench.checking import parallel
-from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Outcome
+from attnbench.checking.outcomes import COMPILING, FIRST, KEEPS_CONTRACT, Announced, Outcome
 from attnbench.checking.parallel import preload, run_checks
 from attnbench.checking.plan import planned
 from attnbench.checking.work import Work, shared_out, works_of
@@ -32,11 +32,28 @@ def outcomes(*targets: str, jobs: int = 1) -> list[Outcome]:
 def test_what_compiles_runs_last_within_a_subject() -> None:
     order = [invariant.name for invariant in planned("dot")[1]]
     assert order[0] == KEEPS_CONTRACT
+    early = [name in FIRST for name in order[1:]]
+    assert any(early)
+    assert early == sorted(early, reverse=True)
     late = [name in COMPILING for name in order]
     assert late == sorted(late)
     found = [(o.subject, o.invariant) for o in outcomes("dot", "scaled_dot")]
     assert [name for _, name in (found[2], found[5])] == ["exported_equals_eager"] * 2
     assert len(found) == len(set(found)) == 6
+
+
+def test_a_failure_is_announced_before_it_is_explained() -> None:
+    works = [Work(parse_address(f"{HERE}/bad_subjects.py:SHAPE"), NAMES[:2], "SHAPE")]
+    options = {**OPTIONS, "announce": True}
+    early, *found = run_checks(works, options, jobs=1, timeout_s=120.0, memory_gib=2.0)
+    assert isinstance(early, Announced)
+    assert early.status == "failed"
+    assert early.failure
+    assert not any(isinstance(outcome, Announced) for outcome in found)
+    assert [(o.subject, o.invariant) for o in found] == [("SHAPE", name) for name in NAMES[:2]]
+    told = found[0].failure
+    assert told is not None
+    assert (early.failure.script, bool(told.script)) == (None, True)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.cause.nan_origin import nan_origin
 from attnbench.checking.cause.replays import explains, made_at
 from attnbench.checking.cause.witnesses import explanations
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.outcomes import Announced, Outcome
 from attnbench.checking.reproduction.source_lines import Step, Unwritable
 from attnbench.checking.reproduction.subject_source import Source, source_of
 from attnbench.checking.reproduction.tape import Tape
@@ -42,7 +42,11 @@ _MOST_LINES = 200  # lines; a longer script is less helpful than the message
 
 
 def with_evidence(
-    outcomes: Iterable[Outcome], subject: Subject, invariants: Iterable[Invariant]
+    outcomes: Iterable[Outcome],
+    subject: Subject,
+    invariants: Iterable[Invariant],
+    *,
+    announce: bool = False,
 ) -> Iterator[Outcome]:
     """Pass on outcomes as they come, and add evidence to some failures.
 
@@ -50,7 +54,8 @@ def with_evidence(
     one that shows the likely cause better. Both also get the extent, and so does each later one
     that then shows the cause best. The first that the mistakes of the subject explain gets them.
     Where a value is NaN, the line in which it arises is added to the reason. All of this calls the
-    subject, and so nothing is done once its device is lost.
+    subject, and so nothing is done once its device is lost. With ``announce`` each failure is
+    passed on before as well.
     """
     by_name = {invariant.name: invariant for invariant in invariants}
     tries = searches = _TRIES
@@ -61,6 +66,8 @@ def with_evidence(
     earlier: list[Outcome] = []
     for outcome in outcomes:
         failure = outcome.failure
+        if announce and failure is not None:
+            yield Announced(**vars(outcome))
         if failure is not None and failure.device_lost:
             tries = searches = lines = extents = 0
             explained = True

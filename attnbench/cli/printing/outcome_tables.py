@@ -47,6 +47,13 @@ class Screen:
         self._subject_width = max(map(len, subjects), default=0)
         self._width = max(map(len, statements), default=0)
         self._outcomes: dict[str, list[Outcome]] = defaultdict(list)
+        self._announced: set[tuple[str, str, str]] = set()
+
+    def announce(self, outcome: Outcome) -> None:
+        """Show that an invariant fails, before its outcome is added."""
+        if self._by_outcome and not self._verbose:
+            self._announced.add(_line_of(outcome))
+            self._print_outcome(outcome)
 
     def add(self, outcome: Outcome) -> None:
         """Show an outcome."""
@@ -62,10 +69,10 @@ class Screen:
             print_line(line, outcome.status)
             return
         outcomes.append(outcome)
-        wrong = not outcome.ok
-        if wrong and self._verbose:
+        is_listed = self._by_outcome and _line_of(outcome) not in self._announced
+        if self._verbose and not outcome.ok:
             print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
-        elif self._by_outcome and (self._verbose or not outcome.undeclared):
+        elif is_listed and (self._verbose or not outcome.undeclared):
             self._print_outcome(outcome)
         if len(outcomes) == self._expected[outcome.subject]:
             self._print_subject(outcome.subject, outcomes)
@@ -117,6 +124,10 @@ class Screen:
         column = 11 + self._subject_width
         message = f"{seconds:6.1f} s  {_cases(cases)}: {message}"
         print_line(_two_parts(head, column, message), "failed" if failures else "passed")
+
+
+def _line_of(outcome: Outcome) -> tuple[str, str, str]:
+    return outcome.subject, outcome.invariant, outcome.status
 
 
 def _cases(count: int, width: int = 0) -> str:

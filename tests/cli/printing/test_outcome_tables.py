@@ -76,6 +76,25 @@ def test_a_failure_that_comes_again_with_a_change_is_shown_in_the_end_alone(
     ]
 
 
+def test_a_failure_that_was_announced_has_one_line_and_what_came_of_it_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failed = Outcome("soft", OUTCOMES[0].invariant, "failed", "it is wrong", 3, failure=Failure())
+    screen = Screen({"soft": 2}, STATEMENTS)
+    screen.announce(failed)
+    assert capsys.readouterr().out.startswith("failed        keeps_the_contract")
+    screen.add(failed)
+    assert capsys.readouterr().out == ""
+    screen.end(CheckReport((failed,)), 1.0)
+    assert "FAILED soft: keeps_the_contract" in capsys.readouterr().out
+
+    screen = Screen({"soft": 2}, STATEMENTS)
+    screen.announce(failed)
+    capsys.readouterr()
+    screen.add(replace(failed, status="crashed", failure=None))
+    assert capsys.readouterr().out.startswith("crashed       keeps_the_contract")
+
+
 def test_an_outcome_in_a_pipe_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
