@@ -21,6 +21,14 @@ _MOST_GAPS = 4
 """Most gaps that are shown."""
 
 _CONVENTIONS = {"empty_rows_mean", "empty_rows_nan", "causality_top_left"}
+_NEGATIVE = "weights_are_not_negative"
+_OF_SHARES = {
+    _NEGATIVE,
+    "weights_sum_to_one",
+    "constant_values_come_back",
+    "output_lies_within_values",
+    "single_key_gets_weight_one",
+}  # what weights that are no shares violate by design, as those of a difference of two softmaxes
 """Mistakes that are none where a convention declares them."""
 
 _REPR_WIDTH = 240
@@ -144,6 +152,9 @@ def _by_design(lead: Outcome, others: Iterable[Outcome]) -> list[str]:
     if {shown.cause, lead.invariant} & {*known_causes()["never_meant"]}:
         return []
     designs = {o.invariant: o.failure.by_design for o in (lead, *others) if o.failure is not None}
+    if _NEGATIVE in designs and designs.keys() <= _OF_SHARES:
+        names = ", ".join(designs)
+        return [filled("by design? ", f"{names}: exempt each, as in {designs[_NEGATIVE]}")]
     every = designs.keys() <= known_causes()["conventions"].keys()
     declarations = dict.fromkeys(designs.values() if every else [shown.by_design])
     return [f"  by design? {text}" for text in declarations if text]

@@ -156,6 +156,19 @@ def test_conventions_are_offered_together_where_they_declare_all(also: str, show
     assert text.count("by design?") == shown
 
 
+def test_exemptions_are_offered_together_where_weights_are_negative() -> None:
+    sums = replace(FOUND, by_design="the convention extra_keys says so", cause="mass")
+    lead = replace(BAD, invariant="weights_sum_to_one", failure=sums)
+    skips = replace(FOUND, by_design="--exempt skips it")
+    other = replace(BAD, invariant="weights_are_not_negative", failure=skips)
+    text = " ".join(failure_text(lead, others=[other]).split())
+    names = "weights_sum_to_one, weights_are_not_negative"
+    assert f"by design? {names}: exempt each, as in --exempt skips it" in text
+    assert "extra_keys" not in text
+    further = replace(other, invariant="copies_agree")
+    assert "exempt each" not in failure_text(lead, others=[other, further])
+
+
 def test_no_design_is_offered_for_what_nobody_means() -> None:
     found = replace(FOUND, by_design='exempt={"x": "why"} in the spec skips it')
     shown = failure_text(replace(BAD, failure=replace(found, cause="layer_cut")))
