@@ -25,6 +25,7 @@ _EXCHANGED = (
     {"any", "all"},
     {"softmax", "log_softmax"},
     {"var", "std"},
+    {"no_grad", "enable_grad"},
 )
 """Names of functions that are mistaken for one another."""
 

@@ -50,12 +50,25 @@ def of_binary(node: ast.BinOp, context: Context) -> Edits:
     yield context.edit(REMOVAL, node, right)
     if type(node.op) in _ORDERED:
         yield context.edit(3, node, f"({right} {_ORDERED[type(node.op)]} {left})")
+    if isinstance(node.op, ast.Add):
+        yield from _other_order(node.left, right, node, context)
     if isinstance(node.op, ast.Div):
         yield context.edit(4, node.right, f"{right}.clamp_min(1e-12)")  # a sum that may be 0
     if isinstance(node.op, ast.FloorDiv):
         yield context.edit(3, node, f"(-(-{left} // {right}))")  # rounded up
     if isinstance(node.op, ast.Mod):
         yield context.edit(3, node, f"(({left} - 1) % {right} + 1)")  # from 1 on
+
+
+def _other_order(product: ast.expr, rest: str, node: ast.BinOp, context: Context) -> Edits:
+    """Yield ``b * m + a`` for ``a * n + b``: the places of a grid along its other axis."""
+    if not isinstance(product, ast.BinOp) or not isinstance(product.op, ast.Mult):
+        return
+    counts = [name for name, kind in context.names(node).items() if is_count(kind)]
+    for one, other in ((product.left, product.right), (product.right, product.left)):
+        if context.plain(other) in counts:
+            for count in counts:
+                yield context.edit(4, node, f"({rest} * {count} + {context.text(one)})")
 
 
 def of_unary(node: ast.UnaryOp, context: Context) -> Edits:

@@ -8,6 +8,7 @@ scheduled cases. Nor is it a remedy: what fails may only have been left out.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
 import time
@@ -233,9 +234,12 @@ def _passed_by(place: Place, judge: Judge, lines: RunLines) -> str:
 def _text(place: Place) -> str:
     """The lines that a change replaces, and those that it puts there."""
     before, after = place.source.lines, place.edit.applied(place.source.lines)
-    numbers = [i for i, (one, two) in enumerate(zip(before, after, strict=True)) if one != two]
     name = Path(place.source.name).name
-    olds = [f"- {name}:{i + 1}: {before[i].strip()}" for i in numbers]
-    news = [f"+ {name}:{i + 1}: {after[i].strip()}" for i in numbers if after[i].strip()]
+    olds, news = list[str](), list[str]()
+    for kind, *places in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind != "equal":
+            olds += (f"- {name}:{i + 1}: {before[i].strip()}" for i in range(*places[:2]))
+            news += (f"+ {name}:{i + 1}: {after[i].strip()}" for i in range(*places[2:]))
+    news = [line for line in news if not line.endswith(": ")]
     less = ["this leaves something out, which may be all that it does"] if _is_less(place) else []
     return "\n".join([*olds, *news, *less])

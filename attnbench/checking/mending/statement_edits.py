@@ -33,11 +33,22 @@ def of_statement(node: ast.stmt, context: Context) -> Edits:
     behind = context.behind(node)
     if behind and behind[0].end_lineno - node.lineno < _MOST_EXCHANGED:
         yield context.exchanged(2, node, behind[0])
-    if len(behind) > 2 and behind[-1].end_lineno - node.lineno < _MOST_PASSED:
+    is_short = len(behind) > 2 and behind[-1].end_lineno - node.lineno < _MOST_PASSED
+    if is_short and _is_read_behind(behind[-1], node, context):
         yield context.exchanged(4, node, spanned(behind[0], behind[-1]))
     if len(behind) > 1 and behind[1].end_lineno - node.lineno < _MOST_EXCHANGED:
         yield context.exchanged(3, node, spanned(*behind[:2]))
         yield context.exchanged(3, spanned(node, behind[0]), behind[1])
+
+
+def _is_read_behind(last: ast.stmt, node: ast.stmt, context: Context) -> bool:
+    """Whether what a statement sets may be read behind another one; else it would do nothing."""
+    is_in_loop = isinstance(context.parents.get(node), ast.For | ast.While)
+    if is_in_loop or not isinstance(node, ast.Assign):
+        return True
+    names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+    lines = {line for line, name in context.reads if name in names}
+    return len(names) < len(node.targets) or max(lines, default=0) > (last.end_lineno or 0)
 
 
 def _out_of_place(node: ast.Call, context: Context) -> Edits:

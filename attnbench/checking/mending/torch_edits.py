@@ -26,6 +26,7 @@ _FORMS: dict[str, tuple[tuple[int, str], ...]] = {
     "pad": ((2, "{open}, value=True)"), (4, '{open}, value=float("-inf"))')),
     "softmax": ((4, "{open}, dtype=torch.float32)"), (4, "{own}.nan_to_num()")),
     **dict.fromkeys(("sqrt", "rsqrt", "log"), ((4, "{value}.clamp_min(1e-12).{name}()"),)),
+    "cdist": ((2, '{open}, compute_mode="donot_use_mm_for_euclid_dist")'),),
     "dropout": ((1, "{open}, training=self.training)"),),
 }
 """Other forms of a call, with their ranks.

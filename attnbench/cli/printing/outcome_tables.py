@@ -50,8 +50,9 @@ class Screen:
         self._announced: set[tuple[str, str, str]] = set()
 
     def announce(self, outcome: Outcome) -> None:
-        """Show that an invariant fails, before its outcome is added."""
-        if self._by_outcome and not self._verbose:
+        """Show that an invariant fails, before its outcome is added, which several parts may do."""
+        lines = {*self._announced, *map(_line_of, self._outcomes[outcome.subject])}
+        if self._by_outcome and not self._verbose and _line_of(outcome) not in lines:
             self._announced.add(_line_of(outcome))
             self._print_outcome(outcome)
 

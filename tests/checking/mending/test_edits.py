@@ -43,6 +43,12 @@ def changed(line: str, before: str = "") -> set[str]:
     ("line", "other"),
     [
         ("return query", "return key"),
+        ("x = (query * first + key)", "x = ((key * last + query))"),
+        (
+            "x = torch.cdist(query, key)",
+            'x = torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist")',
+        ),
+        ("with torch.no_grad(): x = query", "with torch.enable_grad(): x = query"),
         ("x = query[:, first:last]", "x = query[:, first:first]"),
         ("x = query[:, first:last]", "x = query[:, first:(last) + 1]"),
         ("x = query[:, first:]", "x = query[:, :first]"),
@@ -171,9 +177,11 @@ def test_a_statement_is_moved_over_two_others() -> None:
 
 def test_a_statement_is_moved_to_the_end_of_its_block() -> None:
     parts = ["    x = query", "    y = x * 2", "    z = y + 1", "    y = y - z"]
-    source = ["def attend(query):", *parts, "    return y"]
-    edited = made(source, {line: {} for line in range(2, 6)})
-    assert [*parts[1:], parts[0]] in [edit.applied(source)[1:5] for edit in edited]
+    for given, is_read in (("x", True), ("y", False)):
+        source = ["def attend(query):", *parts, f"    return {given}"]
+        edited = made(source, {line: {} for line in range(2, 6)})
+        moved = [*parts[1:], parts[0]] in [edit.applied(source)[1:5] for edit in edited]
+        assert moved == is_read
 
 
 def test_an_expression_that_ran_elsewhere_in_the_file_takes_the_place_of_another() -> None:

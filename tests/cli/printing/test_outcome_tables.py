@@ -83,7 +83,9 @@ def test_a_failure_that_was_announced_has_one_line_and_what_came_of_it_another(
     screen = Screen({"soft": 2}, STATEMENTS)
     screen.announce(failed)
     assert capsys.readouterr().out.startswith("failed        keeps_the_contract")
+    screen.announce(failed)
     screen.add(failed)
+    screen.announce(failed)
     assert capsys.readouterr().out == ""
     screen.end(CheckReport((failed,)), 1.0)
     assert "FAILED soft: keeps_the_contract" in capsys.readouterr().out
