@@ -166,7 +166,7 @@ def _lines_of(failure: Failure) -> list[str]:
     lines += [f"  only {failure.extent}"] if failure.extent and not failure.cause else []
     if failure.case:
         title = "smallest counterexample" if failure.smallest else "counterexample"
-        replayed = ", of an earlier run, from the example database" if failure.replayed else ""
+        replayed = ", from the example database" if failure.replayed else ""
         if failure.program:  # the case gives only the numbers in them, not their sizes
             lines.append(f"  {title}: these calls in case {failure.case}{replayed}")
         else:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import attnbench
+from attnbench.adapters import textbook
 
 RAISES = """
 import attnbench
@@ -190,3 +192,27 @@ def test_what_is_dropped_in_training_by_another_generator_is_seeded_too() -> Non
     assert drawn.status != "failed", drawn.reason
     assert checkpointed.status == "skipped"
     assert "not of torch" in checkpointed.reason
+
+
+class DropsInEvaluation(nn.Module):
+    """Textbook attention whose dropout does not look at ``training``."""
+
+    def __init__(self, num_hiddens: int, dropout: float) -> None:
+        super().__init__()
+        self.out, self.p = nn.Linear(num_hiddens, num_hiddens), dropout
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Any = None) -> Any:
+        scores = queries @ keys.mT
+        if valid_lens is not None:
+            hidden = torch.arange(keys.shape[1]) >= valid_lens.reshape(len(keys), -1, 1)
+            scores = scores.masked_fill(hidden, -1e6)
+        self.attention_weights = scores.softmax(-1)
+        return self.out(nn.functional.dropout(self.attention_weights, self.p) @ values)
+
+
+def test_what_drops_in_evaluation_keeps_nothing_and_hides_what_it_should() -> None:
+    spec = textbook(DropsInEvaluation)
+    (outcome,) = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"]).outcomes
+    assert outcome.failure is not None
+    assert outcome.failure.cause == "dropout_in_evaluation"
+    assert "kept" not in outcome.reason

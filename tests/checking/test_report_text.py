@@ -84,7 +84,7 @@ def test_only_what_was_shrunk_is_called_the_smallest() -> None:
 def test_a_case_of_the_database_is_said_to_be_one() -> None:
     assert "example database" not in failure_text(BAD)
     replayed = replace(BAD, failure=replace(FOUND, replayed=True))
-    assert "of an earlier run, from the example database" in failure_text(replayed)
+    assert ", from the example database" in failure_text(replayed)
 
 
 def raising(name: str, line: str, raised: str = "TypeError") -> Outcome:

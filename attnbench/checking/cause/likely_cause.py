@@ -36,8 +36,8 @@ _NAMING_SHARE = 0.3
 _MOST_FAILURES = 3
 """With more failures that point elsewhere, an invariant on outputs in general is no clue."""
 
-_INPUTS_CHANGED = "inputs_changed"
-"""This named cause comes before any mistake, since the next call gets other inputs."""
+_DISTURBING = ("inputs_changed", "dropout_in_evaluation", "not_deterministic")
+"""These named causes come before any mistake, since the next call is not what it seems."""
 
 NAN_ONLY = ("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training")
 """Only NaN in padding violates these, so that other failures have another cause."""
@@ -112,7 +112,7 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     if any(failures[name].named != _COMBINED for name in options):  # one is wrong alone
         failures = {n: failure for n, failure in failures.items() if failure.named != _COMBINED}
     cause_named = _named_cause(_forward(failures))
-    if cause_named == _INPUTS_CHANGED:
+    if cause_named in _DISTURBING:
         return Clue("says", cause_named, cause_named)
     state = failures.get(_STATE)
     if state and KEEPS_CONTRACT not in failures and not (state.named or state.raised):

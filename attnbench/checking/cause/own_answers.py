@@ -79,7 +79,7 @@ def own_mistake(subject: Subject) -> str | None:
         rounded_numbers,
     )
     mechanism = (*rows, side_mistake, lost_squares, gradient_mistake)
-    if subject.kind == "scoring" and not _is_steady(subject):
+    if not _is_steady(subject):
         return None
     for look in (*mechanism, beside_reference) if subject.kind == "mechanism" else others:
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
@@ -89,10 +89,11 @@ def own_mistake(subject: Subject) -> str | None:
 
 
 def _is_steady(subject: Subject) -> bool:
-    """Whether the same call of a scoring function gives the same scores twice."""
+    """Whether the same call gives the same output twice, or the same scores."""
+    answer = subject.scores if subject.kind == "scoring" else subject.output
     with contextlib.suppress(Exception, SystemExit), torch.no_grad():
         module, inputs = subject.build(subject.legal(CASE))
-        one, two = (subject.scores(module, inputs) for _ in range(2))
+        one, two = (answer(module, inputs) for _ in range(2))
         return one is None or two is None or torch.equal(one, two)
     return True
 

@@ -262,9 +262,10 @@ def test_an_option_that_is_wrong_alone_comes_before_the_pages_that_it_is_used_wi
     assert pages == Clue("fails", "pages_are_invisible", "pages")
 
 
-def test_changed_inputs_come_before_what_explains_the_output() -> None:
-    found = failed("copies_agree", mistakes=("mask_inverted",), named="inputs_changed")
-    assert clue_of(found) == Clue("says", "inputs_changed", "inputs_changed")
+@pytest.mark.parametrize("cause", ["inputs_changed", "dropout_in_evaluation", "not_deterministic"])
+def test_what_spoils_a_second_call_comes_before_what_explains_the_output(cause: str) -> None:
+    found = failed("copies_agree", mistakes=("mask_inverted",), named=cause)
+    assert clue_of(found) == Clue("says", cause, cause)
 
 
 def test_the_most_specific_property_comes_first() -> None:
