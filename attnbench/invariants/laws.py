@@ -1,7 +1,8 @@
 """Laws: invariants that hold only for subjects that declare them.
 
 Those about where query and key lie are also held far from the origin, on numbers that the dtype
-represents exactly, so that moving them costs no rounding: what then changes is the subject's doing.
+represents exactly, so that moving them costs no rounding. A subject may multiply them by factors
+before it subtracts, which rounds each of them once more: what changes further is its doing.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class _Law:
         return oracle.score_budget(units=units)
 
     def same(
-        self, inputs: Inputs, change: str, other: str, units: float = 16.0, *, rounded: bool = False
+        self, inputs: Inputs, change: str, other: str, units: float = 16.0, *, there: float = 0.0
     ) -> None:
         """Raise where other inputs do not give the same scores, or output.
 
@@ -83,8 +84,8 @@ class _Law:
             inputs: the other ones.
             change, other: what they and the first ones are called.
             units: number of units in the last place by which each feature may be rounded.
-            rounded: whether the features of the other inputs are rounded themselves. Features that
-                are exactly 0 in the first ones then allow nothing, and those of the others count.
+            there: number of units by which each feature of the other inputs may be rounded. Those
+                of the first ones allow nothing where they are exactly 0.
         """
         if self.what == "output":
             self.base.expect(self.base.run(inputs), f"{self.where}{change} output", other)
@@ -92,8 +93,8 @@ class _Law:
         mine = self.base.inputs
         expected = self.scores(mine.query, mine.key)
         budget = self.budget(mine.query, mine.key, units)
-        if rounded:
-            budget = torch.maximum(budget, self.budget(inputs.query, inputs.key, units))
+        if there:
+            budget = torch.maximum(budget, self.budget(inputs.query, inputs.key, there))
         got = self.scores(inputs.query, inputs.key)
         agree_within(got, expected, budget, f"{self.where}{change} scores", other)
 
@@ -117,7 +118,7 @@ def translation_invariant(subject: Subject, case: Case) -> None:
     """Scores are the same if query and key are moved together, however far."""
     law = _Law(subject, case, far=False)
     change = f"query and key both moved by {law.offset:g},"
-    law.same(law.moved(law.inputs), change, "the call at the origin")
+    law.same(law.moved(law.inputs), change, "the call at the origin", there=2.0)
 
 
 @_law()
@@ -139,7 +140,7 @@ def rotation_invariant(subject: Subject, case: Case) -> None:
     rotated = inputs.replace(query=query, key=key)
     # the rotation rounds too: each feature is a sum, and the turn itself is one in float64 only
     change = "query and key both rotated,"
-    law.same(rotated, change, "the call without that", units=64.0, rounded=True)
+    law.same(rotated, change, "the call without that", units=64.0, there=64.0)
 
 
 @_law()

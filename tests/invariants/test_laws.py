@@ -48,6 +48,10 @@ def expanded_distance(query: Tensor, key: Tensor) -> Tensor:
     return query @ key.mT - 0.5 * lengths
 
 
+def scaled_distance(query: Tensor, key: Tensor) -> Tensor:
+    return distance(0.7 * query, 0.7 * key)  # as with a length scale for each feature
+
+
 def expanded_in_long_calls(query: Tensor, key: Tensor) -> Tensor:
     long = max(query.shape[-2], key.shape[-2]) > 25  # as in torch.cdist
     return (expanded_distance if long else distance)(query, key)
@@ -60,7 +64,7 @@ def only_key(query: Tensor, key: Tensor) -> Tensor:
 CASES = [
     ("translation_invariant", distance, dot),
     ("translation_invariant", distance, expanded_distance),
-    ("translation_invariant", distance, expanded_in_long_calls),
+    ("translation_invariant", scaled_distance, expanded_in_long_calls),
     ("rotation_invariant", dot, lambda q, k: q.abs() @ k.abs().mT),
     ("rotation_invariant", distance, lambda q, k: -apart(q, k).abs().amax(-1)),
     ("query_independent", only_key, dot),
