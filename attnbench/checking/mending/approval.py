@@ -100,7 +100,7 @@ class Judge:
         if self._steps and not names - {*beside}:
             self.most = _MOST_RANK_OF_STEPS
 
-    def approves(self, place: Place, *, others: bool = False) -> bool | None:
+    def approves(self, place: Place, *, others: bool = False, briefly: bool = False) -> bool | None:
         """Whether what failed holds with a change, and nothing else fails.
 
         ``None`` if nothing was tried, as it changes calls in which nothing failed. Where it may
@@ -109,6 +109,7 @@ class Judge:
         Args:
             place: the change.
             others: whether it may change such calls.
+            briefly: whether it is enough that what failed holds where it did.
         """
         lines = place.edit.applied(place.source.lines)
         with place.source.running(place.definition, lines) as runs:
@@ -121,11 +122,17 @@ class Judge:
             return (
                 (not others or _are_kept(self._steps))
                 and self._most_hold()
-                and self._others_hold(self._seen)
-                and all(self._passes(invariant) for invariant, _ in self._failing)
-                and self._others_hold(self._others)
-                and self._influences <= influences(self._subject)  # or nothing may be left to fail
+                and (briefly or self._nothing_fails())
             )
+
+    def _nothing_fails(self) -> bool:
+        """Whether all holds, and each input and parameter has its effect as before."""
+        return (
+            self._others_hold(self._seen)
+            and all(self._passes(invariant) for invariant, _ in self._failing)
+            and self._others_hold(self._others)
+            and self._influences <= influences(self._subject)  # or nothing may be left to fail
+        )
 
     def _most_hold(self) -> bool:
         """Whether properties hold where they failed, but for one of three or more.
@@ -146,6 +153,11 @@ class Judge:
         with effort_of(replace(current_effort(), only_failed=True)):
             for trial in self._failing:
                 yield holds(self._subject, *trial)
+
+    def ordinary_again(self) -> None:
+        """Call the subject as it is ordinarily called."""
+        for call in CALLS:
+            output(self._subject, call)
 
     def _others_hold(self, trials: Iterable[Trial]) -> bool:
         """Whether nothing else fails; what does is tried early next time, as it often does."""

@@ -132,6 +132,13 @@ class Context:
             found = self.parents.get(found)
         return found
 
+    def function(self, node: ast.AST) -> ast.AST | None:
+        """The innermost function in which a node stands."""
+        found = self.parents.get(node)
+        while found is not None and not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
+            found = self.parents.get(found)
+        return found
+
     def has_run(self, node: ast.AST) -> bool:
         """Whether the statement in which a node stands has run."""
         statement = self.statement(node)
@@ -208,6 +215,11 @@ class Context:
             for (one, _), (other, replaced) in itertools.pairwise(ordered):
                 text += self.plain(gap(one, other)) + replaced
             yield self.edit(rank, spanned(nodes[0], nodes[-1]), text)
+
+    def joined(self, rank: int, one: Edit, other: Edit) -> Edit:
+        """Two changes as one, the first ahead of the second."""
+        text = one.text + self.plain(_Span(*one.end, *other.start)) + other.text
+        return Edit(rank, one.start, other.end, text)
 
     def exchanged(self, rank: int, one: Any, other: Any) -> Edit:
         """Two nodes in the opposite order."""

@@ -11,32 +11,39 @@ from attnbench.checking.mending import (
     constant_edits,
     elsewhere_edits,
     expression_edits,
+    mask_edits,
     name_edits,
+    pair_edits,
     statement_edits,
+    torch_edits,
 )
 from attnbench.checking.mending.edit_context import Context, Edit, Edits, Kind
 
-_CHANGES: dict[type[ast.AST], Callable[[Any, Context], Edits]] = {
-    ast.Name: name_edits.of_name,
-    ast.Attribute: name_edits.of_attribute,
-    ast.Constant: constant_edits.of_constant,
-    ast.BinOp: expression_edits.of_binary,
-    ast.UnaryOp: expression_edits.of_unary,
-    ast.Compare: expression_edits.of_compare,
-    ast.BoolOp: expression_edits.of_boolean,
-    ast.IfExp: expression_edits.of_choice,
-    ast.Tuple: expression_edits.of_sequence,
-    ast.List: expression_edits.of_sequence,
-    ast.ListComp: expression_edits.of_listed,
-    ast.DictComp: expression_edits.of_listed,
-    ast.If: statement_edits.of_branch,
-    ast.AugAssign: statement_edits.of_update,
-    ast.Call: call_edits.of_call,
-    ast.Slice: call_edits.of_slice,
-    ast.Subscript: call_edits.of_subscript,
-    ast.stmt: statement_edits.of_statement,
-    ast.expr: elsewhere_edits.of_expression,
-}
+_CHANGES: tuple[tuple[type[ast.AST], Callable[[Any, Context], Edits]], ...] = (
+    (ast.Name, name_edits.of_name),
+    (ast.Name, name_edits.of_set_name),
+    (ast.Name, mask_edits.of_name),
+    (ast.Name, pair_edits.of_name),
+    (ast.Attribute, name_edits.of_attribute),
+    (ast.Constant, constant_edits.of_constant),
+    (ast.BinOp, expression_edits.of_binary),
+    (ast.UnaryOp, expression_edits.of_unary),
+    (ast.Compare, expression_edits.of_compare),
+    (ast.BoolOp, expression_edits.of_boolean),
+    (ast.IfExp, expression_edits.of_choice),
+    (ast.Tuple, expression_edits.of_sequence),
+    (ast.List, expression_edits.of_sequence),
+    (ast.ListComp, expression_edits.of_listed),
+    (ast.DictComp, expression_edits.of_listed),
+    (ast.If, statement_edits.of_branch),
+    (ast.AugAssign, statement_edits.of_update),
+    (ast.Call, call_edits.of_call),
+    (ast.Call, torch_edits.of_choice),
+    (ast.Slice, call_edits.of_slice),
+    (ast.Subscript, call_edits.of_subscript),
+    (ast.stmt, statement_edits.of_statement),
+    (ast.expr, elsewhere_edits.of_expression),
+)
 
 
 def edits(
@@ -59,9 +66,11 @@ def edits(
     context = Context(tree, source, ran, signatures, others)
     nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno") and context.has_run(node)]
     for node in nodes:
-        for of_type, changes in _CHANGES.items():
+        for of_type, changes in _CHANGES:
             for edit in changes(node, context) if isinstance(node, of_type) else ():
                 if edit.text.count("\n") > edit.end[0] - edit.start[0]:
                     continue  # the lines behind it keep their numbers
                 found.setdefault((edit.start, edit.end, edit.text), edit)
+    for edit in pair_edits.of_layouts([*found.values()], context):
+        found.setdefault((edit.start, edit.end, edit.text), edit)
     return sorted(found.values(), key=lambda edit: edit.rank)

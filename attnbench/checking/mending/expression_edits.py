@@ -69,6 +69,9 @@ def _other_order(product: ast.expr, rest: str, node: ast.BinOp, context: Context
         if context.plain(other) in counts:
             for count in counts:
                 yield context.edit(4, node, f"({rest} * {count} + {context.text(one)})")
+                if (text := context.text(one)).endswith("[:, None]"):
+                    inner = f"{rest}[:, None] * {count} + {text.removesuffix('[:, None]')}"
+                    yield context.edit(4, node, f"({inner})")
 
 
 def of_unary(node: ast.UnaryOp, context: Context) -> Edits:
@@ -137,3 +140,17 @@ def of_listed(node: ast.ListComp | ast.DictComp, context: Context) -> Edits:
     value = node.value if isinstance(node, ast.DictComp) else node.elt
     if isinstance(value, ast.Name | ast.Attribute | ast.Subscript):
         yield context.edit(3, value, f"copy.deepcopy({context.plain(value)})")
+    if isinstance(node, ast.DictComp) and isinstance(value, ast.Subscript):
+        for keys in dict.fromkeys(_keys(context)):
+            whole, test = context.plain(value.value), f"{context.plain(node.key)} in {keys}"
+            yield context.edit(5, value, f"{context.plain(value)} if {test} else {whole}")
+
+
+def _keys(context: Context) -> Iterator[tuple[str, ...]]:
+    """Yield the words under which a statement of the file keeps several things at once."""
+    for node in context.parents:
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            parts = [part.slice for part in ast.walk(target) if isinstance(part, ast.Subscript)]
+            words = [part.value for part in parts if isinstance(part, ast.Constant)]
+            if words and all(isinstance(word, str) for word in words):
+                yield tuple(map(str, words))

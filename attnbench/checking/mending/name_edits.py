@@ -10,6 +10,9 @@ from attnbench.checking.mending.edit_context import Context, Edits, Kind, is_cou
 _UNCHANGED = ("data", "mT", "T", "real")
 """Attributes that give another form of a tensor."""
 
+_OF_TWO = ("max", "min", "maximum", "minimum")
+"""Functions of two values that give one of them."""
+
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -23,7 +26,7 @@ def of_name(node: ast.Name, context: Context) -> Edits:
     rank = 1 if isinstance(parent, ast.Return | ast.Assign) else 2
     twins = context.reads[node.lineno, node.id]
     for name, other in names.items():
-        if name != node.id and _alike(kind, other):
+        if name != node.id and _alike(kind, other) and name not in _beside(node, context):
             yield context.edit(3 if "." in name else rank, node, name)
             if len(twins) > 1 and "." not in name:
                 yield from context.together(3, [(twin, name) for twin in twins])
@@ -42,6 +45,33 @@ def of_name(node: ast.Name, context: Context) -> Edits:
     if kind[0] != "module" and getattr(parent, "func", None) is not node:
         for text in _with_operands(node.id, kind, names):
             yield context.edit(5, node, text)
+
+
+def _beside(node: ast.expr, context: Context) -> set[str]:
+    """The texts beside a value which it may not equal: nothing would be left of ``x - x``."""
+    parent = context.parents.get(node)
+    others: list[ast.expr] = []
+    if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Sub | ast.Div | ast.FloorDiv):
+        others = [parent.left, parent.right]
+    elif isinstance(parent, ast.Compare):
+        others = [parent.left, *parent.comparators]
+    elif isinstance(parent, ast.Call):
+        function = context.plain(parent.func).rpartition(".")[2]
+        others = parent.args if function in _OF_TWO else []
+    return {context.plain(other) for other in others}
+
+
+def of_set_name(node: ast.Name, context: Context) -> Edits:
+    """Yield what a name is set to with a difference the other way round, where it is used twice."""
+    if not isinstance(context.parents.get(node), ast.Assign | ast.Subscript | ast.Tuple):
+        return
+    for text in context.assigned[node.id] if len(context.assigned[node.id]) == 1 else ():
+        tree = ast.parse(text, mode="eval")
+        for part in ast.walk(tree):
+            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub):
+                part.left, part.right = part.right, part.left
+                yield context.edit(4, node, ast.unparse(tree))
+                part.left, part.right = part.right, part.left
 
 
 def of_names(node: ast.BinOp, context: Context) -> Edits:

@@ -21,6 +21,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.mending.approval import Judge, Place, Trial, holds
 from attnbench.checking.mending.edit_context import REMOVAL, STATEMENT
 from attnbench.checking.mending.edits import edits
+from attnbench.checking.mending.losses import Losses, lines_of
 from attnbench.checking.mending.running_code import RunLines, SourceFile
 from attnbench.checking.plan import in_wide_dtypes, planned
 from attnbench.checking.profiles import PROFILES, Effort, effort_of
@@ -77,13 +78,13 @@ def mends(
     because they lose what the call was for. Of these only small ones count, and they say so.
 
     Args:
-        subject: the subject; there are none if it is declared to be the same as another one, since
-            either could be changed.
+        subject: the subject; there are none if it is declared to be the same as another one of
+            some file, since either could be changed.
         invariants: all that should hold.
         failing: the properties that failed, and the cases at which they did.
         beside: names of the properties that do not show an ordinary call to be wrong.
     """
-    if subject.same_as:
+    if subject.same_as and ":" in subject.same_as:
         return
     effort = Effort(PROFILES["quick"], shrink=False, explain=False, failed={})
     with seeded(), effort_of(effort):
@@ -105,7 +106,7 @@ def _approved(places: Sequence[Place], judge: Judge, lines: RunLines) -> Iterato
         ways.kept(repairs, end - _SECONDS + _REPAIR_SECONDS),
         ways.of_other_calls(end),
         ways.kept(removals, end),
-        ways.passing_by(end),
+        ways.losing(end),
     ):
         yield from () if ways.shown else changes
 
@@ -119,7 +120,8 @@ class _Ways:
 
     def __init__(self, judge: Judge, lines: RunLines) -> None:
         self._judge, self._lines, self.shown = judge, lines, set[tuple[str, int]]()
-        self._others, self._passing = list[Place](), dict[Place, str]()
+        self._others, self._losing = list[Place](), dict[Place, str]()
+        self._lost_by = Losses(judge, lines).of
 
     def _new(self, places: Iterable[Place], end: float) -> Iterator[Place]:
         """Yield the places of other lines than those shown, up to a time or a number."""
@@ -133,21 +135,23 @@ class _Ways:
                     end = min(end, time.process_time() + _MORE_SECONDS)
 
     def kept(self, places: Iterable[Place], end: float) -> Iterator[str]:
-        """Yield those that leave ordinary calls as they are, and pass by no lines."""
+        """Yield those that leave ordinary calls as they are, and lose nothing else."""
         last = STATEMENT  # the rank that goes furthest
         for place in self._new(places, end):
             if place.edit.rank > last:
                 return
-            is_right = self._judge.approves(place)
+            is_right = self._judge.approves(place, briefly=True)
             if is_right is None and place.edit.rank <= self._judge.most:
                 self._others.append(place)
             if not is_right:
                 continue
-            passed = "" if _is_less(place) else _passed_by(place, self._judge, self._lines)
-            if passed:
-                self._passing.setdefault(place, passed)
+            lost = "" if _is_less(place) else self._lost_by(place)
+            if lost:
+                self._losing.setdefault(place, lost)
                 continue
-            last = min(last, place.edit.rank + 1)
+            if not self._judge.approves(place):
+                continue
+            last = min(last, place.edit.rank)
             self.shown.add(place.line)
             yield _text(place)
 
@@ -158,11 +162,12 @@ class _Ways:
                 self.shown.add(place.line)
                 yield f"{_text(place)}\n{_OTHERS}"
 
-    def passing_by(self, end: float) -> Iterator[str]:
-        """Yield those by which the calls pass by lines that ran."""
-        for place in self._new(self._passing, end):
-            self.shown.add(place.line)
-            yield f"{_text(place)}\n{self._passing[place]}"
+    def losing(self, end: float) -> Iterator[str]:
+        """Yield those by which lines no longer run, or a number is no longer one of its own."""
+        for place in self._new(self._losing, end):
+            if self._judge.approves(place):
+                self.shown.add(place.line)
+                yield f"{_text(place)}\n{self._losing[place]}"
 
 
 def _is_less(place: Place) -> bool:
@@ -201,7 +206,7 @@ def _places(lines: RunLines) -> list[Place]:
     for file, ran in lines.ran.items():
         with contextlib.suppress(SyntaxError, OSError):  # of a notebook, for example
             source = SourceFile(file)
-            reached = [one for one in source.definitions if not ran.keys().isdisjoint(_lines(one))]
+            reached = [one for one in source.definitions if lines_of(one, ran)]
             for definition in reached:
                 others = [other for other in reached if other is not definition]
                 changes = edits(definition, source.lines, ran, source.signatures, others)
@@ -211,24 +216,6 @@ def _places(lines: RunLines) -> list[Place]:
                     if (file, edit.start[0]) not in lines.lines_apart
                 ]
     return sorted(found, key=lambda place: place.edit.rank)
-
-
-def _lines(definition: Any) -> range:
-    return range(definition.lineno, (definition.end_lineno or 0) + 1)
-
-
-def _passed_by(place: Place, judge: Judge, lines: RunLines) -> str:
-    """What a change says that leads past lines that ran, and to no more of others."""
-    file, definition = place.source.name, place.definition
-    before, after = (RunLines(lines.apart, lines.files_apart) for _ in range(2))
-    with place.source.running(definition, place.edit.applied(place.source.lines)), after.watched():
-        list(judge.tried_again())
-    with before.watched():
-        list(judge.tried_again())  # as it may make the layer no more
-    then, now = (one.ran.get(file, {}).keys() & _lines(definition) for one in (before, after))
-    if len(then - now) < len(now - then) or then <= now:
-        return ""
-    return f"with it, line {min(then - now)} is not run, which may be all that it does"
 
 
 def _text(place: Place) -> str:

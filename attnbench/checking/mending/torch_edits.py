@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 
 from attnbench.checking.mending.edit_context import Context, Edits, is_count
@@ -72,6 +73,16 @@ def of_call(node: ast.Call, context: Context) -> Edits:
     yield from _results(node, context, is_method)
     if own.replace("'", '"') == 'float("-inf")':
         yield context.edit(3, node, "torch.finfo(torch.float32).min")
+
+
+def of_choice(node: ast.Call, context: Context) -> Edits:
+    """Yield the other value of a choice, moved by a number, where one is a constant."""
+    counts = [name for name, kind in context.names(node).items() if is_count(kind)]
+    is_choice = context.plain(node.func).endswith("where") and len(node.args) == 3
+    for value, other in itertools.permutations(node.args[1:]) if is_choice else ():
+        if isinstance(value, ast.Constant | ast.UnaryOp):
+            for count, sign in itertools.product(counts, "-+"):
+                yield context.edit(4, value, f"{context.text(other)} {sign} {count}")
 
 
 def _interleaved(node: ast.Call, context: Context) -> Iterator[str]:

@@ -17,6 +17,7 @@ NAMES: dict[str, Kind] = {
     "key": TENSOR,
     "scales": ("tensor", 1, "floating", (4,)),
     "mask": ("tensor", 2, "bool", (3, 3)),
+    "real": ("tensor", 2, "bool", (2, 3)),
     "first": ("number", 2),
     "last": ("number", 5),
     "scale": ("number", 0.5),
@@ -149,6 +150,13 @@ def changed(line: str, before: str = "") -> set[str]:
         ("x = query @ key", "x = query @ key.mT"),
         ("x = project(query)", "x = project(self.norm(query))"),
         ("query = -key", "query = query + (-key)"),
+        ("x = query[:, None] * first + key", "x = (key[:, None] * last + query)"),
+        ("x = torch.where(mask, query, -1)", "x = torch.where(mask, query, query - first)"),
+        ("x = query.cumsum(1)", "x = (query * real[:, :, None]).cumsum(1)"),
+        (
+            "x = query.softmax(-1)",
+            'x = (query.masked_fill(~real[:, :, None], float("-inf"))).softmax(-1)',
+        ),
     ],
 )
 def test_a_change_is_among_those_of_its_line(line: str, other: str) -> None:
@@ -230,6 +238,15 @@ def test_numbers_that_are_equal_at_last_take_each_others_place_if_they_were_not_
         names["last"] = ("number", 4, history)
         found = made(["def cut(first, last):", "    return first"], {2: names})
         assert sum(edit.text == "last" for edit in found) == count
+
+
+@pytest.mark.parametrize(
+    "line", ["x = query - key", "x = max(first, last)", "x = first if first < last else 0"]
+)
+def test_no_operand_takes_the_place_of_the_other(line: str) -> None:
+    own, other = ("query", "key") if "query" in line else ("first", "last")
+    lines = {text.replace(other, own) for text in (line, line.replace(own, other))}
+    assert not lines & changed(line)
 
 
 def test_what_is_never_read_is_put_beside_what_is_given_back() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,59 +10,12 @@ import pytest
 from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
 from attnbench.checking.mending import approval, search
-from attnbench.checking.mending.approval import Judge, Trial, holds
+from attnbench.checking.mending.approval import Judge, holds
 from attnbench.checking.mending.edit_context import SMALLEST, Edit
 from attnbench.checking.mending.running_code import RunLines
-from attnbench.checking.mending.search import mends
-from attnbench.checking.profiles import PROFILES
-from attnbench.checking.runner import run_invariant
-from attnbench.subject.lookup import resolve
-from attnbench.subject.subject import Subject
+from tests.mended_subjects import ATTENTION, failing_of, found_for, subject_of
 
 NAMES = ["weights_sum_to_one", "keys_permute_freely", "mask_forms_agree", "masking_equals_deleting"]
-
-ATTENTION = """\
-import torch
-
-
-def attention(query, key, value, attn_mask=None):
-    weights = (query * query.shape[-1] ** -0.5) @ key.mT
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(weights).masked_fill(~attn_mask, -torch.inf)
-    if attn_mask is not None:
-        weights = weights + attn_mask
-    probabilities = torch.softmax(weights, dim=-1)
-    return probabilities.nan_to_num() @ value
-"""
-
-
-def subject_of(folder: Path, source: str, name: str = "attention as sdpa") -> Subject:
-    path = folder / f"mended_{folder.name}.py"
-    path.write_text(textwrap.dedent(source))
-    (subject,) = resolve(f"{path}:{name}")
-    return subject
-
-
-def found_for(subject: Subject, names: list[str], *, beside: list[str] | None = None) -> list[str]:
-    """The changes that are found where some of the named invariants fail, and all should hold."""
-    failing = []
-    for invariant in select_invariants(names):
-        outcome = run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
-        if outcome.counterexample is not None:
-            failing.append((invariant, Case.from_id(outcome.counterexample)))
-    assert failing
-    return list(mends(subject, select_invariants(names), failing, beside=beside or ()))
-
-
-def failing_of(subject: Subject, names: list[str]) -> tuple[list[Trial], RunLines]:
-    """The named invariants, each with a case at which it fails, and the lines that ran."""
-    failing, lines = [], RunLines(set(), set())
-    for invariant in select_invariants(names):
-        outcome = run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
-        failing.append((invariant, Case.from_id(str(outcome.counterexample))))
-        with lines.watched():
-            assert holds(subject, *failing[-1]) is False
-    return failing, lines
 
 
 @pytest.mark.parametrize(
@@ -138,22 +90,23 @@ def test_a_change_that_leaves_an_ordinary_call_as_it_is_is_preferred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool, rank: int
 ) -> None:
     """Where no ordinary call is wrong, another change counts if it is one of the smallest."""
-    first: dict[int, str] = {}
+    first: dict[int, Edit] = {}
 
-    def approves(_: object, place: Any, *, others: bool = False) -> bool | None:
+    def approves(
+        _: object, place: Any, *, others: bool = False, briefly: bool = False
+    ) -> bool | None:
         if others:
             return True
-        if place.edit.rank in first:
+        if first.setdefault(place.edit.rank, place.edit) != place.edit:
             return False
-        first[place.edit.rank] = place.edit.text
         return None if place.edit.rank == rank else is_kept and place.edit.rank == 3
 
     monkeypatch.setattr("attnbench.checking.mending.approval.Judge.approves", approves)
-    monkeypatch.setattr(search, "_passed_by", lambda *_: "")
+    monkeypatch.setattr("attnbench.checking.mending.losses.Losses.of", lambda *_: "")
     wrong = ATTENTION.replace("torch.softmax(weights, dim=-1)", "torch.softmax(weights, dim=-2)")
     subject = subject_of(tmp_path, wrong)
     (found,) = found_for(subject, ["weights_sum_to_one"])
-    assert first[3 if is_kept else rank].split("\n")[0] in found
+    assert first[3 if is_kept else rank].text.split("\n")[-1].strip() in found
     assert ("calls in which nothing failed" in found) is not is_kept
     first.clear()
     again = found_for(subject, ["weights_sum_to_one"], beside=["weights_sum_to_one"])
@@ -281,6 +234,34 @@ def test_a_change_by_which_other_lines_are_passed_by_says_so_and_comes_last(tmp_
         found = list(search._approved(tried, decides, lines))
         assert found[0].startswith(search._text(shown))
         assert ("is not run" in found[0]) is (shown is passed_by)
+
+
+SAME = """\
+import attnbench
+from torch import nn
+
+
+class Attention(nn.Module):
+    def forward(self, query, key, value, attn_mask=None):
+        weights = query @ key.mT * query.shape[-1] ** -0.25
+        return weights.softmax(-1) @ value
+
+
+SPEC = attnbench.MechanismSpec(
+    name="same",
+    make=lambda q, k, v: Attention(),
+    equal_sizes=True,
+    conventions={"masks": ()},
+    same_as="scaled_dot",
+)
+"""
+
+
+def test_what_should_be_the_same_as_a_built_in_is_changed_and_not_the_built_in(
+    tmp_path: Path,
+) -> None:
+    (found,) = found_for(subject_of(tmp_path, SAME, "SPEC"), ["agrees_with_same_as"])
+    assert found.endswith("query.shape[-1] ** -0.5")
 
 
 def test_changed_code_that_loops_is_given_up(
