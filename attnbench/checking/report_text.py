@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
@@ -30,6 +31,12 @@ _OF_SHARES = {
     "single_key_gets_weight_one",
 }  # what weights that are no shares violate by design, as those of a difference of two softmaxes
 """Mistakes that are none where a convention declares them."""
+
+_FIRST = re.compile(
+    r"\n +(?:it goes wrong first|the first operation by which .+ reach the outputs is|first NaN)"
+    r" (in |between |at |)(\S.*?\.py:\d+(?: and [^ :]+:\d+)?)"
+)
+"""The first operation that is wrong, in an explanation."""
 
 _REPR_WIDTH = 240
 """Characters that pytest shows of an object's repr in a failed assertion."""
@@ -98,8 +105,12 @@ def finding_text(failures: Sequence[Outcome], statements: Mapping[str, str] | No
     lead = lead_of(failures)
     others = [outcome for outcome in failures if outcome is not lead]
     statement = (statements or {}).get(lead.invariant, "")
-    heading = [*_heading(lead, failures), *_mends([lead, *others])]
-    return "\n".join([*heading, failure_text(lead, statement, others)])
+    mends, text = _mends([lead, *others]), failure_text(lead, statement, others)
+    explained = textwrap.indent(lead.reason, "  ")
+    if re.search(r"\n.*\.py:\d", lead.reason) and re.search(r"\n    [a-z]{3}", "".join(mends[1:])):
+        # what may only leave out what the call was for comes behind the line that was found
+        text, mends = text.replace(explained, "\n".join([explained, *mends]), 1), []
+    return "\n".join([*_heading(lead, failures), *mends, text])
 
 
 def _mends(outcomes: Iterable[Outcome]) -> list[str]:
@@ -115,7 +126,9 @@ def _mends(outcomes: Iterable[Outcome]) -> list[str]:
 def _heading(lead: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
     if lead.diagnosis:
         where = lead.failure.extent if lead.failure else ""
-        return [f"{lead.subject}: {lead.diagnosis}{where and f', {where}'} (likely cause)"]
+        place = _FIRST.search(lead.reason)
+        first = f", first {place[1] or 'in '}{place[2]}" if place else ""
+        return [f"{lead.subject}: {lead.diagnosis}{where and f', {where}'}{first} (likely cause)"]
     if lead.failure is None or lead.failure.raised is None:
         return []
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]

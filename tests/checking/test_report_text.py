@@ -125,6 +125,18 @@ def test_changes_of_the_source_stand_below_the_cause_whichever_failure_has_them(
     assert lines[2:5] == ["    or", "    - a.py:2: x", "    + a.py:2: y"]
 
 
+def test_a_change_that_may_only_leave_something_out_stands_below_a_line_that_was_found() -> None:
+    less = "- a.py:1: x\n+ a.py:1: y\nthis leaves something out"
+    found = replace(FOUND, cause="scale", mends=(less,))
+    told = "wrong\n  it goes wrong first in add at b.py:7: a + b: 0 where one call has 3"
+    text = finding_text([replace(BAD, reason=told, failure=found)])
+    assert text.splitlines()[0].endswith(", first in add at b.py:7 (likely cause)")
+    assert text.index("b.py:7: a + b") < text.index("likely here") < text.index("a.py:1")
+    whole = replace(found, mends=(less.rpartition("\n")[0],))
+    text = finding_text([replace(BAD, reason=told, failure=whole)])
+    assert text.index("likely here") < text.index("b.py:7: a + b")
+
+
 def test_where_alone_a_failure_shows_stands_beside_its_cause_or_else_alone() -> None:
     found = replace(FOUND, extent="in half types alone")
     assert "\n  only in half types alone\n" in finding_text([replace(BAD, failure=found)])

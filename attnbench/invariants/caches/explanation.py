@@ -96,6 +96,7 @@ def cause_of(explained: str, judged: str) -> str | None:
     if "with that number" in explained and judged == "rollback":
         return "cropped_number"
     told = {
+        "goes on behind the tokens that are cached": "counted_anew",
         UNWRITTEN: "layer_unwritten",
         KEPT: "layer_state",
         "each token adds": "layer_slots",

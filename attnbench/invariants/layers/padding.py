@@ -172,6 +172,7 @@ def left_padding_is_inert(layer: LayerCase) -> None:
     """
     mask = layer.padded()
     violation = leak(layer, mask)
+    is_read = violation is not None
     if violation is None or _told_elsewhere(layer, "padding"):
         violation = violation_of(padded_item_equals_item_alone.check, layer.subject, layer.case)
     if violation is None:
@@ -179,6 +180,11 @@ def left_padding_is_inert(layer: LayerCase) -> None:
     is_lost = violation.got != violation.got and violation.expected == violation.expected
     told = _first_nan(layer, mask) if is_lost else repaired_padding(layer.subject)
     cause = "layer_left_nan" if is_lost else "layer_left_padding"
+    if not is_lost and not is_read:
+        cause = "left_padding_counted"
+        told = told or "\n  what padded tokens hold does not matter, but that they are there does"
+    if not is_lost and ".py:" not in told:
+        told += first_mixing(layer.subject, "left")
     is_of_this_side = holds_right_padding(layer.subject)
     raise violation.reworded(f"{violation}{told}", cause=cause if is_of_this_side else None)
 

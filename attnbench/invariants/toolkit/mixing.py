@@ -26,7 +26,7 @@ SIZES = ((7, 11, 5), (5, 13, 6))
 _OTHERS = {
     "items": "other items",
     **dict.fromkeys(("later", "number"), "later tokens"),
-    **dict.fromkeys(("padded", "padding"), "padded tokens"),
+    **dict.fromkeys(("padded", "padding", "left"), "padded tokens"),
 }
 
 _Calls = Sequence[Callable[[], Tensor]]
@@ -43,7 +43,7 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
     Args:
         subject: a layer.
         what: others that should not count: ``items``, ``later`` tokens, the ``number`` of these,
-            ``padded`` ones, or ``padding`` that is there or not.
+            ``padded`` ones, or ``padding`` that is there or not, or the same at the ``left``.
         masked: whether calls on later tokens have a mask.
 
     Returns:
@@ -97,14 +97,17 @@ def _of_layer(
     if hidden.shape[:2] != (rows, tokens):
         raise ValueError(f"no case of {rows} items of {tokens} tokens")
     axis, size, part = (0, items, (items - 2, 2)) if what == "items" else (1, tokens, (0, kept))
-    if masked or what in ("padded", "padding"):
+    if what == "left":
+        part = (tokens - kept, kept)
+    if masked or what in ("padded", "padding", "left"):
         mask = (torch.arange(tokens) < (tokens - 2 if masked else kept)).expand(rows, -1)
+        mask = mask.flip(1) if what == "left" else mask
     others = 3 * layer.other(hidden)  # whose maximum is seldom that of what is kept
     others.narrow(axis, *part).copy_(hidden.narrow(axis, *part))
     calls = ((hidden, mask), (others, mask))
-    if what in ("padding", "number"):
-        own = None if mask is None else mask[:, :kept]
-        calls = ((hidden[:, :kept], own), (hidden, mask))
+    if what in ("padding", "number", "left"):
+        own = None if mask is None else mask.narrow(1, *part)
+        calls = ((hidden.narrow(1, *part), own), (hidden, mask))
     return Mixing([functools.partial(layer.run, *call) for call in calls], axis, size, part)
 
 
@@ -149,7 +152,7 @@ class Mixing:
 
     def reached(self) -> str:
         """The outputs that are reached, if they are some of those of the kept tokens."""
-        if self.axis == 0:
+        if self.axis == 0 or self.start:
             return ""
         found = [n for n in range(self.kept) if differ(self.got[:, n], self.expected[:, n])]
         few = len(found) < self.kept / 2 and ", ".join(map(str, found))

@@ -85,9 +85,31 @@ def test_nan_that_needs_no_padding_is_not_what_padding_does(is_right: bool) -> N
     violation = found(spec(lambda size: Strict(size, is_right=is_right), causal=True))
     assert (violation is None) is is_right
     if violation is not None:
-        assert violation.cause == "layer_left_padding"
+        assert violation.cause == "left_padding_counted"
         assert "first NaN" not in str(violation)
         assert "is counted from the first real token" in str(violation)
+
+
+class Counting(nn.Module):
+    """A mean of earlier tokens: padded ones are zeroed, but each counts in what divides."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        if padding_mask is not None:
+            hidden = hidden * padding_mask[..., None]
+        counts = torch.ones_like(hidden).cumsum(1)
+        return self.linear(hidden.cumsum(1) / counts)
+
+
+def test_padding_that_counts_whatever_it_holds_is_told_with_the_first_operation() -> None:
+    violation = found(spec(Counting, causal=True))
+    assert violation is not None
+    assert violation.cause == "left_padding_counted"
+    assert "by which padded tokens reach the outputs is cumsum at test_padding" in str(violation)
+    assert str(violation).endswith("counts = torch.ones_like(hidden).cumsum(1)")
 
 
 class Filled(nn.Module):
