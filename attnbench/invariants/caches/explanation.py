@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.cache_parts import tensors_of
+from attnbench.invariants.caches.cropping import CUTS, KEEPS, LEAVES, left_by_crop
 from attnbench.invariants.caches.kept_states import (
     NAMED,
     RIGHT_WITH_IT,
@@ -69,6 +70,8 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         text = _text(shared_rows, stage, found) or _text(left_by_select, stage, found)
         if text:
             return text
+    if "crop" in kinds and (text := _text(left_by_crop, stage, found)):
+        return text
     if kept := _text(functools.partial(_kept, judged), stage, found):
         return kept
     others = functools.partial(_other_cuts, judged)
@@ -95,7 +98,9 @@ def cause_of(explained: str, judged: str) -> str | None:
     """The cause that an explanation names, or the form of that of its property."""
     if "with that number" in explained and judged == "rollback":
         return "cropped_number"
+    cropped = {CUTS: "crop_cuts_more", LEAVES: "crop_leaves_part", KEEPS: "crop_keeps_others"}
     told = {
+        **(cropped if ", crop to " in explained else {}),
         "goes on behind the tokens that are cached": "counted_anew",
         UNWRITTEN: "layer_unwritten",
         KEPT: "layer_state",
