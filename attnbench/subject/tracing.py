@@ -138,13 +138,13 @@ class _Operations(OperationMode):
         computes = isinstance(first, Tensor) and first.is_floating_point() and first.numel() > 0
         name = name_of(func)
         if computes and not getattr(func, "is_view", False) and name not in _COPIES:
-            self.into.append(Operation(name.strip("_"), _place(), first.detach().clone()))
+            self.into.append(Operation(name.strip("_"), calling_line(), first.detach().clone()))
         return result
 
 
 def line_of(func: Any) -> str:
     """``name at file.py:line: source`` of an operation that is called; ``""`` if unknown."""
-    place = _place()
+    place = calling_line()
     return f"{name_of(func).strip('_')} at {place}" if place else ""
 
 
@@ -153,7 +153,7 @@ def name_of(func: Any) -> str:
     return func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
 
 
-def _place() -> str:
+def calling_line() -> str:
     """The line outside torch and this package that called the operation."""
     frame: FrameType | None = sys._getframe(1)
     while frame and (whose := _whose(frame.f_code.co_filename)) != "a caller's":

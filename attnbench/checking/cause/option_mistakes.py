@@ -153,10 +153,6 @@ def _scales(call: Call) -> Named:
         turned = [scale.roll(1, axis) for axis, count in enumerate(scale.shape) if count > 1]
         for way, other in (*ways.items(), *(("of_another", other) for other in turned)):
             yield f"{name}_{way}", textbook_output(inputs.replace(**{name: other}))
-    if inputs.v_scale is not None and not inputs.enable_gqa and bool((inputs.v_scale > 0).all()):
-        bare = stages_of(inputs.replace(v_scale=None))
-        shares = inputs.v_scale.cpu().double().log().mT
-        yield "v_scale_in_the_sum", bare.replace(bias=bare.bias + shares).output
     if inputs.k_scale is not None and inputs.v_scale is not None:
         given = {"k_scale": inputs.v_scale, "v_scale": inputs.k_scale}
         yield "stored_scales_exchanged", textbook_output(inputs.replace(**given))
@@ -164,6 +160,21 @@ def _scales(call: Call) -> Named:
         yield "v_scale_is_that_of_keys", textbook_output(inputs.replace(v_scale=inputs.k_scale))
         neither = inputs.replace(k_scale=None, v_scale=None)
         yield "stored_scales_ignored", textbook_output(neither)
+
+
+def _scales_of_products(call: Call) -> Named:
+    """A scale of keys or values that multiplies what is made of them, and more than that."""
+    inputs = call.inputs
+    if not call.scaled or inputs.enable_gqa:
+        return
+    if inputs.v_scale is not None and bool((inputs.v_scale > 0).all()):
+        bare = stages_of(inputs.replace(v_scale=None))
+        shares = inputs.v_scale.cpu().double().log().mT
+        yield "v_scale_in_the_sum", bare.replace(bias=bare.bias + shares).output
+    if inputs.k_scale is not None:
+        scale, stages = inputs.k_scale.cpu().double(), call.stages
+        scale = scale.mT if scale.dim() > 1 else scale
+        yield "k_scale_times_the_bias", stages.replace(bias=stages.bias * scale).output
 
 
 def _scales_of_groups(call: Call) -> Named:
@@ -212,6 +223,7 @@ TOPICS: tuple[Topic, ...] = (
     _sinks,
     _slopes,
     _scales,
+    _scales_of_products,
     _scales_of_groups,
     _groups,
 )

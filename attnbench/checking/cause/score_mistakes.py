@@ -12,6 +12,7 @@ from attnbench.checking.cause.textbook_call import Call, Named, Topic
 from attnbench.oracle.textbook import textbook_output
 
 _BLOCKS = (8, 16, 32, 40, 48, 64, 80, 96, 128, 160, 256)
+_NEXT_TO_ZERO = 1e-300
 _ENDS = (*(2**n for n in range(3, 11)), 100, 127, 255, 1000)
 
 
@@ -234,7 +235,8 @@ def _features(call: Call) -> Named:
         first, last = (
             torch.arange(t.shape[-1]) < t.shape[-1] // block * block for t in (query, value)
         )
-        yield f"features_lost_{block}", call.stages.output * last
+        # next to 0, since a row of 0 is one without keys, of which NaN is no other answer
+        yield f"features_lost_{block}", call.stages.output.where(last, _NEXT_TO_ZERO)
         if call.scaled and not bool(first.all()):
             kept = query * first.to(query)
             yield f"features_lost_{block}", textbook_output(call.inputs.replace(query=kept))

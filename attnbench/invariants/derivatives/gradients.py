@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
+from attnbench.checking.cause.lost_gradients import passed_gradients
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -22,6 +24,7 @@ from attnbench.invariants.toolkit.comparisons import (
 )
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, hand_picked, leaves_of
+from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
 from attnbench.invariants.toolkit.unreached import CANCELLED, NONE, TRIES, has_effect, unreached
 from attnbench.oracle.references import widened
@@ -65,7 +68,14 @@ def gradients_are_right(subject: Subject, case: Case) -> None:
     except InvariantViolation as violation:
         written = sorted(_own_backwards(base.run(inputs).grad_fn))
         text = f"\n  its graph has a backward of its own: {', '.join(written)}" if written else ""
-        raise violation.reworded(f"{violation}{text}") from None
+        told = violation.reworded(f"{violation}{text}")
+        raise told.explained(partial(_passed, subject, case)) from None
+
+
+@told_once
+def _passed(subject: Subject, case: Case) -> str:
+    """Where gradients have to pass to be right."""
+    return passed_gradients(subject, case, gradients_are_right.check)
 
 
 def _own_backwards(node: Any) -> set[str]:

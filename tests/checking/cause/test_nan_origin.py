@@ -128,3 +128,19 @@ def test_the_line_is_told_where_a_mask_holds_minus_infinity_and_the_contract_fai
     spec = MechanismSpec(name="mine", make=lambda *sizes: OverItems(), equal_sizes=True)
     (found,) = check(spec, profile="quick", invariants=["keeps_the_contract"]).outcomes
     assert "NaN arises in softmax at test_nan_origin.py:" in found.reason
+
+
+class LogOfPowers(nn.Module):
+    """The logarithm of a product of powers, all of which vanish: all scores are minus infinity."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        powers = (-query.square() - 300).exp()
+        return (powers @ key.square().mT).log()
+
+
+def test_the_line_in_which_a_power_vanishes_is_told() -> None:
+    spec = ScoringSpec(name="mine", make=lambda *sizes: LogOfPowers(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    (invariant,) = select_invariants(["constant_values_come_back"])
+    told = nan_origin(subject, invariant, Failure(case=Case((2,), 5, 5, 4, 4, 4).id))
+    assert told.startswith("a score of minus infinity follows from 0 in exp at test_nan_origin.py:")

@@ -271,6 +271,14 @@ def test_a_scale_of_values_that_is_summed_too_is_named() -> None:
     assert named(given, output) == {"v_scale_in_the_sum"}
 
 
+def test_a_scale_of_keys_that_multiplies_a_floating_mask_too_is_named() -> None:
+    given, bias = drawn(2, 3), torch.linspace(-1.0, 2.0, 7).double()[None]
+    k_scale = torch.tensor([[2.0, 0.5, 1.5], [1.0, 3.0, 0.7]], dtype=torch.float64)[..., None, None]
+    given = given.replace(k_scale=k_scale, attn_mask=bias)
+    output = attend(given.query, given.key * k_scale, given.value, mask=bias * k_scale)
+    assert named(given, output) == {"k_scale_times_the_bias"}
+
+
 @pytest.mark.parametrize("name", ["k_scale", "v_scale"])
 def test_a_scale_by_head_that_is_tiled_over_groups_is_named(name: str) -> None:
     scales = {n: torch.tensor([0.5, 3.0]).double()[:, None, None] for n in ("k_scale", "v_scale")}
