@@ -93,7 +93,7 @@ def with_evidence(
                 outcome = replace(outcome, failure=failure)
         earlier.append(outcome)
         told = with_cause(earlier)[-1].diagnosis is not None
-        if failure is not None and _is_no_number(failure) and (told or lines > 0):
+        if failure is not None and _is_no_number(failure) and max(lines, told * extents) > 0:
             lines -= 1
             with seeded():
                 line = nan_origin(subject, by_name[outcome.invariant], failure)
