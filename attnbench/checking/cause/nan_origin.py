@@ -87,6 +87,11 @@ def _kind(tensor: Tensor) -> str:
     return "infinity" if bool(tensor.isinf().any()) else "0"
 
 
+def is_no_number(failure: Failure) -> bool:
+    """Whether a value is NaN, or what comes of scores of minus infinity."""
+    return failure.got != failure.got or failure.got in (0, math.inf, -math.inf)
+
+
 def nan_origin(subject: Subject, invariant: Invariant, failure: Failure) -> str:
     """Where NaN arises in the first call of a failing check that gives it for finite inputs.
 

@@ -7,7 +7,6 @@ violation has its own lines (:mod:`~attnbench.checking.reproduction.untaped`), t
 
 from __future__ import annotations
 
-import math
 import re
 import subprocess
 import sys
@@ -22,11 +21,11 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.checking.cause.extent import extent_of
 from attnbench.checking.cause.likely_cause import with_cause
-from attnbench.checking.cause.nan_origin import nan_origin
+from attnbench.checking.cause.nan_origin import is_no_number, nan_origin
 from attnbench.checking.cause.replays import explains, made_at
 from attnbench.checking.cause.seen_softmax import seen_at
 from attnbench.checking.cause.witnesses import explanations
-from attnbench.checking.outcomes import Announced, Failure, Outcome
+from attnbench.checking.outcomes import Announced, Outcome
 from attnbench.checking.reproduction.source_lines import Step, Unwritable
 from attnbench.checking.reproduction.subject_source import Source, source_of
 from attnbench.checking.reproduction.tape import Tape
@@ -93,7 +92,7 @@ def with_evidence(
                 outcome = replace(outcome, failure=failure)
         earlier.append(outcome)
         told = with_cause(earlier)[-1].diagnosis is not None
-        if failure is not None and _is_no_number(failure) and max(lines, told * extents) > 0:
+        if failure is not None and is_no_number(failure) and max(lines, told * extents) > 0:
             lines -= 1
             with seeded():
                 line = nan_origin(subject, by_name[outcome.invariant], failure)
@@ -118,11 +117,6 @@ def _with_what_is_seen(outcome: Outcome, subject: Subject, invariant: Invariant)
         return outcome
     reason = f"{outcome.reason}\n  {seen[1]}"
     return replace(outcome, reason=reason, failure=replace(failure, mistakes=(seen[0],)))
-
-
-def _is_no_number(failure: Failure) -> bool:
-    """Whether a value is NaN, or what comes of scores of minus infinity."""
-    return failure.got != failure.got or failure.got in (0, math.inf, -math.inf)
 
 
 def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:
