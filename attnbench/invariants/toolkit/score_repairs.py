@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause.beside_reference import scores_of_reference
+from attnbench.checking.cause.wrong_terms import wrong_term
 from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.repairs import Tried, first_of
 from attnbench.subject.subject import Subject
@@ -40,12 +41,14 @@ class _Scored:
 
 @told_once
 def repaired_scores(subject: Subject, case: Case) -> str:
-    """What makes the scores of a scoring function those of its reference, at a case too."""
+    """What makes the scores of a scoring function those of its reference, at a case too, or else
+    which term of them is wrong.
+    """
     plain = case.replace(lead=(1,), dtype="float64", mask="none", layout="contiguous")
     squares = [Case((1,), n, n, 16, 16, 16, dtype="float64", seed=n) for n in (7, 9)]
     with torch.no_grad():
         tries = (_tried(subject, subject.legal(one)) for one in (*squares, plain))
-        return first_of(tries, "it is right")[1]
+        return first_of(tries, "it is right")[1] or wrong_term(subject)
 
 
 def _tried(subject: Subject, case: Case) -> Tried[_Scored]:
