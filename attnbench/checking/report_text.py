@@ -33,7 +33,8 @@ _OF_SHARES = {
 """Mistakes that are none where a convention declares them."""
 
 _FIRST = re.compile(
-    r"\n +(?:it goes wrong first|the first operation by which .+ reach the outputs is|first NaN)"
+    r"\n +(?:it goes wrong first|the first operation by which .+ reach the outputs is|first NaN"
+    r"|a mask .+: with them \w+ it is right:)"
     r" (in |between |at |)(\S.*?\.py:\d+(?: and [^ :]+:\d+)?)"
 )
 """The first operation that is wrong, in an explanation."""

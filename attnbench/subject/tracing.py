@@ -34,6 +34,7 @@ _RECORDERS = (
     "other_operations.py",
     "partings.py",
     "kept_values.py",
+    "hidden_keys.py",
 )
 """Modules that only listen."""
 

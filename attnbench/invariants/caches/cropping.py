@@ -39,8 +39,8 @@ def left_by_crop(stage: Stage, found: FoundError) -> str:
                 is_cut = texts[-1].endswith(CUTS)
                 own.data = (before if is_cut else others)[place].clone()
         if texts and all(texts) and calls.is_right(mended, count, 1):
-            what = "with that put right the next call is right"
-            return f"\n  behind a call on {total} tokens, crop to {count} {' and '.join(texts)}: {what}"
+            what = f"{' and '.join(texts)}: with that put right the next call is right"
+            return f"\n  behind a call on {total} tokens, crop to {count} {what}"
     return ""
 
 

@@ -13,6 +13,8 @@ from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.cache_parts import tensors_of
 from attnbench.invariants.caches.cropping import CUTS, KEEPS, LEAVES, left_by_crop
+from attnbench.invariants.caches.hidden_keys import HIDES, UNREAD, hidden_keys
+from attnbench.invariants.caches.hidden_keys import LEAVES as SHOWS
 from attnbench.invariants.caches.kept_states import (
     NAMED,
     RIGHT_WITH_IT,
@@ -86,8 +88,9 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         states = states or _text(functools.partial(kept_states, judged), each, found)
     texts = [_text(of, stage, found) for of in further.get(judged, ())]
     seen = seen_tokens(stage, judged, found)
-    if line.endswith(TIMES):  # with other scores, more tokens may count that were seen before
-        seen = seen.replace(f": {SEES}", "")
+    # with other scores, more tokens may count that were seen before
+    seen = seen.replace(f": {SEES}", "") if line.endswith(TIMES) else seen
+    seen += _text(functools.partial(hidden_keys, judged), stage, found) if SEES in seen else ""
     if judged == "split" and all(step.kind in ("begin", "append") for step in found.steps):
         repaired = repaired_call(stage.subject, 0) or repaired_call(stage.subject, 3)
         seen = (seen.replace(UNTOLD, "") if repaired else seen) + repaired
@@ -119,6 +122,9 @@ def cause_of(explained: str, judged: str) -> str | None:
         "is counted from the first real": "padding_has_positions",
         "padded slots there are counts": "padding_counted",
         "and no further: ": "seen_as_by_the_last",
+        HIDES: "mask_hides_keys",
+        SHOWS: "mask_shows_keys",
+        UNREAD: "keys_unread",
         SEES: "other_tokens_seen",
         USED: "cache_used_otherwise",
         "\n  select changes cache": "part_not_selected",

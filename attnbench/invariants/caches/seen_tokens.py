@@ -22,7 +22,7 @@ from attnbench.invariants.toolkit.layer_calls import listed
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.subject.layer import SOURCE, LayerSubject
 
-_ALONE = ("alone", "ragged")
+ALONE = ("alone", "ragged")
 """The properties that hold a row against itself alone, without padding."""
 
 _MOST = 96
@@ -93,17 +93,17 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
     Args:
         stage, judged, found: what a program found.
     """
-    sights, cut = _sights(stage, judged, found), ""
+    sights, cut = sights_of(stage, judged, found), ""
     if sights is None:
         return ""
     if of_source := _of_source(stage, judged, found, sights.first):
         return f"\n  token {sights.place} depends on {of_source}"
-    if sights.in_calls == sights.in_one and (longer := _behind_more(stage, judged, found)):
-        more = _sights(stage, judged, longer)
+    if sights.in_calls == sights.in_one and (longer := behind_more(stage, judged, found)):
+        more = sights_of(stage, judged, longer)
         is_later = len(longer.steps) > 2  # else its first call is wrong already
         if is_later and more is not None and more.in_calls != more.in_one:
             sights, cut = more, f"cut as {longer.steps[1].count} + {longer.steps[2].count}, "
-    where = "alone" if judged in _ALONE else "in one call"
+    where = "alone" if judged in ALONE else "in one call"
     return f"\n  {cut}token {sights.place} depends on " + (
         f"{sights.in_one} in both, {_unseen(stage, judged, found)}"
         if sights.in_calls == sights.in_one
@@ -135,12 +135,12 @@ def _behind_the_last(stage: Stage, sights: _Sights) -> str:
     others = copy.copy(track)
     others.seen = track.seen.clone()
     others.seen[row, own[:later]] *= -2
-    last, unseen = (_one(stage, one, row, -1) for one in (track, others))
+    last, unseen = (one_output(stage, one, row, -1) for one in (track, others))
     is_right = not moves(stage, output[row, -1], last) and not moves(stage, unseen, last)
     return "as far back as the last token of its call, which is right, and no further: " * is_right
 
 
-def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
+def sights_of(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
     """What the wrong output depends on; ``None`` if that cannot be told."""
     if not found.place or found.steps[-1].kind != "append":
         return None
@@ -152,26 +152,26 @@ def _sights(stage: Stage, judged: str, found: FoundError) -> _Sights | None:
     if rows * first.columns > _MOST or row >= track.seen.shape[0] or -back > length:
         return None
     padded = (~track.real[row]).nonzero().flatten().tolist()
-    alone = judged in _ALONE
+    alone = judged in ALONE
     in_calls, in_one = _Sight([]), _Sight([])
-    for changed in _changed(stage, rows, first.columns):
+    for changed in changed_tokens(stage, rows, first.columns):
         other = _replayed(changed, judged, found)
         if other is None or other.output is None or other.track is None:
             return None
-        slots, own = _places(other.track.seen, track.seen, row)
+        slots, own = changed_places(other.track.seen, track.seen, row)
         if moves(stage, other.output[row, back], first.output[row, back]):
             if own:
                 in_calls.slots += slots
             else:
                 in_calls.elsewhere = _elsewhere(found, bool(slots))
         if own and not (alone and slots[0] in padded):
-            before, after = (_one(stage, t, row, back, alone) for t in (track, other.track))
+            before, after = (one_output(stage, t, row, back, alone) for t in (track, other.track))
             if moves(stage, after, before):
                 in_one.slots += slots
     return _Sights(first, row, length + back, padded, in_calls, in_one) if in_one.slots else None
 
 
-def _behind_more(stage: Stage, judged: str, found: FoundError) -> FoundError | None:
+def behind_more(stage: Stage, judged: str, found: FoundError) -> FoundError | None:
     """The error of a last call behind three tokens, where the program has fewer before it.
 
     An output depends on its own token also where that is hidden from it as a key.
@@ -198,7 +198,7 @@ def _replayed(stage: Stage, judged: str, found: FoundError) -> Replay | None:
     return replay
 
 
-def _changed(stage: Stage, rows: int, columns: int) -> Iterator[Stage]:
+def changed_tokens(stage: Stage, rows: int, columns: int) -> Iterator[Stage]:
     """Yield the stage with one other token each time."""
     generator = torch.Generator().manual_seed(stage.case.seed + 1)
     for row in range(rows):
@@ -210,14 +210,14 @@ def _changed(stage: Stage, rows: int, columns: int) -> Iterator[Stage]:
             yield other
 
 
-def _places(now: Tensor, before: Tensor, row: int) -> tuple[list[int], bool]:
+def changed_places(now: Tensor, before: Tensor, row: int) -> tuple[list[int], bool]:
     """The slots of a sequence that are other now, and whether they are of the row itself."""
     differs = (now != before).any(-1)
     own = differs[row].nonzero().flatten().tolist()
     return (own, True) if own else (differs.any(0).nonzero().flatten().tolist(), False)
 
 
-def _one(stage: Stage, track: Track, row: int, back: int, alone: bool = False) -> Tensor:
+def one_output(stage: Stage, track: Track, row: int, back: int, alone: bool = False) -> Tensor:
     """An output of a row in one call without a cache, in the batch or without it and padding."""
     if not alone:
         return stage.one_call(stage.module(), track.seen, track.mask)[row, back]
@@ -255,7 +255,7 @@ def _of_source(stage: Stage, judged: str, found: FoundError, first: Replay) -> s
             return ""
         if moves(stage, again.output[row, back], first.output[row, back]):
             in_calls.slots.append(token)
-        before, after = (_one(s, first.track, row, back) for s in (stage, other))
+        before, after = (one_output(s, first.track, row, back) for s in (stage, other))
         if moves(stage, after, before):
             in_one.slots.append(token)
     text = f"{in_calls} of the source; in one call on {in_one} of it: what it sees of it is wrong"
@@ -277,7 +277,7 @@ def _with_source_token(subject: LayerSubject, token: int) -> LayerSubject:
 
 def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     """What shows of an output that depends on the tokens that it should depend on."""
-    if judged in _ALONE and _padding_counts(stage, judged, found):
+    if judged in ALONE and _padding_counts(stage, judged, found):
         return "and how many padded slots there are counts, not what they hold"
     alike = copy.copy(stage)
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()

@@ -130,21 +130,20 @@ def _opposite(func: Any, *given: Any, **options: Any) -> _Ways:
         yield "is multiplied by -1", result.neg
 
 
-def _hides(value: Any) -> bool:
+def hides(value: Any) -> bool:
     """Whether a score is replaced by one number that hides it."""
     value = torch.as_tensor(value)
     return value.numel() == 1 and bool((value.real < _HIDES).all())
 
 
 def _unmasked(func: Any, scores: Tensor, mask: Tensor, value: Any) -> _Ways:
-    if mask.dtype == torch.bool and _hides(value):
+    if mask.dtype == torch.bool and hides(value):
         yield HIDES_NOTHING, scores.expand_as(func(scores, mask, value)).clone
 
 
 def _unchosen(func: Any, mask: Tensor, one: Any, other: Any) -> _Ways:
     scores = [t for t in (one, other) if isinstance(t, Tensor) and t.numel() > 1]
-    hides = _hides(one) or _hides(other)
-    if mask.dtype == torch.bool and len(scores) == 1 and hides:
+    if mask.dtype == torch.bool and len(scores) == 1 and (hides(one) or hides(other)):
         yield HIDES_NOTHING, scores[0].expand_as(func(mask, one, other)).clone
 
 

@@ -155,3 +155,42 @@ def test_tokens_that_see_no_further_back_than_the_last_one_are_told(make: type[n
     told = "in a call on several tokens behind others, the first see no further back than the last"
     assert found.status == "failed"
     assert str(found.diagnosis).startswith(told) is (make is Window)
+    assert "a mask hides keys of token" in found.reason
+
+
+class Ring(TopLeft):
+    """The last of three keys; behind cached tokens one more, and they are read in another order."""
+
+    more = 1
+
+    def pooled(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        length, total = query.shape[1], key.shape[1]
+        at = torch.arange(total)
+        own = at[total - length :, None]
+        seen = (at <= own) & (at > own - (3 + self.more * (length < total)))
+        if length < total:
+            key, value, seen = (t.roll(1, d) for t, d in ((key, 1), (value, 1), (seen, 1)))
+        return (query @ key.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ value
+
+
+class Hiding(Ring):
+    """The same with a window that is too narrow behind cached tokens."""
+
+    more = -1
+
+
+@pytest.mark.parametrize("make", [Ring, Hiding, TopLeft])
+def test_the_mask_that_hides_or_shows_keys_is_named(make: type[nn.Module]) -> None:
+    spec = LayerSpec(
+        name="ring",
+        make=make,
+        causal=True,
+        accepts=("cache",),
+        dtypes=("float32",),
+        cache=CacheSpec(new=new),
+    )
+    (found,) = attnbench.check(spec, profile="quick", invariants=[CUT]).outcomes
+    told = "leaves keys" if make is Ring else "hides keys"
+    assert f"behind other calls with the cache, a mask {told}" in str(found.diagnosis)
+    assert f"a mask {told} of token" in found.reason
+    assert "it is right: masked_fill at test_seen_tokens.py" in found.reason

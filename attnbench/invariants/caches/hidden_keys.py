@@ -1,0 +1,144 @@
+"""The mask that hides keys from a token which it sees in one call, or leaves it others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attnbench.attention.torch_internals import OperationMode
+from attnbench.invariants.caches.program import most_rows
+from attnbench.invariants.caches.seen_tokens import (
+    ALONE,
+    Replay,
+    behind_more,
+    changed_places,
+    changed_tokens,
+    one_output,
+    sights_of,
+)
+from attnbench.invariants.caches.stage import FoundError, Stage
+from attnbench.invariants.toolkit.layer_calls import listed
+from attnbench.invariants.toolkit.layer_rounding import floor_of
+from attnbench.invariants.toolkit.other_operations import hides
+from attnbench.subject.tracing import line_of, name_of
+
+HIDES, LEAVES = "with them shown it is right", "with them hidden it is right"
+UNREAD = "so that they are not among the keys that are read"
+"""What is told of keys that a token should see, or should not."""
+
+_HIDDEN, _LEAST = -50.0, 1e-4
+
+
+class _Masks(OperationMode):
+    """Notes scores that an operation hides some of, and their columns that the last rows see.
+
+    Args:
+        number, row, shown: the operation of which a row, from the end, is shown other columns.
+    """
+
+    def __init__(self, number: int = -1, row: int = -1, shown: Tensor | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
+        self.number, self.row, self.shown = number, row, shown
+        self.lines: list[str] = []
+        self.scores: list[Tensor] = []
+        self.seen: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        scores = _scores(name_of(func).rstrip("_"), args)
+        scores = None if scores is None else scores.clone()
+        result = func(*args, **(kwargs or {}))
+        if scores is None or result.dim() < 2 or not (line := line_of(func)):
+            return result
+        scores = scores.expand_as(result)
+        if self.shown is not None and len(self.lines) == self.number:
+            own = result[..., self.row, :]
+            own.copy_(scores[..., self.row, :].masked_fill(~self.shown, -torch.inf))
+        self.lines.append(line)
+        self.scores.append(scores)
+        self.seen.append(result > _HIDDEN + scores)
+        return result
+
+
+def _scores(name: str, args: Any) -> Tensor | None:
+    """The scores of which an operation hides some; ``None`` if it does nothing of the kind."""
+    match name, args:
+        case "masked_fill", (scores, mask, value) if mask.dtype == torch.bool and hides(value):
+            return scores  # type: ignore[no-any-return]
+        case "index_put", (scores, [Tensor(dtype=torch.bool)], value) if hides(value):
+            return scores  # type: ignore[no-any-return]
+        case "where", (Tensor(dtype=torch.bool), *both):
+            shown = [t for t in both if isinstance(t, Tensor) and t.numel() > 1]
+            return shown[0] if len(shown) == 1 and any(map(hides, both)) else None
+        case "add", (Tensor() as one, Tensor() as two, *_):
+            masks = [bool(((t == 0) | (t < _HIDDEN)).all() and (t < _HIDDEN).any()) for t in args]
+            return (one if masks[1] else two) if sum(masks) == 1 else None
+    return None
+
+
+def hidden_keys(judged: str, stage: Stage, found: FoundError) -> str:
+    """A sentence on the operation that hides what should be seen; with it changed, all is right."""
+    sights = sights_of(stage, judged, found)
+    if sights and sights.in_calls == sights.in_one and (more := behind_more(stage, judged, found)):
+        found, sights = more, sights_of(stage, judged, more)
+    if sights is None or sights.in_calls.elsewhere or not found.place:
+        return ""
+    mine, right = set(sights.in_calls.slots), set(sights.in_one.slots)
+    lost, which, track = right - mine, mine ^ right, sights.first.track
+    if not which or not (lost == which or lost == set()) or sights.place in which or track is None:
+        return ""
+    row, back, _ = found.place
+    base = _Masks()
+    _played(stage, judged, found, base)
+    columns, others = (
+        [torch.zeros(t.shape[-1], dtype=torch.int) for t in base.scores] for _ in "12"
+    )
+    for other in changed_tokens(stage, most_rows(found.steps), sights.first.columns):
+        again = _Masks()
+        replay = _played(other, judged, found, again)
+        assert replay.track is not None
+        slots, own = changed_places(replay.track.seen, track.seen, row)
+        if own and sights.place not in slots and again.lines == base.lines:
+            for number, (one, two) in enumerate(zip(base.scores, again.scores, strict=True)):
+                counts = columns if which.issuperset(slots) else others
+                counts[number] += _moved(one, two, back)
+    tokens = f"token{'s' * (len(which) > 1)} {listed(sorted(which))}"
+    if lost and columns and not any(bool(count.any()) for count in columns):
+        return f"\n  no score that a mask is laid over depends on {tokens}, {UNREAD}"
+    expected = one_output(stage, track, row, back, judged in ALONE)
+    for number, (line, count) in enumerate(zip(base.lines, columns, strict=True)):
+        if int(count.sum()) != len(which) or int(count.max()) > 1:
+            continue
+        seen, of_them = base.seen[number][..., back, :], count > 0
+        own_key = ~seen & ~of_them & (others[number] == 0)  # which a token may see on another way
+        for shown in (seen | of_them, seen | of_them | own_key) if lost else (seen & ~of_them,):
+            output = _played(stage, judged, found, _Masks(number, back, shown)).output
+            if output is not None and _is_near(stage, found, output[row, back], expected):
+                what = ("hides", HIDES) if lost else ("leaves", LEAVES)
+                return f"\n  a mask {what[0]} keys of {tokens}, which are read: {what[1]}: {line}"
+    return ""
+
+
+def _is_near(stage: Stage, found: FoundError, own: Tensor, expected: Tensor) -> bool:
+    gap = float((own - expected).double().abs().nan_to_num(torch.inf).amax())
+    return gap <= max(floor_of(stage.subject, expected), found.gap / 8)
+
+
+def _played(stage: Stage, judged: str, found: FoundError, masks: _Masks) -> Replay:
+    """A program played again, its last call within a mode."""
+    replay = Replay(stage, judged)
+    for step in found.steps[:-1]:
+        replay.play(step)
+    with sdpa_kernel(SDPBackend.MATH), masks:
+        replay.play(found.steps[-1])
+    return replay
+
+
+def _moved(one: Tensor, two: Tensor, back: int) -> Tensor:
+    """The columns in which scores of a row, from the end, are others."""
+    if one.shape != two.shape or one.dim() < 2 or one.shape[-2] < -back:
+        return torch.zeros(one.shape[-1], dtype=torch.int)
+    gaps = (one - two)[..., back, :].abs().nan_to_num(0.0).reshape(-1, one.shape[-1]).amax(0)
+    return (gaps > _LEAST * gaps.amax().clamp(min=_LEAST)).int()
