@@ -35,6 +35,7 @@ _RECORDERS = (
     "partings.py",
     "kept_values.py",
     "hidden_keys.py",
+    "wrong_heads.py",
 )
 """Modules that only listen."""
 

@@ -34,6 +34,7 @@ from attnbench.invariants.caches.row_selection import (
 )
 from attnbench.invariants.caches.seen_tokens import OTHER_ROW, SEES, UNTOLD, seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
+from attnbench.invariants.caches.wrong_heads import OTHERS, wrong_heads
 from attnbench.invariants.caches.wrong_lines import TIMES, wrong_line
 from attnbench.invariants.toolkit.kept_values import KEPT, kept_values
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
@@ -78,7 +79,7 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         return kept
     others = functools.partial(_other_cuts, judged)
     further: dict[str, list[Callable[[Stage, FoundError], str]]] = {
-        "split": [others, _unread, _unwritten, _total_counts],
+        "split": [wrong_heads, others, _unread, _unwritten, _total_counts],
         "alone": [lambda s, _: repaired_padding(s.subject, 5), others],
         "ragged": [lambda s, _: repaired_padding(s.subject, 5)],
     }
@@ -126,6 +127,7 @@ def cause_of(explained: str, judged: str) -> str | None:
         SHOWS: "mask_shows_keys",
         UNREAD: "keys_unread",
         SEES: "other_tokens_seen",
+        OTHERS: "heads_read_others",
         USED: "cache_used_otherwise",
         "\n  select changes cache": "part_not_selected",
     }
