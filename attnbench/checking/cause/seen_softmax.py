@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from attnbench.attention.torch_internals import OperationMode
 from attnbench.cases.case import Case
-from attnbench.checking.known_causes import cause_of_mistake, shown_by
-from attnbench.checking.outcomes import Failure
+from attnbench.checking.known_causes import table
+from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tracing import line_of, name_of
@@ -25,48 +28,96 @@ _BY_NUMBER = ("add", "sub", "rsub", "mul", "div", "masked_fill", "where", "clone
 """Operations each of whose numbers is of one number of its argument."""
 
 
+@dataclass
+class _Weights:
+    """What a softmax gave, or a division: a tensor, its copy and line, and the axis of the sums."""
+
+    tensor: Tensor
+    copy: Tensor
+    line: str
+    axis: int | None
+
+    def summed_over(self, other: Tensor, axis: int) -> int | None:
+        """The axis that is one of another tensor in the same memory, if it is not that of the sums.
+
+        ``None`` as well if the weights were changed since, or sum to 1 over that axis too.
+        """
+        apart = other.untyped_storage().data_ptr() != self.tensor.untyped_storage().data_ptr()
+        if apart or not torch.equal(self.tensor, self.copy) or _are_shares(other, axis):
+            return None
+        size, step = other.shape[axis], other.stride(axis)
+        pairs = zip(self.copy.shape, self.tensor.stride(), strict=True)
+        found = [i for i, pair in enumerate(pairs) if pair == (size, step)]
+        return found[0] if len(found) == 1 and found[0] != self.axis else None
+
+
 class SoftmaxRun(OperationMode):
-    """Listens to the softmaxes of a call over its keys.
+    """Listens to the softmaxes of a call.
 
     Args:
-        keys: the number of keys.
-        once: whether a softmax of weights gives these back.
+        keys: the number of keys, over which a softmax is to be; 0 for any.
+        axes: the axes that softmaxes are to take instead, by their lines; ``None`` to take none.
 
     Attributes:
-        twice: words on the first softmax that is taken of weights; ``""`` if there is none.
-        dropped: words on the first that is taken of what dropout gave.
+        found: the first of each mistake, with words on its lines, and ``axes`` that undo it.
     """
 
-    def __init__(self, keys: int = 0, *, once: bool = False) -> None:
+    def __init__(self, keys: int = 0, axes: Mapping[str, int | None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
-        self.keys, self.once = keys, once
-        self.twice = self.dropped = ""
-        self._weights: list[tuple[str, Tensor]] = []
+        self.keys, self.axes = keys, axes or {}
+        self.found: dict[str, tuple[str, dict[str, int | None]]] = {}
+        self._weights: list[_Weights] = []
         self._drawn: dict[int, tuple[str, Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = name_of(func).strip("_")
-        if name == "softmax" and self.keys in (0, args[0].shape[args[1]]):
-            line, weights = line_of(func), self._weights_in(args[0], args[1])
-            drawn = self._drawn_in(args[0])
-            if drawn and not self.dropped:
-                same = line.endswith(drawn)
-                what = "what dropout gives" if same else f"what dropout gives at {drawn}"
-                self.dropped = f"{what} goes into {line}"
-            if weights:
-                told = f"{line} is taken of rows that are weights already, given by {weights}"
-                self.twice = self.twice or told
-                if self.once:
-                    return args[0].clone()
+        if name == "softmax":
+            self._look_at(line_of(func), args[0], args[1] % args[0].dim())
+            axis = self.axes.get(line_of(func), args[1])
+            if axis is None:
+                return args[0].clone()
+            args = (args[0], axis, *args[2:])
+        elif name in ("mm", "bmm"):
+            self._look_at_sums(line_of(func), (args[0], -1), (args[1], -2))
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple) and result else result
         if isinstance(first, Tensor) and first.is_floating_point():
-            self._note(func, name, tree_leaves((args, kwargs)), first)
+            if name in ("softmax", "div"):
+                axis = args[1] % first.dim() if name == "softmax" else None
+                self._weights.append(_Weights(first, first.clone(), line_of(func), axis))
+            self._note_drawn(func, name, tree_leaves((args, kwargs)), first)
         return result
 
-    def _note(self, func: Any, name: str, given: list[Any], result: Tensor) -> None:
-        if name in ("softmax", "div"):
-            self._weights.append((line_of(func), result.clone()))
+    def _look_at(self, line: str, rows: Tensor, axis: int) -> None:
+        """Note where a softmax over the keys is taken of weights, or of what dropout gave."""
+        if self.keys not in (0, rows.shape[axis]):
+            return
+        drawn = self._drawn_in(rows)
+        what = "what dropout gives" + f" at {drawn}" * (not line.endswith(drawn))
+        if drawn:
+            self.found.setdefault("dropout_before_softmax", (f"{what} goes into {line}", {}))
+        flat = rows.shape[axis] < 2 or bool(((rows.amax(axis) - rows.amin(axis)) < _NEAR).all())
+        if flat or not bool((rows >= 0).all()) or not _are_shares(rows, axis):
+            return
+        for one in self._weights:
+            if torch.equal(one.copy.flatten(), rows.flatten()):
+                text = f"{line} is taken of rows that are weights already, given by {one.line}"
+                self.found.setdefault("softmax_twice", (text, {line: None}))
+
+    def _look_at_sums(self, line: str, *given: tuple[Tensor, int]) -> None:
+        """Note where weights are summed over another axis than their softmax."""
+        for one in self._weights:
+            for tensor, axis in given if one.axis is not None else ():
+                other = one.summed_over(tensor, axis)
+                if other is not None and other == one.copy.dim() - 1:
+                    text = (
+                        f"{one.line} runs over axis {one.axis}, but {line} sums over axis {other}"
+                    )
+                    is_next = one.axis == other - 1
+                    name = "the_queries" if is_next else f"dimension_{one.axis}"
+                    self.found.setdefault(f"softmax_over_{name}", (text, {one.line: -1}))
+
+    def _note_drawn(self, func: Any, name: str, given: list[Any], result: Tensor) -> None:
         source = line_of(func).partition(" at ")[2] if name in _DROPS else ""
         for one in given if name in _BY_NUMBER else ():
             if isinstance(one, Tensor) and one.numel() == result.numel():
@@ -77,53 +128,50 @@ class SoftmaxRun(OperationMode):
     def _drawn_in(self, tensor: Tensor) -> str:
         return self._drawn.get(tensor.untyped_storage().data_ptr(), ("",))[0]
 
-    def _weights_in(self, rows: Tensor, axis: int) -> str:
-        """The line that gave the weights, if rows are such; none is told of equal ones."""
-        if not bool((rows >= 0).all()) or rows.shape[axis] < 2 or _is_flat(rows, axis):
-            return ""
-        if not bool(((rows.sum(axis) - 1).abs() < _NEAR).all()):
-            return ""
-        same = (line for line, t in self._weights if t.numel() == rows.numel() and _same(t, rows))
-        return next(same, "")
+
+def _are_shares(rows: Tensor, axis: int) -> bool:
+    return bool(((rows.sum(axis) - 1).abs() < _NEAR).all())
 
 
-def _is_flat(rows: Tensor, axis: int) -> bool:
-    return bool(((rows.amax(axis) - rows.amin(axis)) < _NEAR).all())
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.flatten(), other.flatten())
-
-
-def seen_mistake(subject: Subject) -> tuple[str, str] | None:
-    """The mistake that a call shows, and words on its lines; ``None`` without one."""
-    with contextlib.suppress(Exception, SystemExit), torch.no_grad():
-        module, inputs = subject.build(subject.legal(_CASE))
-        keys = inputs.key.shape[-2]
-        with SoftmaxRun(keys) as run:
-            subject.output(module, inputs)
-        if run.twice:
-            return "softmax_twice", run.twice
-        given = inputs.replace(dropout_p=_SHARE) if "dropout_p" in subject.accepts else inputs
-        with torch.random.fork_rng(devices=[]), SoftmaxRun(keys) as run:
-            subject.output(module.train(), given)
-        if run.dropped:
-            return "dropout_before_softmax", run.dropped
-    return None
+def with_what_is_seen(outcome: Outcome, subject: Subject, invariant: Invariant) -> Outcome:
+    """A failure with the mistake that a call shows, and its lines; without one as it is."""
+    failure = outcome.failure
+    seen = None if failure is None else seen_at(subject, invariant, failure)
+    if failure is None or seen is None:
+        return outcome
+    rest = re.sub(r"\n +the first operation by which .*", "", outcome.reason)
+    reason = f"{rest}\n  {seen[1]}"
+    return replace(outcome, reason=reason, failure=replace(failure, mistakes=(seen[0],)))
 
 
 def seen_at(subject: Subject, invariant: Invariant, failure: Failure) -> tuple[str, str] | None:
     """The mistake that a call shows, if it explains a failure, and words on its lines.
 
-    Dropout before softmax explains what is about dropout. A softmax of weights explains what holds
-    if it gives these back.
+    Dropout before softmax explains what is about dropout. The others explain what holds without
+    them.
     """
-    found = None if failure.case is None or failure.raised else seen_mistake(subject)
-    if found is None:
+    if failure.case is None or failure.raised:
         return None
-    if found[0] == "dropout_before_softmax":
-        return found if invariant.name in shown_by(cause_of_mistake(found[0])) else None
-    with contextlib.suppress(Exception, SystemExit), SoftmaxRun(once=True) as run:
-        invariant.check(subject, Case.from_id(str(failure.case)))
-        return found if run.twice else None
+    for name, (words, axes) in seen_mistakes(subject).items():
+        if not axes:
+            if str(dict(table()).get(invariant.name)).startswith("dropout"):
+                return name, words
+            continue
+        with contextlib.suppress(Exception, SystemExit), SoftmaxRun(axes=axes):
+            invariant.check(subject, Case.from_id(failure.case))
+            return name, words
     return None
+
+
+def seen_mistakes(subject: Subject) -> dict[str, tuple[str, dict[str, int | None]]]:
+    """The mistakes that calls show, in evaluation and in training; see :class:`SoftmaxRun`."""
+    found: dict[str, tuple[str, dict[str, int | None]]] = {}
+    with contextlib.suppress(Exception, SystemExit), torch.no_grad():
+        module, inputs = subject.build(subject.legal(_CASE))
+        keys = inputs.key.shape[-2]
+        given = inputs.replace(dropout_p=_SHARE) if "dropout_p" in subject.accepts else inputs
+        for training, call in ((False, inputs), (True, given)):
+            with SoftmaxRun(keys) as run:
+                subject.output(module.train(training), call)
+            found = {**run.found, **found}
+    return found

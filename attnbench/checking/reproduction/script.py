@@ -23,7 +23,7 @@ from attnbench.checking.cause.extent import extent_of
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.cause.nan_origin import is_no_number, nan_origin
 from attnbench.checking.cause.replays import explains, made_at
-from attnbench.checking.cause.seen_softmax import seen_at
+from attnbench.checking.cause.seen_softmax import with_what_is_seen
 from attnbench.checking.cause.witnesses import explanations
 from attnbench.checking.outcomes import Announced, Outcome
 from attnbench.checking.reproduction.source_lines import Step, Unwritable
@@ -74,7 +74,7 @@ def with_evidence(
             explained = True
         if failure is not None and lines > 0:
             with seeded():
-                outcome = _with_what_is_seen(outcome, subject, by_name[outcome.invariant])
+                outcome = with_what_is_seen(outcome, subject, by_name[outcome.invariant])
             failure = outcome.failure or failure
         if failure is not None and searches > 0 and not mistakes and not failure.mistakes:
             searches -= 1
@@ -107,16 +107,6 @@ def with_evidence(
             extents, tries, written = extents - 1, tries - 1, written or script is not None
             outcome = replace(outcome, failure=replace(failure, extent=extent, script=script))
         yield outcome
-
-
-def _with_what_is_seen(outcome: Outcome, subject: Subject, invariant: Invariant) -> Outcome:
-    """A failure with the mistake that a call shows, and its lines; without one as it is."""
-    failure = outcome.failure
-    seen = None if failure is None else seen_at(subject, invariant, failure)
-    if failure is None or seen is None:
-        return outcome
-    reason = f"{outcome.reason}\n  {seen[1]}"
-    return replace(outcome, reason=reason, failure=replace(failure, mistakes=(seen[0],)))
 
 
 def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:

@@ -50,6 +50,7 @@ def _way(layer: LayerCase, mask: Tensor) -> tuple[str, str | None]:
         # a layer that zeroes what the mask hides shows nothing at all with the mask inverted
         and bool(layer.run(layer.hidden, ~mask)[mask].any())
         and leak(layer, mask, ~mask) is None
+        and leak(layer, ~mask, mask) is None  # and so are real tokens hidden
     ):
         return (
             "\n  With the mask inverted nothing of this happens: the layer takes True for padding, "

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench.adapters import textbook
-from attnbench.checking.cause.seen_softmax import seen_at, seen_mistake
+from attnbench.checking.cause.seen_softmax import seen_at, seen_mistakes
 from attnbench.checking.outcomes import Failure
 from attnbench.checking.plan import select_invariants
 from attnbench.subject.lookup import resolve
@@ -38,6 +38,9 @@ class Weighs(nn.Module):
         if self.kind == "by_hand":
             powers = (scores - scores.amax(-1, keepdim=True)).exp()
             weights = (powers / powers.sum(-1, keepdim=True)).softmax(-1)
+        if self.kind in ("queries", "heads"):
+            axis = {"queries": -2, "heads": 0}[self.kind]
+            weights = scores.softmax(axis)
         if self.kind == "twice":
             weights = weights.softmax(-1)
         self.attention_weights = weights
@@ -54,13 +57,14 @@ def spec(kind: str) -> attnbench.MechanismSpec:
         ("right", None),
         ("twice", "softmax_twice"),
         ("by_hand", "softmax_twice"),
+        ("queries", "softmax_over_the_queries"),
+        ("heads", "softmax_over_dimension_0"),
         ("dropped", "dropout_before_softmax"),
     ],
 )
 def test_what_a_softmax_is_given_is_seen(kind: str, mistake: str | None) -> None:
     (subject,) = resolve(spec(kind))
-    found = seen_mistake(subject)
-    assert (found and found[0]) == mistake
+    assert [*seen_mistakes(subject)] == ([mistake] if mistake else [])
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,7 @@ def test_what_a_softmax_is_given_is_seen(kind: str, mistake: str | None) -> None
     [
         ("twice", "masked_weights_are_zero", True),
         ("twice", "weights_sum_to_one", True),
+        ("heads", "masked_weights_are_zero", True),
         ("dropped", "dropout_keeps_the_mean", True),
         ("dropped", "masked_weights_are_zero", False),
         ("right", "masked_weights_are_zero", False),

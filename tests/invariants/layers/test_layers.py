@@ -72,6 +72,33 @@ def test_a_layer_that_zeroes_padded_outputs_is_not_told_that_its_mask_is_inverte
     assert "takes True for padding" not in found.reason
 
 
+class OverQueries(nn.Module):
+    """Causal attention whose softmax runs over the queries; padded keys are hidden."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.of = nn.Linear(size, 3 * size)
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        query, key, value = self.of(hidden).chunk(3, -1)
+        scores = (query @ key.mT).masked_fill(
+            torch.ones(hidden.shape[1], hidden.shape[1], dtype=torch.bool).triu(1), -1e9
+        )
+        if padding_mask is not None:
+            scores = scores.masked_fill(~padding_mask[:, None], -1e9)
+        output: Tensor = hidden + scores.softmax(-2) @ value
+        return output
+
+
+def test_a_softmax_over_the_queries_is_no_inverted_mask() -> None:
+    spec = LayerSpec(
+        name="over", make=OverQueries, accepts=("padding_mask",), causal=True, dtypes=("float32",)
+    )
+    found = outcome(spec, "padded_tokens_are_inert")
+    assert found.status == "failed"
+    assert "takes True for padding" not in found.reason
+
+
 def test_an_item_without_a_real_token_is_named() -> None:
     found = outcome(BROKEN["empty_item_is_nan"], "padded_outputs_are_finite")
     assert "= nan at a padded slot, of an item without a real token" in found.reason
