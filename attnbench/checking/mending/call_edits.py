@@ -60,7 +60,8 @@ def of_call(node: ast.Call, context: Context) -> Edits:
     given = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
     for argument in given:
         if not isinstance(argument, ast.Constant) and context.is_value(argument):
-            yield context.edit(REMOVAL, node, context.text(argument))
+            is_like = context.plain(function).endswith("_like")  # which does not read its numbers
+            yield context.edit(3 if is_like else REMOVAL, node, context.text(argument))
     for one, next_one in itertools.pairwise(given):
         yield context.exchanged(2, one, next_one)
     yield from _other_arguments(node, context)

@@ -23,7 +23,6 @@ _CHANGES: tuple[tuple[type[ast.AST], Callable[[Any, Context], Edits]], ...] = (
     (ast.Name, name_edits.of_name),
     (ast.Name, name_edits.of_set_name),
     (ast.Name, mask_edits.of_name),
-    (ast.Name, pair_edits.of_name),
     (ast.Attribute, name_edits.of_attribute),
     (ast.Constant, constant_edits.of_constant),
     (ast.BinOp, expression_edits.of_binary),

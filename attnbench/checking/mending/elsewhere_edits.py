@@ -6,6 +6,7 @@ import ast
 import itertools
 
 from attnbench.checking.mending.edit_context import Context, Edits, Head
+from attnbench.checking.mending.name_edits import beside
 
 _RANK, _MOST = 5, 20
 """How far such a change goes, and most of them in place of one expression."""
@@ -22,18 +23,10 @@ def of_expression(node: ast.expr, context: Context) -> Edits:
         text
         for text, reads in _others(head, context)
         if text not in own and own not in text and reads <= names.keys()
-        if text not in (_beside(node, context), *known)
+        if text not in beside(node, context) | known
     )
     for text in itertools.islice(fitting, _MOST):
         yield context.edit(_RANK, node, text)
-
-
-def _beside(node: ast.expr, context: Context) -> str:
-    """The other operand, of which nothing would be left: ``x / x``."""
-    parent = context.parents.get(node)
-    if not isinstance(parent, ast.BinOp):
-        return ""
-    return context.text(parent.right if parent.left is node else parent.left)
 
 
 def _others(head: Head, context: Context) -> dict[tuple[str, frozenset[str]], None]:

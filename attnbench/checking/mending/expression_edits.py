@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 
 from attnbench.checking.mending import name_edits
-from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, is_count
+from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, gap, is_count
 
 _OPERATORS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Add: ("-",),
@@ -50,6 +50,7 @@ def of_binary(node: ast.BinOp, context: Context) -> Edits:
     yield context.edit(REMOVAL, node, right)
     if type(node.op) in _ORDERED:
         yield context.edit(3, node, f"({right} {_ORDERED[type(node.op)]} {left})")
+    yield from _other_brackets(node, context)
     if isinstance(node.op, ast.Add):
         yield from _other_order(node.left, right, node, context)
     if isinstance(node.op, ast.Div):
@@ -58,6 +59,19 @@ def of_binary(node: ast.BinOp, context: Context) -> Edits:
         yield context.edit(3, node, f"(-(-{left} // {right}))")  # rounded up
     if isinstance(node.op, ast.Mod):
         yield context.edit(3, node, f"(({left} - 1) % {right} + 1)")  # from 1 on
+
+
+def _other_brackets(node: ast.BinOp, context: Context) -> Edits:
+    """Yield ``a + (b * c)`` for ``(a + b) * c``, and the like."""
+    for inner, other in ((node.left, node.right), (node.right, node.left)):
+        if isinstance(inner, ast.BinOp) and type(inner.op) is not type(node.op):
+            left, right, rest = map(context.text, (inner.left, inner.right, other))
+            own = context.plain(gap(node.left, node.right)).strip(" ()\n")
+            between = context.plain(gap(inner.left, inner.right)).strip(" ()\n")
+            text = f"{left} {between} ({right} {own} {rest})"
+            if inner is node.right:
+                text = f"({rest} {own} {left}) {between} {right}"
+            yield context.edit(3, node, f"({text})")
 
 
 def _other_order(product: ast.expr, rest: str, node: ast.BinOp, context: Context) -> Edits:

@@ -10,6 +10,9 @@ from attnbench.checking.mending.edit_context import Context, Edits, Kind, is_cou
 _UNCHANGED = ("data", "mT", "T", "real")
 """Attributes that give another form of a tensor."""
 
+_LEFT_OUT = ("sqrt", "square", "exp")
+"""Functions that are taken of a number later, or of what it stands for."""
+
 _OF_TWO = ("max", "min", "maximum", "minimum")
 """Functions of two values that give one of them."""
 
@@ -26,7 +29,7 @@ def of_name(node: ast.Name, context: Context) -> Edits:
     rank = 1 if isinstance(parent, ast.Return | ast.Assign) else 2
     twins = context.reads[node.lineno, node.id]
     for name, other in names.items():
-        if name != node.id and _alike(kind, other) and name not in _beside(node, context):
+        if name != node.id and _alike(kind, other) and name not in beside(node, context):
             yield context.edit(3 if "." in name else rank, node, name)
             if len(twins) > 1 and "." not in name:
                 yield from context.together(3, [(twin, name) for twin in twins])
@@ -47,7 +50,7 @@ def of_name(node: ast.Name, context: Context) -> Edits:
             yield context.edit(5, node, text)
 
 
-def _beside(node: ast.expr, context: Context) -> set[str]:
+def beside(node: ast.expr, context: Context) -> set[str]:
     """The texts beside a value which it may not equal: nothing would be left of ``x - x``."""
     parent = context.parents.get(node)
     others: list[ast.expr] = []
@@ -58,7 +61,7 @@ def _beside(node: ast.expr, context: Context) -> set[str]:
     elif isinstance(parent, ast.Call):
         function = context.plain(parent.func).rpartition(".")[2]
         others = parent.args if function in _OF_TWO else []
-    return {context.plain(other) for other in others}
+    return {text(other) for other in others for text in (context.plain, context.text)}
 
 
 def of_set_name(node: ast.Name, context: Context) -> Edits:
@@ -95,6 +98,8 @@ def of_names(node: ast.BinOp, context: Context) -> Edits:
 
 def _with_operands(own: str, kind: Kind, names: Mapping[str, Kind]) -> Iterator[str]:
     """Yield a value with another one added, or multiplied by one, where the form stays the same."""
+    if kind[0] == "tensor" and kind[2] == "floating":
+        yield from (f"{own}.{function}()" for function in _LEFT_OUT)
     if is_count(kind):
         yield f"(2 * {own} - 1)"
     if is_count(kind) or (kind[0] == "tensor" and kind[2] == "whole"):

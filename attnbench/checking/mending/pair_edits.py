@@ -1,4 +1,4 @@
-"""Two small changes of one function that belong together: one alone leaves the other wrong."""
+"""Changes of two layouts of one function that belong together: there and back."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from collections.abc import Iterable
 from attnbench.checking.mending.edit_context import Context, Edit, Edits
 
 _RANK, _MOST = 4, 48
-"""How far such changes go, and most pairs of a definition."""
+"""How far such a pair goes, and most pairs of a definition."""
 
 _LAYOUT = ("view", "reshape", "transpose", "swapaxes", "permute", "unflatten")
-"""Methods that give a tensor in another layout, of which one goes there and another one back."""
-
-_MOST_READS = 6
-"""Most places at which one name takes that of another at once."""
+"""Methods that give a tensor in another layout."""
 
 
 def of_layouts(found: Iterable[Edit], context: Context) -> Edits:
@@ -46,25 +43,3 @@ def _is_layout(edit: Edit, node: ast.Call, context: Context) -> bool:
     assert isinstance(node.func, ast.Attribute)
     is_less = edit.text == context.text(node.func.value)
     return is_less or (node.func.attr in ("view", "reshape") and ").transpose(-" in edit.text)
-
-
-def of_name(node: ast.Name, context: Context) -> Edits:
-    """Yield another name here and at all later places of a function that read the same one."""
-    kind = context.names(node).get(node.id)
-    function = context.function(node)
-    later = [
-        other
-        for (line, name), reads in context.reads.items()
-        if name == node.id and line >= node.lineno
-        for other in reads
-        if context.has_run(other) and context.function(other) is function
-    ]
-    later = [one for one in later if (one.lineno, one.col_offset) >= (node.lineno, node.col_offset)]
-    if kind is None or len({one.lineno for one in later}) < 2 or len(later) > _MOST_READS:
-        return
-    for name, other in context.names(node).items():
-        is_alike = other[:1] == kind[:1] and other[2:] == kind[2:] and kind[0] == "tensor"
-        if name == node.id or "." in name or not is_alike:
-            continue
-        if all(name in context.names(one) for one in later):
-            yield from context.together(_RANK, [(one, name) for one in later])

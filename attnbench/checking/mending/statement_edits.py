@@ -31,24 +31,27 @@ def of_statement(node: ast.stmt, context: Context) -> Edits:
         if is_part or target in context.names(node):
             yield context.edit(3, node, f"{target} = {target} + {context.text(node.value)}")
     behind = context.behind(node)
-    if behind and behind[0].end_lineno - node.lineno < _MOST_EXCHANGED:
-        yield context.exchanged(2, node, behind[0])
-    is_short = len(behind) > 2 and behind[-1].end_lineno - node.lineno < _MOST_PASSED
-    if is_short and _is_read_behind(behind[-1], node, context):
-        yield context.exchanged(4, node, spanned(behind[0], behind[-1]))
-    if len(behind) > 1 and behind[1].end_lineno - node.lineno < _MOST_EXCHANGED:
-        yield context.exchanged(3, node, spanned(*behind[:2]))
+    nearest = [one for one in behind[:2] if one.end_lineno - node.lineno < _MOST_EXCHANGED]
+    is_far = len(behind) > 2 and behind[-1].end_lineno - node.lineno < _MOST_PASSED
+    for last in [*nearest, *(behind[-1:] if is_far else [])]:
+        if _is_read_behind(last, node, context):
+            is_line = last is behind[0] and last.end_lineno == node.lineno + 1
+            rank = 2 if is_line else 3 if last in nearest else 4
+            yield context.exchanged(rank, node, spanned(behind[0], last))
+    if len(nearest) > 1 and _is_read_behind(nearest[1], behind[0], context):
         yield context.exchanged(3, spanned(node, behind[0]), behind[1])
 
 
 def _is_read_behind(last: ast.stmt, node: ast.stmt, context: Context) -> bool:
     """Whether what a statement sets may be read behind another one; else it would do nothing."""
-    is_in_loop = isinstance(context.parents.get(node), ast.For | ast.While)
-    if is_in_loop or not isinstance(node, ast.Assign):
+    does_more = any(isinstance(part, ast.Expr | ast.Return | ast.Raise) for part in ast.walk(node))
+    if does_more or isinstance(context.parents.get(node), ast.For | ast.While):
         return True
-    names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+    stored = [part for part in ast.walk(node) if isinstance(getattr(part, "ctx", 0), ast.Store)]
+    names = {part.id for part in stored if isinstance(part, ast.Name)}
+    is_kept = any(isinstance(part, ast.Attribute | ast.Subscript) for part in stored)
     lines = {line for line, name in context.reads if name in names}
-    return len(names) < len(node.targets) or max(lines, default=0) > (last.end_lineno or 0)
+    return is_kept or max(lines, default=0) > (last.end_lineno or 0)
 
 
 def _out_of_place(node: ast.Call, context: Context) -> Edits:

@@ -151,6 +151,11 @@ def changed(line: str, before: str = "") -> set[str]:
         ("x = project(query)", "x = project(self.norm(query))"),
         ("query = -key", "query = query + (-key)"),
         ("x = query[:, None] * first + key", "x = (key[:, None] * last + query)"),
+        ("x = torch.ones_like(query).cumsum(1)", "x = query.cumsum(1)"),
+        ("x = scale * (query + key)", "x = ((scale * query) + key)"),
+        ("x = (query + key) * scale", "x = (query + (key * scale))"),
+        ("x = query + key * scale", "x = ((query + key) * scale)"),
+        ("x = query / scales", "x = query / scales.square()"),
         ("x = torch.where(mask, query, -1)", "x = torch.where(mask, query, query - first)"),
         ("x = query.cumsum(1)", "x = (query * real[:, :, None]).cumsum(1)"),
         (
@@ -175,7 +180,7 @@ def test_a_statement_is_moved_over_two_others() -> None:
         "    x = query",
         "    y = x * 2",
         "    x = x + 1",
-        "    return y",
+        "    return x + y",
     ]
     edited = made(source, {2: {}, 3: {}, 4: {}})
     found = {tuple(edit.applied(source)[1:4]) for edit in edited}
