@@ -137,7 +137,9 @@ def _blocks(call: Call) -> Named:
         first = allowed[..., ::block, ::block]
         for axis, length in ((-2, lengths[0]), (-1, lengths[1])):
             first = first.repeat_interleave(block, axis).narrow(axis, 0, length)
-        yield f"mask_read_by_block_{block}", call.allow(first & allowed)
+        of_window = call.inputs.window_size is not None and call.inputs.attn_mask is None
+        name = "window_size_read_by_block" if of_window else f"mask_read_by_block_{block}"
+        yield name, call.allow(first & allowed)
 
 
 def _causality(call: Call) -> Named:

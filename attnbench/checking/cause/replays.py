@@ -67,7 +67,7 @@ def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Fail
         return "gradient" in invariant.name + failure.quantity
     if mistake in found_otherwise(subject):
         return not fails_narrow(failure)
-    answers = _answers_at(subject, invariant, Case.from_id(failure.case or ""))
+    answers = answers_at(subject, invariant, Case.from_id(failure.case or ""))
     with torch.no_grad():
         return any(_is_reproduced(mistake, subject, answer) for answer in answers)
 
@@ -83,7 +83,7 @@ def _is_reproduced(mistake: str, subject: Subject, answer: Answer) -> bool:
     return False
 
 
-def _answers_at(subject: Subject, invariant: Invariant, case: Case) -> list[Answer]:
+def answers_at(subject: Subject, invariant: Invariant, case: Case) -> list[Answer]:
     """The answers of a subject while an invariant fails at a case, as is known."""
     answers: list[Answer] = []
     watched = copy.copy(subject)
@@ -131,7 +131,7 @@ def _made(subject: Subject, invariant: Invariant, case: Case) -> set[str] | None
     if case.q_len * case.kv_len > _MOST_PAIRS or subject.unsupported(case) is not None:
         return None
     with torch.no_grad():
-        return _common(subject, _answers_at(subject, invariant, case))
+        return _common(subject, answers_at(subject, invariant, case))
 
 
 def _of_other_kinds(subject: Subject, invariant: Invariant, case: Case) -> Iterator[Case]:

@@ -20,8 +20,9 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause.extent import extent_of
+from attnbench.checking.cause.keys_seen import place_of
 from attnbench.checking.cause.likely_cause import with_cause
-from attnbench.checking.cause.nan_origin import is_no_number, nan_origin
+from attnbench.checking.cause.nan_origin import is_no_number
 from attnbench.checking.cause.replays import explains, made_at
 from attnbench.checking.cause.seen_softmax import with_what_is_seen
 from attnbench.checking.cause.witnesses import explanations
@@ -54,13 +55,12 @@ def with_evidence(
     The first failure for which it is possible gets a script that reproduces it, and so does a later
     one that shows the likely cause better. Both also get the extent, and so does each later one
     that then shows the cause best. The first that the mistakes of the subject explain gets them.
-    Where a value is NaN, the line in which it arises is added to the reason. All of this calls the
-    subject, and so nothing is done once its device is lost. With ``announce`` each failure is
-    passed on before as well.
+    Where a value is NaN, the line in which it arises is added to the reason, or else the keys that
+    a query sees. All of this calls the subject, and so nothing is done once its device is lost.
+    With ``announce`` each failure is passed on before as well.
     """
     by_name = {invariant.name: invariant for invariant in invariants}
-    tries = searches = _TRIES
-    lines = extents = _EXTRAS
+    tries, searches, lines, extents = _TRIES, _TRIES, _EXTRAS, _EXTRAS
     written = explained = False
     mistakes: tuple[str, ...] = ()
     case_ids: list[str] = []
@@ -92,10 +92,10 @@ def with_evidence(
                 outcome = replace(outcome, failure=failure)
         earlier.append(outcome)
         told = with_cause(earlier)[-1].diagnosis is not None
-        if failure is not None and is_no_number(failure) and max(lines, told * extents) > 0:
+        if failure is not None and max(lines * is_no_number(failure), told * extents) > 0:
             lines -= 1
             with seeded():
-                line = nan_origin(subject, by_name[outcome.invariant], failure)
+                line = place_of(subject, by_name[outcome.invariant], failure)
             outcome = replace(outcome, reason=outcome.reason + (line and f"\n  {line}"))
         if failure is not None and failure.case and (told or (tries > 0 and not written)):
             script, extent, invariant = None, "", by_name[outcome.invariant]
