@@ -34,8 +34,8 @@ _OF_SHARES = {
 
 _FIRST = re.compile(
     r"\n +(?:it goes wrong first|the first operation by which .+ reach the outputs is|first NaN"
-    r"|a mask .+: with them \w+ it is right:)"
-    r" (in |between |at |)(\S.*?\.py:\d+(?: and [^ :]+:\d+)?)"
+    r"|a mask .+: with them \w+ it is right:)(?!.*which is given the result)"
+    r" (?:between (\S+\.py:\d+): .* and (\S+\.py:\d+)|(?:in )?((?:at )?\S.*?\.py:\d+))"
 )
 """The first operation that is wrong, in an explanation."""
 
@@ -127,8 +127,11 @@ def _mends(outcomes: Iterable[Outcome]) -> list[str]:
 def _heading(lead: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
     if lead.diagnosis:
         where = lead.failure.extent if lead.failure else ""
-        place = _FIRST.search(lead.reason)
-        first = f", first {place[1] or 'in '}{place[2]}" if place else ""
+        place, first = _FIRST.search(lead.reason), ""
+        if place:
+            start, end, line = place.groups()
+            first = f", first {'' if line and line[:3] == 'at ' else 'in '}{line}"
+            first = f", first between {start} and {end}" if start else first
         return [f"{lead.subject}: {lead.diagnosis}{where and f', {where}'}{first} (likely cause)"]
     if lead.failure is None or lead.failure.raised is None:
         return []

@@ -163,7 +163,8 @@ def padded_item_equals_item_alone(layer: LayerCase) -> None:
                 other="the item alone without padding",
             )
             if violation is not None and not _told_elsewhere(layer, "padding"):
-                raise violation.reworded(f"{violation}{first_mixing(layer.subject, 'padding')}")
+                told = f"{violation}{first_mixing(layer.subject, 'padding')}"
+                raise violation.reworded(told, cause="padded_tokens_counted")
 
 
 @layer_invariant(masks=("left_padding",), applies=takes_padding, law=True)

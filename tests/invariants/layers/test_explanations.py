@@ -123,7 +123,7 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
         (
             "padding_forgotten",
             "padded_rows_decode_as_alone",
-            "(padding: 0); alone it depends on token 1: what it sees is wrong\n  it goes wrong",
+            "(padding: 0); alone it depends on token 1: what it sees is wrong\n  a mask leaves",
         ),
         (
             "scaled_by_length",
@@ -157,7 +157,7 @@ def test_the_message_tells_what_a_wrong_output_depends_on(
 @pytest.mark.parametrize(
     ("mistake", "invariant", "cause"),
     [
-        ("top_left", CUT, "behind other calls with the cache, a token sees other tokens than in"),
+        ("top_left", CUT, "in a call behind others, positions or counts begin anew, and should"),
         ("scaled_by_length", CUT, "without a cache, outputs change with how many tokens follow"),
         (
             "value_in_order",
