@@ -43,7 +43,7 @@ _CASES, _MOST_PAIRS = 5, 2**12
 _OTHERWISE = 3
 """Of so many properties that failed, one may still fail at its case."""
 
-_MOST_RANK, _MOST_RANK_OF_STEPS = 2, 4
+_MOST_RANK, _MOST_RANK_OF_STEPS = 2, 3
 """The rank up to which changes count that change calls in which nothing failed, and the same where
 only calls with a cache are wrong: then single tokens have to stay as they are."""
 
@@ -126,7 +126,6 @@ class Judge:
             )
 
     def _nothing_fails(self) -> bool:
-        """Whether all holds, and each input and parameter has its effect as before."""
         return (
             self._others_hold(self._seen)
             and all(self._passes(invariant) for invariant, _ in self._failing)
@@ -142,22 +141,23 @@ class Judge:
         than those that failed so far.
         """
         left, held = min(1, len(self._failing) // _OTHERWISE), 0
-        for verdict in self.tried_again():
+        for verdict in self._tried_again():
             left, held = left - (verdict is False), held + bool(verdict)
             if left < 0:
                 return False
         return held > 0
 
-    def tried_again(self) -> Iterator[bool | None]:
+    def calls_again(self) -> None:
+        """Make ordinary calls, and those that failed."""
+        for call in CALLS:
+            output(self._subject, call)
+        list(self._tried_again())
+
+    def _tried_again(self) -> Iterator[bool | None]:
         """Yield whether what failed holds, one after the other."""
         with effort_of(replace(current_effort(), only_failed=True)):
             for trial in self._failing:
                 yield holds(self._subject, *trial)
-
-    def ordinary_again(self) -> None:
-        """Call the subject as it is ordinarily called."""
-        for call in CALLS:
-            output(self._subject, call)
 
     def _others_hold(self, trials: Iterable[Trial]) -> bool:
         """Whether nothing else fails; what does is tried early next time, as it often does."""

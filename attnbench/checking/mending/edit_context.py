@@ -93,6 +93,7 @@ class Context:
         reads: by line and name, where the name is read.
         calls: by function, as written, the calls that ran.
         cuts: by line, the subscripts.
+        sums: sums and differences, also of lines that did not run.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Context:
         self.reads = defaultdict[tuple[int, str], list[ast.Name]](list)
         self.calls = defaultdict[str, list[ast.Call]](list)
         self.cuts = defaultdict[int, list[ast.Subscript]](list)
+        self.sums = list[ast.BinOp]()
         self.alike = defaultdict[Head | None, list[ast.expr]](list)
         for node in self.parents:
             if isinstance(node, ast.expr) and self.has_run(node):
@@ -120,6 +122,8 @@ class Context:
                 self.reads[node.lineno, node.id].append(node)
             elif isinstance(node, ast.Call) and self.has_run(node):
                 self.calls[self.plain(node.func)].append(node)
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+                self.sums.append(node)
             elif isinstance(node, ast.Subscript):
                 self.cuts[node.lineno].append(node)
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -215,11 +219,6 @@ class Context:
             for (one, _), (other, replaced) in itertools.pairwise(ordered):
                 text += self.plain(gap(one, other)) + replaced
             yield self.edit(rank, spanned(nodes[0], nodes[-1]), text)
-
-    def joined(self, rank: int, one: Edit, other: Edit) -> Edit:
-        """Two changes as one, the first ahead of the second."""
-        text = one.text + self.plain(_Span(*one.end, *other.start)) + other.text
-        return Edit(rank, one.start, other.end, text)
 
     def exchanged(self, rank: int, one: Any, other: Any) -> Edit:
         """Two nodes in the opposite order."""

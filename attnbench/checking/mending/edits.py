@@ -61,7 +61,7 @@ def edits(
         signatures: arguments of the functions and classes of the file.
         others: the syntax trees of the other definitions.
     """
-    found: dict[tuple[object, ...], Edit] = {}
+    found: dict[tuple[object, ...], tuple[Edit, ast.AST]] = {}
     context = Context(tree, source, ran, signatures, others)
     nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno") and context.has_run(node)]
     for node in nodes:
@@ -69,7 +69,6 @@ def edits(
             for edit in changes(node, context) if isinstance(node, of_type) else ():
                 if edit.text.count("\n") > edit.end[0] - edit.start[0]:
                     continue  # the lines behind it keep their numbers
-                found.setdefault((edit.start, edit.end, edit.text), edit)
-    for edit in pair_edits.of_layouts([*found.values()], context):
-        found.setdefault((edit.start, edit.end, edit.text), edit)
-    return sorted(found.values(), key=lambda edit: edit.rank)
+                found.setdefault((edit.start, edit.end, edit.text), (edit, node))
+    pairs = pair_edits.of_layouts(found.values(), context)
+    return sorted([*(edit for edit, _ in found.values()), *pairs], key=lambda edit: edit.rank)

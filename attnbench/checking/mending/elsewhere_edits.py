@@ -14,6 +14,8 @@ _RANK, _MOST = 5, 20
 
 def of_expression(node: ast.expr, context: Context) -> Edits:
     """Yield expressions with the same operator, function or value as one, wherever they ran."""
+    if isinstance(node, ast.Name):
+        yield from _with_what_follows(node, context)
     head = context.head(node)
     if head is None or not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
         return
@@ -27,6 +29,20 @@ def of_expression(node: ast.expr, context: Context) -> Edits:
     )
     for text in itertools.islice(fitting, _MOST):
         yield context.edit(_RANK, node, text)
+
+
+def _with_what_follows(node: ast.Name, context: Context) -> Edits:
+    """Yield the sums of the same function that begin with a name: one place may lack the rest."""
+    own, known = context.statement(node), context.names(node)
+    for other in context.sums if isinstance(context.parents[node], ast.BinOp | ast.Compare) else ():
+        first: ast.expr = other
+        while isinstance(first, ast.BinOp):
+            first = first.left
+        if context.plain(first) != node.id or context.statement(other) is own:
+            continue
+        names = {part.id for part in ast.walk(other) if isinstance(part, ast.Name)}
+        if names <= known.keys() and context.function(other) is context.function(node):
+            yield context.edit(3, node, f"({context.plain(other)})")
 
 
 def _others(head: Head, context: Context) -> dict[tuple[str, frozenset[str]], None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from attnbench.checking.mending.approval import Judge, Place
 from attnbench.checking.mending.edit_context import Kind
@@ -25,38 +24,24 @@ class Losses:
         self._judge, self._lines = judge, lines
         self._then = self._ran()
 
-    def _ran(self) -> tuple[RunLines, RunLines]:
-        """What runs in the calls that failed, and in ordinary ones and these."""
-        failing, every = (RunLines(self._lines.apart, self._lines.files_apart) for _ in range(2))
-        with failing.watched():
-            list(self._judge.tried_again())
-        with every.watched():
-            self._judge.ordinary_again()
-            list(self._judge.tried_again())
-        return failing, every
+    def _ran(self) -> dict[str, dict[int, dict[str, Kind]]]:
+        ran = RunLines(self._lines.apart, self._lines.files_apart)
+        with ran.watched():
+            self._judge.calls_again()
+        return ran.ran
 
     def of(self, place: Place) -> str:
         """What a change loses: lines that ran, or a number that is no longer one of its own."""
-        file, definition = place.source.name, place.definition
         changed = place.edit.applied(place.source.lines)
-        with place.source.running(definition, changed):
+        with place.source.running(place.definition, changed):
             ran = self._ran()
-        (then, was), (now, own) = (
-            [lines_of(definition, one.ran.get(file, {})) for one in both]
-            for both in (self._then, ran)
-        )
+        then, now = (each.get(place.source.name, {}) for each in (self._then, ran))
         gone, new = then.keys() - now.keys(), now.keys() - then.keys()
         if gone and len(gone) >= len(new):
             return f"with it, line {min(gone)} is not run, which may be all that it does"
-        for name, part in _idle(changed, place, was, own):
+        for name, part in _idle(changed, place, then, now):
             return f"with it, {name} is always {part}, which may be all that it does"
         return ""
-
-
-def lines_of(definition: Any, ran: _Ran) -> _Ran:
-    """The lines of a definition that ran."""
-    whole = range(definition.lineno, (definition.end_lineno or 0) + 1)
-    return {line: names for line, names in ran.items() if line in whole}
 
 
 def _idle(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from attnbench.checking.mending.edit_context import Context, Edits, Kind, is_count
+from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, Kind, is_count
 
 _UNCHANGED = ("data", "mT", "T", "real")
 """Attributes that give another form of a tensor."""
@@ -26,11 +26,12 @@ def of_name(node: ast.Name, context: Context) -> Edits:
     if kind is None or not isinstance(node.ctx, ast.Load):
         return
     parent = context.parents.get(node)
-    rank = 1 if isinstance(parent, ast.Return | ast.Assign) else 2
+    is_whole = isinstance(parent, ast.Return | ast.Assign)
+    rank = REMOVAL if _is_read_once(node, kind, context) else 1 if is_whole else 2
     twins = context.reads[node.lineno, node.id]
     for name, other in names.items():
         if name != node.id and _alike(kind, other) and name not in beside(node, context):
-            yield context.edit(3 if "." in name else rank, node, name)
+            yield context.edit(max(rank, 3) if "." in name else rank, node, name)
             if len(twins) > 1 and "." not in name:
                 yield from context.together(3, [(twin, name) for twin in twins])
     if kind[0] == "tensor" and kind[2] == "bool":
@@ -41,13 +42,21 @@ def of_name(node: ast.Name, context: Context) -> Edits:
     is_part = isinstance(parent, ast.BinOp | ast.Call | ast.UnaryOp)
     if is_part and kind[0] != "module" and getattr(parent, "func", None) is not node:
         yield context.edit(3, node, f"(-{node.id})")
-    for name in context.never_read() if kind[0] == "tensor" and rank == 1 else ():
+    for name in context.never_read() if kind[0] == "tensor" and is_whole else ():
         if name in names and names[name][:3] == kind[:3]:
             yield context.edit(3, node, f"torch.cat([{node.id}, {name}], -1)")
             yield context.edit(3, node, f"torch.cat([{name}, {node.id}], -1)")
     if kind[0] != "module" and getattr(parent, "func", None) is not node:
         for text in _with_operands(node.id, kind, names):
             yield context.edit(5, node, text)
+
+
+def _is_read_once(node: ast.Name, kind: Kind, context: Context) -> bool:
+    """Whether a tensor that a statement sets is read only here: another one leaves it out."""
+    function = context.function(node)
+    named = (one for (_, name), nodes in context.reads.items() if name == node.id for one in nodes)
+    reads = [one for one in named if context.function(one) is function]
+    return kind[0] == "tensor" and bool(context.assigned[node.id]) and len(reads) == 1
 
 
 def beside(node: ast.expr, context: Context) -> set[str]:

@@ -22,8 +22,8 @@ CALLS = (
 )
 """The calls, smallest first."""
 
-_STEPS, _MOVED_STEPS = 12, 6
-"""Tokens that are given one by one: those of the longest call, and fewer for each parameter."""
+_STEPS = 6
+"""Tokens that are given one by one."""
 
 _SECONDS = 2.0
 """Most seconds of computing of a call, as changed code may loop."""
@@ -64,8 +64,7 @@ def steps(subject: Subject, moved: str = "") -> Tensor | None:
             for parameter in [module.get_parameter(moved)] if moved else []:
                 parameter.copy_(1 - 3 * parameter)
             cache = subject.new_cache(module, 1)
-            given = tokens[:, : _MOVED_STEPS if moved else _STEPS]
-            for token in torch.split(given.to(getattr(torch, case.dtype)), 1, 1):
+            for token in torch.split(tokens.to(getattr(torch, case.dtype)), 1, 1):
                 one, cache = subject.call(module, token, None, cache)
                 outputs.append(one.double())
     except (Exception, SystemExit, TooLong):
@@ -76,7 +75,6 @@ def steps(subject: Subject, moved: str = "") -> Tensor | None:
 def influences(subject: Subject) -> frozenset[str]:
     """The inputs and parameters that change the output of an ordinary call, or of single tokens."""
     case, found, single = subject.legal(CALLS[1]), set[str](), steps(subject)
-    single = single if single is None else single[:, :_MOVED_STEPS]
     try:
         with limited(_SECONDS), torch.no_grad():
             module, inputs = subject.build(case)

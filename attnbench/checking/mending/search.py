@@ -21,7 +21,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.mending.approval import Judge, Place, Trial, holds
 from attnbench.checking.mending.edit_context import REMOVAL, STATEMENT
 from attnbench.checking.mending.edits import edits
-from attnbench.checking.mending.losses import Losses, lines_of
+from attnbench.checking.mending.losses import Losses
 from attnbench.checking.mending.running_code import RunLines, SourceFile
 from attnbench.checking.plan import in_wide_dtypes, planned
 from attnbench.checking.profiles import PROFILES, Effort, effort_of
@@ -158,7 +158,8 @@ class _Ways:
     def of_other_calls(self, end: float) -> Iterator[str]:
         """Yield those that change calls in which nothing failed."""
         for place in self._new(self._others, end):
-            if self._judge.approves(place, others=True):
+            is_brief = self._judge.approves(place, others=True, briefly=True)
+            if is_brief and not self._lost_by(place) and self._judge.approves(place, others=True):
                 self.shown.add(place.line)
                 yield f"{_text(place)}\n{_OTHERS}"
 
@@ -206,7 +207,7 @@ def _places(lines: RunLines) -> list[Place]:
     for file, ran in lines.ran.items():
         with contextlib.suppress(SyntaxError, OSError):  # of a notebook, for example
             source = SourceFile(file)
-            reached = [one for one in source.definitions if lines_of(one, ran)]
+            reached = [one for one in source.definitions if not ran.keys().isdisjoint(_lines(one))]
             for definition in reached:
                 others = [other for other in reached if other is not definition]
                 changes = edits(definition, source.lines, ran, source.signatures, others)
@@ -216,6 +217,10 @@ def _places(lines: RunLines) -> list[Place]:
                     if (file, edit.start[0]) not in lines.lines_apart
                 ]
     return sorted(found, key=lambda place: place.edit.rank)
+
+
+def _lines(definition: Any) -> range:
+    return range(definition.lineno, (definition.end_lineno or 0) + 1)
 
 
 def _text(place: Place) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.checking.mending.test_edits import NAMES, made
+import pytest
+
+from attnbench.checking.mending.edit_context import REMOVAL
+from tests.checking.mending.test_edits import NAMES, TENSOR, made
 
 
 def test_a_mask_that_may_be_none_is_asked_for_first() -> None:
@@ -52,3 +55,21 @@ def test_no_branch_is_moved_behind_all_that_reads_what_it_sets() -> None:
     ]
     found = [edit.applied(source)[1] for edit in made(source, dict.fromkeys((2, 3, 4), NAMES))]
     assert source[3] not in found
+
+
+def test_what_follows_a_name_elsewhere_follows_it_here() -> None:
+    source = [
+        "def visible(query, key):",
+        "    x = query + first <= key",
+        "    y = query - last <= key",
+    ]
+    texts = {edit.applied(source)[2].strip() for edit in made(source, {2: NAMES, 3: NAMES})}
+    assert "y = (query + first) - last <= key" in texts
+
+
+@pytest.mark.parametrize(("other", "is_less"), [("query", True), ("x, query", False)])
+def test_what_leaves_the_only_read_of_a_tensor_out_is_a_removal(other: str, is_less: bool) -> None:
+    source = ["def gate(query, key):", "    x = query * 2", f"    y = {other}", "    return x"]
+    names = {**NAMES, "x": TENSOR}
+    found = [edit for edit in made(source, {4: names}) if edit.text == "key"]
+    assert [edit.rank == REMOVAL for edit in found] == [is_less]
