@@ -17,27 +17,16 @@ from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 from attnbench.subject.tracing import calling_line
 
-_CUTS = {
-    Tensor.detach: "detach",
-    Tensor.detach_: "detach",
-    Tensor.data.__get__: "data",  # type: ignore[attr-defined]  # torch has not typed it
-}
-"""What gives a tensor without its gradient."""
+_DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # torch has not typed it
+_CUTS = {Tensor.detach: "detach", Tensor.detach_: "detach", _DATA: "data"}
 
 
 class _Passing(TorchFunctionMode):
-    """Lets gradients pass where code stops them.
+    """Lets gradients pass at some lines that stop them, or at all, and notes those in ``found``."""
 
-    Args:
-        lines: those at which they pass; ``None`` for all.
-
-    Attributes:
-        found: the lines that stop them, in order, each with what does.
-    """
-
-    def __init__(self, lines: Collection[str] | None) -> None:
+    def __init__(self, lines: Collection[str] | None, found: dict[str, str]) -> None:
         super().__init__()
-        self.lines, self.found = lines, dict[str, str]()
+        self.lines, self.found = lines, found
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         what = _CUTS.get(func, "" if torch.is_grad_enabled() else "no_grad")
@@ -47,41 +36,30 @@ class _Passing(TorchFunctionMode):
             self.found.setdefault(line, what)
         if not line or (self.lines is not None and line not in self.lines):
             return func(*args, **(kwargs or {}))
-        if what != "no_grad":
-            return args[0]
         with torch.enable_grad():
-            return func(*args, **(kwargs or {}))
+            return func(*args, **(kwargs or {})) if what == "no_grad" else args[0]
 
 
 def passed_gradients(subject: Subject, case: Case, check: Callable[[Subject, Case], None]) -> str:
-    """The lines at which gradients have to pass for a failing check to hold, in words; else ``""``.
+    """The fewest lines at which gradients have to pass for a check to hold, in words; or ``""``."""
+    found: dict[str, str] = {}
 
-    They are as few as suffice of those that stop them.
-    """
-
-    def holds(lines: Collection[str] | None) -> tuple[bool, dict[str, str]]:
-        watched, found = copy.copy(subject), dict[str, str]()
+    def holds(lines: Collection[str] | None) -> bool:
+        watched = copy.copy(subject)
 
         def output(module: nn.Module, inputs: Inputs) -> Tensor:
-            if not torch.is_grad_enabled():
+            with _Passing(lines, found) if torch.is_grad_enabled() else contextlib.nullcontext():
                 return subject.output(module, inputs)
-            with _Passing(lines) as mode:
-                answer = subject.output(module, inputs)
-            found.update(mode.found)
-            return answer
 
         object.__setattr__(watched, "output", output)
         with contextlib.suppress(Exception, SystemExit):
             check(watched, case)
-            return True, found
-        return False, found
+            return True
+        return False
 
-    is_right, needed = holds(None)
-    for line in list(needed) if is_right else ():
-        others = {other: what for other, what in needed.items() if other != line}
-        if holds(others)[0]:
-            needed = others
-    if not is_right or not needed:
-        return ""
-    lines = " and ".join(f"{what} at {line}" for line, what in needed.items())
-    return f"\n  it is right once gradients pass {lines}"
+    needed = [*found] if holds(None) else []
+    for line in list(needed):
+        others = [other for other in needed if other != line]
+        needed = others if holds(others) else needed
+    places = " and ".join(f"{found[line]} at {line}" for line in needed)
+    return places and f"\n  it is right once gradients pass {places}"

@@ -20,71 +20,48 @@ from attnbench.oracle.references import allowed_and_bias
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
-from attnbench.subject.tracing import line_of, name_of
+from attnbench.subject.tracing import line_of
 
 _MOST_LINES = 12
 """Lines of a call, from which on no further ones are looked for."""
 
 
-_POWERS = ("exp", "exp_", "exp2", "exp2_")
-"""Operations whose 0, for what is finite, is as much too small as their infinity is too large."""
-
-
 class _Sources(OperationMode):
-    """Finds the operations that give NaN, infinity, or a power of 0, for what holds none.
+    """Finds the operations that give NaN, or infinity, for what holds none.
 
     Args:
-        replaced: the lines whose NaN and infinity become 0, and whose powers what a dtype can hold
-            the square of.
-        is_open: whether no mask is given, so that minus infinity stands for nothing hidden.
+        replaced: the lines whose NaN and infinity become 0.
+        is_open: whether no key is hidden, so that minus infinity counts as well.
 
     Attributes:
-        lines: each ``name at file.py:line: source``, in order, and what is first among its values.
+        lines: each ``name at file.py:line: source``, in order, and whether NaN is among its values.
     """
 
     def __init__(self, replaced: Collection[str], is_open: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
         self.replaced, self.is_open = replaced, is_open
-        self.lines: dict[str, str] = {}
+        self.lines: dict[str, bool] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_fine = not self._overflowing((args, kwargs))  # asked first: it may write into them
         result = func(*args, **(kwargs or {}))
-        is_power = name_of(func) in _POWERS
-        if not is_fine or not (wrong := self._overflowing(result, is_power)):
-            return result
-        if line := line_of(func):
-            kinds = [_kind(tensor) for tensor in wrong]
-            self.lines[line] = max(self.lines.get(line, ""), *kinds, key=[*_KINDS].index)
+        if is_fine and (wrong := self._overflowing(result)) and (line := line_of(func)):
+            self.lines[line] = self.lines.get(line, False) or any(
+                bool(t.isnan().any()) for t in wrong
+            )
             for tensor in wrong if line in self.replaced else ():
-                if is_power:
-                    numbers = torch.finfo(tensor.dtype)
-                    tensor.clamp_(numbers.tiny**0.5, numbers.max**0.5)
-                else:
-                    tensor.masked_fill_(~tensor.isfinite(), 0.0)
+                tensor.masked_fill_(~tensor.isfinite(), 0.0)
         return result
 
-    def _overflowing(self, values: Any, is_power: bool = False) -> list[Any]:
-        """The tensors, and numbers, with NaN or infinity, or 0 as a power."""
-        found = []
-        for one in tree_leaves(values):
-            is_number = isinstance(one, float)
-            if not is_number and not (isinstance(one, Tensor) and one.is_floating_point()):
-                continue
-            tensor = torch.tensor(one) if is_number else one
-            fine = tensor.isfinite() if self.is_open else tensor < math.inf
-            if not bool(fine.all()) or (is_power and not bool(tensor.all())):
-                found.append(one)
-        return found
-
-
-_KINDS = {"": "", "0": "follows from 0", "infinity": "follows from infinity", "NaN": "arises"}
-
-
-def _kind(tensor: Tensor) -> str:
-    if bool(tensor.isnan().any()):
-        return "NaN"
-    return "infinity" if bool(tensor.isinf().any()) else "0"
+    def _overflowing(self, values: Any) -> list[Tensor]:
+        """The tensors with NaN or infinity; minus infinity may stand for what is hidden."""
+        numbers = [
+            torch.tensor(one) if isinstance(one, float) else one for one in tree_leaves(values)
+        ]
+        tensors = (t for t in numbers if isinstance(t, Tensor) and t.is_floating_point())
+        return [
+            t for t in tensors if not bool((t.isfinite() if self.is_open else t < math.inf).all())
+        ]
 
 
 def is_no_number(failure: Failure) -> bool:
@@ -110,14 +87,13 @@ def nan_origin(subject: Subject, invariant: Invariant, failure: Failure) -> str:
     for name, module, inputs, answer in calls:
         finite = all(bool(t.isfinite().all()) for n, t in inputs.tensors() if n != "attn_mask")
         mask = getattr(inputs, "attn_mask", None)
-        finite = finite and (mask is None or bool((mask < math.inf).all()))
-        if not finite or answer is None:
+        if answer is None or not finite or not (mask is None or bool((mask < math.inf).all())):
             continue
-        is_open = subject.kind != "layer" and bool(allowed_and_bias(inputs)[0].all())
+        is_open = subject.kind == "scoring" and bool(allowed_and_bias(inputs)[0].all())
         if bool(answer.isnan().any()):
             where = _needed(functools.partial(getattr(subject, name), module, inputs), is_open)
             return where and f"NaN {where}"
-        scores = subject.scores(module, inputs) if is_open and subject.kind == "scoring" else None
+        scores = subject.scores(module, inputs) if is_open else None
         if scores is not None and _is_lost(scores):
             where = _needed(functools.partial(subject.scores, module, inputs), is_open)
             return where and f"a score of minus infinity {where}"
@@ -126,11 +102,11 @@ def nan_origin(subject: Subject, invariant: Invariant, failure: Failure) -> str:
 
 def _needed(call: Callable[[], Tensor | None], is_open: bool) -> str:
     """The first of the lines whose NaN and infinity have to become 0, in words."""
-    found: dict[str, str] = {}
+    found: dict[str, bool] = {}
     while (state := _run(call, found, is_open))[0]:
         if state[1].keys() <= found.keys() or len(found) > _MOST_LINES:
             return ""
-        found |= {line: kind for line, kind in state[1].items() if line not in found}
+        found |= {line: is_nan for line, is_nan in state[1].items() if line not in found}
     if state[0] is None:
         return ""
     needed = list(found)
@@ -140,12 +116,13 @@ def _needed(call: Callable[[], Tensor | None], is_open: bool) -> str:
             needed = others
     if not needed:  # called again, it gives no NaN
         return ""
-    return f"{_KINDS[found[needed[0]]]} in {needed[0]}"
+    line = needed[0]
+    return f"{'arises' if found[line] else 'follows from infinity'} in {line}"
 
 
 def _run(
     call: Callable[[], Tensor | None], replaced: Collection[str], is_open: bool
-) -> tuple[bool | None, dict[str, str]]:
+) -> tuple[bool | None, dict[str, bool]]:
     """Whether a call gives NaN, ``None`` if it raises or gives nothing, and the lines found."""
     answer: Tensor | None = None
     mode = _Sources(replaced, is_open)

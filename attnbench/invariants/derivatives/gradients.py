@@ -24,7 +24,6 @@ from attnbench.invariants.toolkit.comparisons import (
 )
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, hand_picked, leaves_of
-from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
 from attnbench.invariants.toolkit.unreached import CANCELLED, NONE, TRIES, has_effect, unreached
 from attnbench.oracle.references import widened
@@ -69,13 +68,8 @@ def gradients_are_right(subject: Subject, case: Case) -> None:
         written = sorted(_own_backwards(base.run(inputs).grad_fn))
         text = f"\n  its graph has a backward of its own: {', '.join(written)}" if written else ""
         told = violation.reworded(f"{violation}{text}")
-        raise told.explained(partial(_passed, subject, case)) from None
-
-
-@told_once
-def _passed(subject: Subject, case: Case) -> str:
-    """Where gradients have to pass to be right."""
-    return passed_gradients(subject, case, gradients_are_right.check)
+        passed = partial(passed_gradients, subject, case, gradients_are_right.check)
+        raise told.explained(passed) from None
 
 
 def _own_backwards(node: Any) -> set[str]:

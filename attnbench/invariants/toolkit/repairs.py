@@ -182,7 +182,7 @@ class Tried(Generic[_Called]):
 
     def _holding(self, *held: tuple[Tensor, Tensor]) -> Callable[[], bool]:
         """A test whether the output is right while some tensors hold something else."""
-        return functools.partial(self._is_right, functools.partial(_in_place, held))
+        return functools.partial(self._is_right, functools.partial(in_place, held))
 
     def _is_right(self, changed: Callable[[], AbstractContextManager[object]]) -> bool:
         try:
@@ -276,7 +276,7 @@ def _own(name: str) -> str:
 
 
 @contextmanager
-def _in_place(held: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
+def in_place(held: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
     """Let tensors hold something else within."""
     before = [(tensor, tensor.detach().clone()) for tensor, _ in held]
     with torch.no_grad():

@@ -138,9 +138,11 @@ class LogOfPowers(nn.Module):
         return (powers @ key.square().mT).log()
 
 
-def test_the_line_in_which_a_power_vanishes_is_told() -> None:
+def test_the_line_in_which_scores_of_minus_infinity_arise_is_told() -> None:
     spec = ScoringSpec(name="mine", make=lambda *sizes: LogOfPowers(), equal_sizes=True)
     (subject,) = resolve(spec)
     (invariant,) = select_invariants(["constant_values_come_back"])
     told = nan_origin(subject, invariant, Failure(case=Case((2,), 5, 5, 4, 4, 4).id))
-    assert told.startswith("a score of minus infinity follows from 0 in exp at test_nan_origin.py:")
+    assert told.startswith(
+        "a score of minus infinity follows from infinity in log at test_nan_origin.py:"
+    )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import ScoringSpec
-from attnbench.checking.cause.wrong_terms import wrong_term
+from attnbench.invariants.toolkit.wrong_terms import wrong_term
 from attnbench.subject.lookup import resolve
 
 
