@@ -119,19 +119,14 @@ class Judge:
                 cache.cache_clear()
             if not others and not _are_kept(self._right):
                 return None
-            return (
-                (not others or _are_kept(self._steps))
-                and self._most_hold()
-                and (briefly or self._nothing_fails())
+            if (others and not _are_kept(self._steps)) or not self._most_hold():
+                return False
+            return briefly or (
+                self._others_hold(self._seen)
+                and all(self._passes(invariant) for invariant, _ in self._failing)
+                and self._others_hold(self._others)
+                and self._influences <= influences(self._subject)  # or nothing may be left to fail
             )
-
-    def _nothing_fails(self) -> bool:
-        return (
-            self._others_hold(self._seen)
-            and all(self._passes(invariant) for invariant, _ in self._failing)
-            and self._others_hold(self._others)
-            and self._influences <= influences(self._subject)  # or nothing may be left to fail
-        )
 
     def _most_hold(self) -> bool:
         """Whether properties hold where they failed, but for one of three or more.

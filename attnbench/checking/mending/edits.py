@@ -11,9 +11,7 @@ from attnbench.checking.mending import (
     constant_edits,
     elsewhere_edits,
     expression_edits,
-    mask_edits,
     name_edits,
-    pair_edits,
     statement_edits,
     torch_edits,
 )
@@ -22,7 +20,7 @@ from attnbench.checking.mending.edit_context import Context, Edit, Edits, Kind
 _CHANGES: tuple[tuple[type[ast.AST], Callable[[Any, Context], Edits]], ...] = (
     (ast.Name, name_edits.of_name),
     (ast.Name, name_edits.of_set_name),
-    (ast.Name, mask_edits.of_name),
+    (ast.Name, name_edits.of_hidden_name),
     (ast.Attribute, name_edits.of_attribute),
     (ast.Constant, constant_edits.of_constant),
     (ast.BinOp, expression_edits.of_binary),
@@ -70,5 +68,5 @@ def edits(
                 if edit.text.count("\n") > edit.end[0] - edit.start[0]:
                     continue  # the lines behind it keep their numbers
                 found.setdefault((edit.start, edit.end, edit.text), (edit, node))
-    pairs = pair_edits.of_layouts(found.values(), context)
+    pairs = torch_edits.of_layouts(found.values(), context)
     return sorted([*(edit for edit, _ in found.values()), *pairs], key=lambda edit: edit.rank)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Mapping
 
 from attnbench.checking.mending.edit_context import REMOVAL, Context, Edits, Kind, is_count
 
 _UNCHANGED = ("data", "mT", "T", "real")
 """Attributes that give another form of a tensor."""
-
-_LEFT_OUT = ("sqrt", "square", "exp")
-"""Functions that are taken of a number later, or of what it stands for."""
-
-_OF_TWO = ("max", "min", "maximum", "minimum")
-"""Functions of two values that give one of them."""
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -69,7 +64,7 @@ def beside(node: ast.expr, context: Context) -> set[str]:
         others = [parent.left, *parent.comparators]
     elif isinstance(parent, ast.Call):
         function = context.plain(parent.func).rpartition(".")[2]
-        others = parent.args if function in _OF_TWO else []
+        others = parent.args if function in ("max", "min", "maximum", "minimum") else []
     return {text(other) for other in others for text in (context.plain, context.text)}
 
 
@@ -83,7 +78,7 @@ def of_set_name(node: ast.Name, context: Context) -> Edits:
             if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub):
                 part.left, part.right = part.right, part.left
                 yield context.edit(4, node, ast.unparse(tree))
-                part.left, part.right = part.right, part.left
+                break
 
 
 def of_names(node: ast.BinOp, context: Context) -> Edits:
@@ -108,7 +103,7 @@ def of_names(node: ast.BinOp, context: Context) -> Edits:
 def _with_operands(own: str, kind: Kind, names: Mapping[str, Kind]) -> Iterator[str]:
     """Yield a value with another one added, or multiplied by one, where the form stays the same."""
     if kind[0] == "tensor" and kind[2] == "floating":
-        yield from (f"{own}.{function}()" for function in _LEFT_OUT)
+        yield from (f"{own}.{function}()" for function in ("sqrt", "square", "exp"))
     if is_count(kind):
         yield f"(2 * {own} - 1)"
     if is_count(kind) or (kind[0] == "tensor" and kind[2] == "whole"):
@@ -173,3 +168,48 @@ def of_attribute(node: ast.Attribute, context: Context) -> Edits:
         yield context.edit(3, node, "torch.float64" if node.attr == "float32" else "torch.float32")
     if node.attr == "min" and "finfo" in own:
         yield context.edit(3, node, 'float("-inf")')
+
+
+def of_hidden_name(node: ast.Name, context: Context) -> Edits:
+    """Yield a tensor times a mask, and scores with hidden ones at negative infinity."""
+    names = context.names(node)
+    kind = names.get(node.id, ("",))
+    parent = context.parents.get(node)
+    is_attribute = isinstance(parent, ast.Attribute) and parent.attr == "shape"
+    is_read = isinstance(node.ctx, ast.Load) and not is_attribute
+    if kind[0] != "tensor" or kind[1] < 2 or kind[2] != "floating" or not is_read:
+        return
+    call = context.parents.get(parent) if isinstance(parent, ast.Attribute) else parent
+    is_softened = isinstance(call, ast.Call) and context.plain(call.func).endswith("softmax")
+    form = '.masked_fill(~{}, float("-inf"))' if is_softened else " * {}"
+    for name, other in names.items():
+        if other[0] == "tensor" and other[2] == "bool" and name != node.id:
+            test = _guard(name, context)
+            for index in itertools.islice(_indices(other[3], kind[3]), 3):
+                text = node.id + form.format(f"{name}{index}")
+                text += f" if {test} else {node.id}" if test else ""
+                yield context.edit(5, node, f"({text})")
+
+
+def _indices(shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[str]:
+    """Yield subscripts by which a mask has the axes of another tensor, in their order."""
+    for places in itertools.combinations(range(len(whole)), len(shape)):
+        pairs = [(size, whole[place]) for size, place in zip(shape, places, strict=True)]
+        if all(one in (1, size) for one, size in pairs) and any(one == s > 1 for one, s in pairs):
+            axes = [":" if i in places else "None" for i in range(len(whole))]
+            while axes[-1:] == [":"]:
+                axes.pop()
+            is_needed = "None" in axes[axes.index(":") :] if ":" in axes else False
+            yield f"[{', '.join(axes)}]" if is_needed else ""
+
+
+def _guard(name: str, context: Context) -> str:
+    """What has to hold for a name to have a value; empty if it always has one."""
+    named = [one for one in context.nodes if isinstance(one, ast.Name) and one.id == name]
+    stored = [one.lineno for one in named if isinstance(one.ctx, ast.Store)]
+    for one in context.nodes:
+        if isinstance(one, ast.If | ast.IfExp):
+            test, lines = context.plain(one.test), range(one.lineno, (one.end_lineno or 0) + 1)
+            if test == f"{name} is not None" or (stored and all(n in lines for n in stored)):
+                return test
+    return ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from attnbench.checking.mending.edit_context import Context, Edits, is_count
+from attnbench.checking.mending.edit_context import Context, Edit, Edits, is_count
 
 _HEADS = "{value}.transpose(1, 2).reshape({rest})"
 _FROM_THE_END = "{function}({given}{offset} + {value}.shape[-1] - {value}.shape[-2])"
@@ -46,6 +47,13 @@ _ALONG = {"max": "amax", "min": "amin"}
 
 _KEYWORDS = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 """Arguments of ``scaled_dot_product_attention`` that have a name."""
+
+
+_LAYOUT = ("view", "reshape", "transpose", "swapaxes", "permute", "unflatten")
+"""Methods that give a tensor in another layout."""
+
+_MOST_PAIRS = 48
+"""Most pairs of changes of layouts in a definition."""
 
 
 def of_call(node: ast.Call, context: Context) -> Edits:
@@ -174,3 +182,21 @@ def _options(node: ast.Call, context: Context) -> Iterator[str]:
             yield f"attn_mask={name}"
     if "is_causal" not in taken:
         yield "is_causal=True"
+
+
+def of_layouts(changes: Iterable[tuple[Edit, Any]], context: Context) -> Edits:
+    """Yield pairs of changes in different statements: a layout left out, or sizes exchanged."""
+    kept = [
+        (node, edit.text)
+        for edit, node in changes
+        if isinstance(getattr(node, "func", None), ast.Attribute) and node.func.attr in _LAYOUT
+        if edit.text == context.text(node.func.value) or ").transpose(-" in edit.text
+    ]
+    pairs = [
+        (one, other)
+        for one, other in itertools.combinations(kept, 2)
+        if context.statement(one[0]) is not context.statement(other[0])
+        if context.function(one[0]) is context.function(other[0])
+    ]
+    for pair in pairs[:_MOST_PAIRS]:
+        yield from context.together(4, pair)
