@@ -163,8 +163,11 @@ class Judge:
         return True
 
     def _passes(self, invariant: Invariant) -> bool:
-        """Whether a property passes its whole quick check."""
-        return run_invariant(self._subject, invariant, PROFILES["quick"], shrink=False).ok
+        """Whether a property passes its whole quick check; where it fails is tried early too."""
+        outcome = run_invariant(self._subject, invariant, PROFILES["quick"], shrink=False)
+        if outcome.counterexample is not None:
+            self._seen.insert(0, (invariant, Case.from_id(outcome.counterexample)))
+        return outcome.ok
 
 
 def _are_kept(outputs: Mapping[Ordinary, Tensor]) -> bool:

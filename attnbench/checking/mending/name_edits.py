@@ -78,7 +78,7 @@ def of_set_name(node: ast.Name, context: Context) -> Edits:
             if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub):
                 part.left, part.right = part.right, part.left
                 yield context.edit(4, node, ast.unparse(tree))
-                break
+                part.left, part.right = part.right, part.left
 
 
 def of_names(node: ast.BinOp, context: Context) -> Edits:
@@ -175,8 +175,7 @@ def of_hidden_name(node: ast.Name, context: Context) -> Edits:
     names = context.names(node)
     kind = names.get(node.id, ("",))
     parent = context.parents.get(node)
-    is_attribute = isinstance(parent, ast.Attribute) and parent.attr == "shape"
-    is_read = isinstance(node.ctx, ast.Load) and not is_attribute
+    is_read = isinstance(node.ctx, ast.Load) and getattr(parent, "attr", "") != "shape"
     if kind[0] != "tensor" or kind[1] < 2 or kind[2] != "floating" or not is_read:
         return
     call = context.parents.get(parent) if isinstance(parent, ast.Attribute) else parent

@@ -19,9 +19,9 @@ def test_a_mask_that_may_be_none_is_asked_for_first() -> None:
 
 
 def test_a_value_that_is_used_twice_is_written_out_with_a_difference_the_other_way_round() -> None:
-    source = ["def look(query, key):", "    x = (query - key).clamp(0, 1)", "    y = x"]
+    source = ["def look(query, key):", "    x = (query - key).clamp(0, last - 1)", "    y = x"]
     texts = {edit.applied(source)[2].strip() for edit in made(source, {3: NAMES})}
-    assert "y = (key - query).clamp(0, 1)" in texts
+    assert "y = (key - query).clamp(0, last - 1)" in texts
 
 
 def test_only_parts_that_a_statement_keeps_together_are_cut() -> None:

@@ -264,6 +264,17 @@ def test_what_should_be_the_same_as_a_built_in_is_changed_and_not_the_built_in(
     assert found.endswith("query.shape[-1] ** -0.5")
 
 
+def test_a_case_at_which_a_change_fails_is_tried_early_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = subject_of(tmp_path, ATTENTION.replace("dim=-1", "dim=-2"))
+    failing, _ = failing_of(subject, ["weights_sum_to_one"])
+    decides = Judge(subject, [], failing, ())
+    assert not decides._passes(failing[0][0])
+    monkeypatch.setattr(approval, "holds", lambda subject, *trial: trial[0] is not failing[0][0])
+    assert not decides._others_hold(decides._seen)
+
+
 def test_changed_code_that_loops_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
