@@ -13,8 +13,7 @@ from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.cache_parts import tensors_of
 from attnbench.invariants.caches.cropping import CUTS, KEEPS, LEAVES, left_by_crop
-from attnbench.invariants.caches.hidden_keys import HIDES, UNREAD, hidden_keys
-from attnbench.invariants.caches.hidden_keys import LEAVES as SHOWS
+from attnbench.invariants.caches.hidden_keys import BOTH, HIDES, SHOWS, UNREAD, hidden_keys
 from attnbench.invariants.caches.kept_states import (
     NAMED,
     RIGHT_WITH_IT,
@@ -46,7 +45,7 @@ _LONGEST = 12
 _SMALL = 1e3
 """An error of less, in units of what is allowed, may look like rounding."""
 
-_BOTH = (
+_BOTH_WAYS = (
     "\n  select changed the cache that it was given and gave another one: it should do one or the "
     "other."
 )
@@ -61,7 +60,7 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
     """Lines that name the cause, or narrow it down; empty if nothing is known."""
     kinds = {step.kind for step in found.steps}
     if "select" in kinds and selects_both_ways(stage):
-        return _BOTH
+        return _BOTH_WAYS
     if judged in ("alone", "mixed", "rows") and found.steps[0].rows:
         narrow = Stage(stage.subject, stage.case, narrow_masks=True)
         longer = steps(len(found.steps[0].rows), 3, 1, 1, pads=[2] * len(found.steps[0].rows))
@@ -126,6 +125,7 @@ def cause_of(explained: str, judged: str) -> str | None:
         "(padding: ": "padding_seen",
         HIDES: "mask_hides_keys",
         SHOWS: "mask_shows_keys",
+        BOTH: "mask_of_others",
         UNREAD: "keys_unread",
         SEES: "other_tokens_seen",
         "does not read": "part_unread",

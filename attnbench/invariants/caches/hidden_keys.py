@@ -16,16 +16,17 @@ from attnbench.invariants.caches.seen_tokens import (
     behind_more,
     changed_places,
     changed_tokens,
+    moves,
     one_output,
     sights_of,
 )
 from attnbench.invariants.caches.stage import FoundError, Stage
 from attnbench.invariants.toolkit.layer_calls import listed
-from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.invariants.toolkit.other_operations import hides
 from attnbench.subject.tracing import line_of, name_of
 
-HIDES, LEAVES = "with them shown it is right", "with them hidden it is right"
+HIDES, SHOWS = "with them shown it is right", "with them hidden it is right"
+BOTH = "with them exchanged it is right"
 UNREAD = "so that they are not among the keys that are read"
 """What is told of keys that a token should see, or should not."""
 
@@ -83,62 +84,59 @@ def hidden_keys(judged: str, stage: Stage, found: FoundError) -> str:
     sights = sights_of(stage, judged, found)
     if sights and sights.in_calls == sights.in_one and (more := behind_more(stage, judged, found)):
         found, sights = more, sights_of(stage, judged, more)
-    if sights is None or sights.in_calls.elsewhere or not found.place:
+    if sights is None or sights.in_calls.elsewhere or not (track := sights.first.track):
         return ""
     mine, right = set(sights.in_calls.slots), set(sights.in_one.slots)
-    lost, which, track = right - mine, mine ^ right, sights.first.track
-    if not which or not (lost == which or lost == set()) or sights.place in which or track is None:
-        return ""
-    row, back, _ = found.place
-    base = _Masks()
-    _played(stage, judged, found, base)
-    columns, others = (
-        [torch.zeros(t.shape[-1], dtype=torch.int) for t in base.scores] for _ in "12"
-    )
+    (row, back, _), base = found.place, _Masks()
+    last_call_within(stage, judged, found, base)
+    owners: list[dict[int, Tensor]] = [{} for _ in base.lines]  # the columns that are of a token
     for other in changed_tokens(stage, most_rows(found.steps), sights.first.columns):
         again = _Masks()
-        replay = _played(other, judged, found, again)
+        replay = last_call_within(other, judged, found, again)
         assert replay.track is not None
         slots, own = changed_places(replay.track.seen, track.seen, row)
-        if own and sights.place not in slots and again.lines == base.lines:
-            for number, (one, two) in enumerate(zip(base.scores, again.scores, strict=True)):
-                counts = columns if which.issuperset(slots) else others
-                counts[number] += _moved(one, two, back)
-    tokens = f"token{'s' * (len(which) > 1)} {listed(sorted(which))}"
-    if lost and columns and not any(bool(count.any()) for count in columns):
-        return f"\n  no score that a mask is laid over depends on {tokens}, {UNREAD}"
+        if own and again.lines == base.lines:
+            for columns, one, two in zip(owners, base.scores, again.scores, strict=True):
+                columns[slots[0]] = _moved(one, two, back)
+    lost, which = right - mine - {sights.place}, (mine ^ right) - {sights.place}
+    if owners and lost == which and not any(bool(c[n].any()) for c in owners for n in which):
+        return f"\n  no score that a mask is laid over depends on {_tokens(which)}, {UNREAD}"
     expected = one_output(stage, track, row, back, judged in ALONE)
-    for number, (line, count) in enumerate(zip(base.lines, columns, strict=True)):
-        if int(count.sum()) != len(which) or int(count.max()) > 1:
+    for number, (line, columns) in enumerate(zip(base.lines, owners, strict=True)):
+        seen = base.seen[number][..., back, :]
+        unowned = sum(c.int() for n, c in columns.items() if n != sights.place) == 0
+        if not which or any(int(columns[n].sum()) != 1 for n in which):
             continue
-        seen, of_them = base.seen[number][..., back, :], count > 0
-        own_key = ~seen & ~of_them & (others[number] == 0)  # which a token may see on another way
-        for shown in (seen | of_them, seen | of_them | own_key) if lost else (seen & ~of_them,):
-            output = _played(stage, judged, found, _Masks(number, back, shown)).output
-            if output is not None and _is_near(stage, found, output[row, back], expected):
-                what = ("hides", HIDES) if lost else ("leaves", LEAVES)
-                return f"\n  a mask {what[0]} keys of {tokens}, which are read: {what[1]}: {line}"
+        shown = seen
+        for n in which:
+            shown = shown | columns[n] if n in lost else shown & ~columns[n]
+        for each in (shown, shown | (unowned & ~seen)):  # its own key may be hidden beside
+            output = last_call_within(stage, judged, found, _Masks(number, back, each)).output
+            if output is not None and not moves(stage, output[row, back], expected):
+                pairs = (("hides", lost), ("leaves", which - lost))
+                what = " and ".join(f"{how} keys of {_tokens(of)}" for how, of in pairs if of)
+                proof = BOTH if lost and lost != which else HIDES if lost else SHOWS
+                return f"\n  a mask {what}, which are read: {proof}: {line}"
     return ""
 
 
-def _is_near(stage: Stage, found: FoundError, own: Tensor, expected: Tensor) -> bool:
-    gap = float((own - expected).double().abs().nan_to_num(torch.inf).amax())
-    return gap <= max(floor_of(stage.subject, expected), found.gap / 8)
+def _tokens(slots: set[int]) -> str:
+    return f"token{'s' * (len(slots) > 1)} {listed(sorted(slots))}"
 
 
-def _played(stage: Stage, judged: str, found: FoundError, masks: _Masks) -> Replay:
+def last_call_within(stage: Stage, judged: str, found: FoundError, mode: OperationMode) -> Replay:
     """A program played again, its last call within a mode."""
     replay = Replay(stage, judged)
     for step in found.steps[:-1]:
         replay.play(step)
-    with sdpa_kernel(SDPBackend.MATH), masks:
+    with sdpa_kernel(SDPBackend.MATH), mode:
         replay.play(found.steps[-1])
     return replay
 
 
 def _moved(one: Tensor, two: Tensor, back: int) -> Tensor:
     """The columns in which scores of a row, from the end, are others."""
-    if one.shape != two.shape or one.dim() < 2 or one.shape[-2] < -back:
-        return torch.zeros(one.shape[-1], dtype=torch.int)
+    if one.shape != two.shape or one.shape[-2] < -back:
+        return torch.zeros(one.shape[-1], dtype=torch.bool)
     gaps = (one - two)[..., back, :].abs().nan_to_num(0.0).reshape(-1, one.shape[-1]).amax(0)
-    return (gaps > _LEAST * gaps.amax().clamp(min=_LEAST)).int()
+    return gaps > _LEAST * gaps.amax().clamp(min=_LEAST)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnbench.attention.torch_internals import OperationMode
 from attnbench.invariants.caches.cache_parts import tensors_of
-from attnbench.invariants.caches.seen_tokens import Replay
+from attnbench.invariants.caches.hidden_keys import last_call_within
 from attnbench.invariants.caches.stage import FoundError, Stage
 from attnbench.invariants.toolkit.layer_calls import listed
 from attnbench.invariants.toolkit.origins import differ, memory_of
@@ -51,11 +51,8 @@ def wrong_heads(stage: Stage, found: FoundError) -> str:
 
 def _first_wrong(stage: Stage, found: FoundError) -> tuple[str, list[Tensor], list[Tensor]]:
     """The line of a projection that is not given what it is in one call, and both by head."""
-    replay, mine, theirs = Replay(stage, "split"), _Projections(), _Projections()
-    for step in found.steps[:-1]:
-        replay.play(step)
-    with mine:
-        replay.play(found.steps[-1])
+    mine, theirs = _Projections(), _Projections()
+    replay = last_call_within(stage, "split", found, mine)
     track, count = replay.track, found.steps[-1].count
     assert track is not None
     sizes = [t.shape[-1] for _, t in tensors_of(track.cache) if t.dim() == 4]

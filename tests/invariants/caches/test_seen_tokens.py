@@ -161,7 +161,7 @@ def test_tokens_that_see_no_further_back_than_the_last_one_are_told(make: type[n
 class Ring(TopLeft):
     """The last of three keys; behind cached tokens one more, and they are read in another order."""
 
-    more = 1
+    more, turns = 1, 1
 
     def pooled(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         length, total = query.shape[1], key.shape[1]
@@ -169,7 +169,7 @@ class Ring(TopLeft):
         own = at[total - length :, None]
         seen = (at <= own) & (at > own - (3 + self.more * (length < total)))
         if length < total:
-            key, value, seen = (t.roll(1, d) for t, d in ((key, 1), (value, 1), (seen, 1)))
+            key, value, seen = key.roll(self.turns, 1), value.roll(self.turns, 1), seen.roll(1, 1)
         return (query @ key.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ value
 
 
@@ -179,7 +179,13 @@ class Hiding(Ring):
     more = -1
 
 
-@pytest.mark.parametrize("make", [Ring, Hiding, TopLeft])
+class Turned(Ring):
+    """The mask is turned by one, and the keys are not."""
+
+    more, turns = 0, 0
+
+
+@pytest.mark.parametrize("make", [Ring, Hiding, TopLeft, Turned])
 def test_the_mask_that_hides_or_shows_keys_is_named(make: type[nn.Module]) -> None:
     spec = LayerSpec(
         name="ring",
@@ -190,7 +196,14 @@ def test_the_mask_that_hides_or_shows_keys_is_named(make: type[nn.Module]) -> No
         cache=CacheSpec(new=new),
     )
     (found,) = attnbench.check(spec, profile="quick", invariants=[CUT]).outcomes
-    told = "leaves keys" if make is Ring else "hides keys"
+    told = (
+        "leaves keys"
+        if make is Ring
+        else "hides keys"
+        if make is not Turned
+        else "hides other keys"
+    )
     assert f"behind other calls with the cache, a mask {told}" in str(found.diagnosis)
-    assert f"a mask {told} of token" in found.reason
+    assert f"a mask {told.replace('other ', '')} of token" in found.reason
+    assert (" and leaves keys of token" in found.reason) is (make is Turned)
     assert "it is right: masked_fill at test_seen_tokens.py" in found.reason
