@@ -90,7 +90,7 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
     seen = seen_tokens(stage, judged, found)
     # with other scores, more tokens may count that were seen before
     seen = seen.replace(f": {SEES}", "") if line.endswith(TIMES) else seen
-    seen += _text(functools.partial(hidden_keys, judged), stage, found) if SEES in seen else ""
+    line += _text(functools.partial(hidden_keys, judged), stage, found) if SEES in seen else ""
     if judged == "split" and all(step.kind in ("begin", "append") for step in found.steps):
         repaired = repaired_call(stage.subject, 0) or repaired_call(stage.subject, 3)
         seen = (seen.replace(UNTOLD, "") if repaired else seen) + repaired

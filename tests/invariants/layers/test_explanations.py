@@ -123,7 +123,7 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
         (
             "padding_forgotten",
             "padded_rows_decode_as_alone",
-            "(padding: 0); alone it depends on token 1: what it sees is wrong\n  a mask leaves",
+            "(padding: 0); alone it depends on token 1: what it sees is wrong\n  it goes wrong",
         ),
         (
             "scaled_by_length",
