@@ -80,7 +80,7 @@ def nan_origin(subject: Subject, invariant: Invariant, failure: Failure) -> str:
         return ""
     calls: list[tuple[str, nn.Module, Inputs, Tensor | None]] = []
     watched = copy.copy(subject)
-    for name in ("output", "scores"):
+    for name in ("output", "scores", "weights"):
         object.__setattr__(watched, name, functools.partial(_noted, subject, name, calls))
     with contextlib.suppress(Exception, SystemExit):
         invariant.check(watched, Case.from_id(failure.case))

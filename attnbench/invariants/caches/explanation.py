@@ -126,7 +126,7 @@ def cause_of(explained: str, judged: str) -> str | None:
         HIDES: "mask_hides_keys",
         SHOWS: "mask_shows_keys",
         BOTH: "mask_of_others",
-        UNREAD: "keys_unread",
+        UNREAD: "cached_keys_unread",
         SEES: "other_tokens_seen",
         "does not read": "part_unread",
         OTHERS: "heads_read_others",

@@ -28,8 +28,8 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "given to relu": torch.relu,
     "replaced by its absolute value": torch.abs,
     "divided by its norm over the last axis": lambda t: t / t.norm(dim=-1, keepdim=True),
-    "multiplied by the root of its last axis' size": lambda t: t * t.shape[-1] ** 0.5,
-    "divided by its last axis' size": lambda t: t / t.shape[-1],
+    "multiplied by the root of its last axis' size": lambda t: t * t.shape[-1:].numel() ** 0.5,
+    "divided by its last axis' size": lambda t: t / t.shape[-1:].numel(),
 }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -514,3 +517,14 @@ def test_of_many_failures_what_is_true_whatever_it_comes_from_is_told() -> None:
     assert clue_of(found) is None
     found += failed("gradients_are_right", case=Case((2,), 3, 4).id)
     assert clue_of(found) == Clue("fails", "gradients_are_right", "gradient")
+
+
+def test_no_name_in_the_table_of_causes_stands_twice() -> None:
+    """Or the second meaning is told of the first, as one of layers of a function."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len(dict(pairs)) == len(pairs), Counter(n for n, _ in pairs).most_common(1)
+        return dict(pairs)
+
+    file = resources.files("attnbench.checking").joinpath("causes.json")
+    json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=once)

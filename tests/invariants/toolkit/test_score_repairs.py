@@ -95,3 +95,28 @@ def test_a_factor_is_told_only_if_it_is_that_of_the_counterexample(mistake: str)
     found = repaired_scores(subject, Case((), 1, 2, 2, 2, 1))
     assert found.endswith("is multiplied by 3") is (mistake == "number")
     assert ("is multiplied by" in found) is (mistake == "number")
+
+
+class Tempered(nn.Module):
+    """A product times a learned number, which should be times its power of e."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.mT * (self.number + 0.25)
+
+
+def tempered(module: Any, query: list[float], key: list[float]) -> float:
+    product = math.fsum(x * y for x, y in zip(query, key, strict=True))
+    return product * math.exp(module.number.item() + 0.25)
+
+
+def test_a_change_of_one_number_is_told() -> None:
+    spec = ScoringSpec(
+        name="mine", make=lambda *_: Tempered(), equal_sizes=True, reference=tempered
+    )
+    (subject,) = resolve(spec)
+    found = repaired_scores(subject, Case((), 1, 2, 2, 2, 1))
+    assert found.endswith("is replaced by its power of e")
