@@ -136,19 +136,18 @@ class Judge:
         than those that failed so far.
         """
         left, held = min(1, len(self._failing) // _OTHERWISE), 0
-        for verdict in self._tried_again():
+        for verdict in self.tried_again():
             left, held = left - (verdict is False), held + bool(verdict)
             if left < 0:
                 return False
         return held > 0
 
-    def calls_again(self) -> None:
-        """Make ordinary calls, and those that failed."""
+    def ordinary_again(self) -> None:
+        """Make ordinary calls."""
         for call in CALLS:
             output(self._subject, call)
-        list(self._tried_again())
 
-    def _tried_again(self) -> Iterator[bool | None]:
+    def tried_again(self) -> Iterator[bool | None]:
         """Yield whether what failed holds, one after the other."""
         with effort_of(replace(current_effort(), only_failed=True)):
             for trial in self._failing:

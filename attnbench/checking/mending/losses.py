@@ -22,24 +22,26 @@ class Losses:
 
     def __init__(self, judge: Judge, lines: RunLines) -> None:
         self._judge, self._lines = judge, lines
-        self._then = self._ran()
 
-    def _ran(self) -> dict[str, dict[int, dict[str, Kind]]]:
-        ran = RunLines(self._lines.apart, self._lines.files_apart)
-        with ran.watched():
-            self._judge.calls_again()
-        return ran.ran
+    def _ran(self, file: str) -> tuple[set[int], _Ran]:
+        """The lines that run in the calls that failed, and the names in these and ordinary ones."""
+        lines = RunLines(self._lines.apart, self._lines.files_apart)
+        with lines.watched():
+            list(self._judge.tried_again())
+        failing = {*lines.ran.get(file, {})}
+        with lines.watched():
+            self._judge.ordinary_again()
+        return failing, lines.ran.get(file, {})
 
     def of(self, place: Place) -> str:
         """What a change loses: lines that ran, or a number that is no longer one of its own."""
         changed = place.edit.applied(place.source.lines)
         with place.source.running(place.definition, changed):
-            ran = self._ran()
-        then, now = (each.get(place.source.name, {}) for each in (self._then, ran))
-        gone, new = then.keys() - now.keys(), now.keys() - then.keys()
-        if gone and len(gone) >= len(new):
-            return f"with it, line {min(gone)} is not run, which may be all that it does"
-        for name, part in _idle(changed, place, then, now):
+            now, own = self._ran(place.source.name)
+        then, was = self._ran(place.source.name)  # behind it, as it may make the layer no more
+        if then - now and len(then - now) >= len(now - then):
+            return f"with it, line {min(then - now)} is not run, which may be all that it does"
+        for name, part in _idle(changed, place, was, own):
             return f"with it, {name} is always {part}, which may be all that it does"
         return ""
 
