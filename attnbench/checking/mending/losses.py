@@ -22,25 +22,27 @@ class Losses:
 
     def __init__(self, judge: Judge, lines: RunLines) -> None:
         self._judge, self._lines = judge, lines
+        self._then = self._ran()
 
-    def _ran(self, file: str) -> tuple[set[int], _Ran]:
-        """The lines that run in the calls that failed, and the names in these and ordinary ones."""
-        lines = RunLines(self._lines.apart, self._lines.files_apart)
-        with lines.watched():
+    def _ran(self) -> tuple[RunLines, RunLines]:
+        """What runs in the calls that failed, and in ordinary ones and these."""
+        failing, every = (RunLines(self._lines.apart, self._lines.files_apart) for _ in range(2))
+        with failing.watched():
             list(self._judge.tried_again())
-        failing = {*lines.ran.get(file, {})}
-        with lines.watched():
+        with every.watched():
             self._judge.ordinary_again()
-        return failing, lines.ran.get(file, {})
+            list(self._judge.tried_again())
+        return failing, every
 
     def of(self, place: Place) -> str:
         """What a change loses: lines that ran, or a number that is no longer one of its own."""
-        changed = place.edit.applied(place.source.lines)
+        changed, file = place.edit.applied(place.source.lines), place.source.name
         with place.source.running(place.definition, changed):
-            now, own = self._ran(place.source.name)
-        then, was = self._ran(place.source.name)  # behind it, as it may make the layer no more
-        if then - now and len(then - now) >= len(now - then):
-            return f"with it, line {min(then - now)} is not run, which may be all that it does"
+            ran = self._ran()
+        then, was, now, own = (one.ran.get(file, {}) for one in (*self._then, *ran))
+        gone, new = then.keys() - now.keys(), now.keys() - then.keys()
+        if gone and len(gone) >= len(new):
+            return f"with it, line {min(gone)} is not run, which may be all that it does"
         for name, part in _idle(changed, place, was, own):
             return f"with it, {name} is always {part}, which may be all that it does"
         return ""
