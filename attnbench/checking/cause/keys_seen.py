@@ -60,7 +60,9 @@ def _in_words(seen: Tensor, right: Tensor) -> str:
     count = (
         f": so {int(wrong.sum())} of {wrong.numel()} rows are wrong" if wrong.numel() > 1 else ""
     )
-    return f"query {row[-1]}{where} sees {keys[0]}, and should see {keys[1]}{count}"
+    is_causal = torch.equal(seen, right.tril(right.shape[-1] - right.shape[-2]))
+    how = ", as with causality," if is_causal else ","
+    return f"query {row[-1]}{where} sees {keys[0]}{how} and should see {keys[1]}{count}"
 
 
 def _runs(keys: list[int]) -> str:

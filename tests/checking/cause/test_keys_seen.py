@@ -26,6 +26,10 @@ def halves(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return scaled_dot_product_attention(query, key[..., :end, :], value[..., :end, :])
 
 
+def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return scaled_dot_product_attention(query, key, value, is_causal=query.shape[-2] == 3)
+
+
 def doubled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return scaled_dot_product_attention(query, key, value, scale=1.0)
 
@@ -35,6 +39,7 @@ def doubled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     [
         (halves, 1, "query 0 sees keys 0 to 1, and should see keys 0 to 2"),
         (halves, 2, "query 0 sees keys 0 to 1, and should see keys 0 to 2: so 2 of 2 rows are"),
+        (causal, 3, "query 0 sees key 0, as with causality, and should see keys 0 to 2: so 2 of 3"),
         (doubled, 2, ""),
     ],
 )
@@ -46,7 +51,7 @@ def test_the_keys_that_a_query_sees_are_told(
     case = Case((), q_len, 3, 4, 4, 4)
     assert keys_seen(subject, invariant, Failure(case=case.id)).startswith(told)
     assert bool(keys_seen(subject, invariant, Failure(case=case.id))) == bool(told)
-    even = case.replace(kv_len=4)
+    even = case.replace(q_len=2, kv_len=4)
     assert keys_seen(subject, invariant, Failure(case=even.id)) == ""
 
 
