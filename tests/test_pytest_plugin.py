@@ -200,12 +200,14 @@ def test_functions_of_a_style_are_named_with_it(project: Path) -> None:
     (project / "library.py").write_text(
         "from torch.nn.functional import scaled_dot_product_attention\n\n\n"
         "def mine(query, key, value, attn_mask=None):\n"
-        "    return scaled_dot_product_attention(query, key, value, attn_mask=attn_mask)\n"
+        "    return scaled_dot_product_attention(query, key, value, attn_mask=attn_mask)\n\n\n"
+        "def untold(query, key, value):\n"
+        "    raise NotImplementedError\n"
     )
     named = ("--attnbench=library.py:mine", "-k", "mine and keeps_the_contract")
     result = pytest_in(project, *named, "--attnbench-as=sdpa")
     assert "1 passed" in result.counts
-    missing = pytest_in(project, *named)
+    missing = pytest_in(project, "--attnbench=library.py:untold", "-k", "untold")
     assert "Its arguments fit sdpa on (B, H, L, E)" in missing.text
     bare = pytest_in(project, "--attnbench", "--attnbench-as=sdpa")
     assert "--attnbench names none" in bare.text

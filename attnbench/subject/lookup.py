@@ -206,17 +206,22 @@ def _specs_in(value: Any, address: Address) -> list[Spec]:
 
 
 def _adapted(target: Any, style: str | None) -> MechanismSpec:
-    """The spec of a callable; where its style is not known, the error says what calls show."""
+    """The spec of a callable; where its style is not known, small calls may show the only one.
+
+    If they do not, the error says what they show.
+    """
     try:
         return adapted(target, style)
     except StyleError as error:
-        unknown = style is None and not inspect.isclass(target)
-        if unknown and {"sdpa", "flash"} & {*fitting(target)}:
-            # its masks are tensors, and nothing may make one where a suite is only listed
-            from attnbench.subject.probing.probe_result import probe
+        if style is not None or not (inspect.isclass(target) or fitting(target)):
+            raise
+        # its masks are tensors, and nothing may make one where a suite is only listed
+        from attnbench.subject.probing.shown_alone import shown_alone
 
-            raise StyleError(f"{error}\n{probe(target).proposal}") from None
-        raise
+        found = shown_alone(target)
+        if isinstance(found, MechanismSpec):
+            return found
+        raise StyleError(f"{error}{found}") from None
 
 
 def _is_no_spec(spec: Spec, style: str | None, target: str) -> None:

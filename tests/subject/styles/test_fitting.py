@@ -34,11 +34,11 @@ def test_a_style_that_does_not_fit_says_what_is_missing(
         getattr(adapters, style)(function)
 
 
-def test_without_a_style_only_exactly_known_objects_are_recognised() -> None:
+def test_without_a_style_known_objects_are_recognised_and_what_calls_show_alone() -> None:
     (subject,) = resolve("torch.nn.functional:scaled_dot_product_attention")
     assert subject.about[0].startswith("scaled_dot_product_attention: called as sdpa")
-    with pytest.raises(StyleError, match="name the style by --as"):
-        resolve(flashlike)
+    (subject,) = resolve(flashlike)
+    assert subject.about[0].startswith("flashlike: called as flash; as small calls show")
 
 
 def test_the_layouts_that_a_signature_does_not_tell_apart_are_named() -> None:
@@ -47,9 +47,14 @@ def test_the_layouts_that_a_signature_does_not_tell_apart_are_named() -> None:
         scores = torch.einsum("blhe,bshe->bhls", q / q.shape[-1] ** 0.5, k)
         return torch.einsum("bhls,bshe->blhe", scores.softmax(-1), v)
 
+    def unscaled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return bare(2 * q, k, v)
+
     told = r"fit sdpa on \(B, H, L, E\) or flash on \(B, L, H, E\); the signature does not say"
     with pytest.raises(StyleError, match=told):
-        resolve(bare)
+        resolve(unscaled)
+    (subject,) = resolve(bare)
+    assert subject.about[0].startswith("bare: called as flash; as small calls show")
     report = attnbench.check(
         adapters.flash(bare), profile="quick", invariants=["agrees_with_float64"]
     )
@@ -61,9 +66,21 @@ class Written(torch.nn.Module):
         return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
 
 
+def test_a_class_that_takes_batches_alone_is_called_as_textbook_and_says_so() -> None:
+    (subject,) = resolve(Written)
+    assert subject.about[0].startswith("Written: called as textbook; as small calls show")
+
+
 def test_a_class_that_no_style_fits_is_told_what_to_write_instead() -> None:
-    with pytest.raises(StyleError, match=r"Written is no spec.*Write a spec beside it.*Mechanism"):
-        attnbench.check(Written)
+    class ByHead(torch.nn.Module):
+        """It takes ``(B, L, H, E)``, and ``(B, L, E)`` by mistake."""
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+    with pytest.raises(StyleError, match=r"ByHead is no spec.*Write a spec beside it.*Mechanism"):
+        attnbench.check(ByHead)
 
 
 def test_a_class_is_not_called_like_a_function_and_the_message_says_so() -> None:
