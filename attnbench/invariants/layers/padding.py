@@ -186,7 +186,7 @@ def left_padding_is_inert(layer: LayerCase) -> None:
         cause = "left_padding_counted"
         told = told or "\n  what padded tokens hold does not matter, but that they are there does"
     if not is_lost and ".py:" not in told:
-        told += first_mixing(layer.subject, "left")
+        told += first_mixing(layer.subject, "left_padded" if is_read else "left")
     is_of_this_side = holds_right_padding(layer.subject)
     raise violation.reworded(f"{violation}{told}", cause=cause if is_of_this_side else None)
 

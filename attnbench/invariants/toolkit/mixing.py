@@ -26,7 +26,7 @@ SIZES = ((7, 11, 5), (5, 13, 6))
 _OTHERS = {
     "items": "other items",
     **dict.fromkeys(("later", "number"), "later tokens"),
-    **dict.fromkeys(("padded", "padding", "left"), "padded tokens"),
+    **dict.fromkeys(("padded", "padding", "left", "left_padded"), "padded tokens"),
 }
 
 _Calls = Sequence[Callable[[], Tensor]]
@@ -43,7 +43,8 @@ def first_mixing(subject: LayerSubject, what: str, masked: bool = False) -> str:
     Args:
         subject: a layer.
         what: others that should not count: ``items``, ``later`` tokens, the ``number`` of these,
-            ``padded`` ones, or ``padding`` that is there or not, or the same at the ``left``.
+            ``padded`` ones, or ``padding`` that is there or not, or the same at the ``left``
+            or ``left_padded``.
         masked: whether calls on later tokens have a mask.
 
     Returns:
@@ -97,11 +98,11 @@ def _of_layer(
     if hidden.shape[:2] != (rows, tokens):
         raise ValueError(f"no case of {rows} items of {tokens} tokens")
     axis, size, part = (0, items, (items - 2, 2)) if what == "items" else (1, tokens, (0, kept))
-    if what == "left":
+    if what.startswith("left"):
         part = (tokens - kept, kept)
-    if masked or what in ("padded", "padding", "left"):
+    if masked or "pad" in what or what == "left":
         mask = (torch.arange(tokens) < (tokens - 2 if masked else kept)).expand(rows, -1)
-        mask = mask.flip(1) if what == "left" else mask
+        mask = mask.flip(1) if what.startswith("left") else mask
     others = 3 * layer.other(hidden)  # whose maximum is seldom that of what is kept
     others.narrow(axis, *part).copy_(hidden.narrow(axis, *part))
     calls = ((hidden, mask), (others, mask))
