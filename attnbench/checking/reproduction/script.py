@@ -7,6 +7,7 @@ violation has its own lines (:mod:`~attnbench.checking.reproduction.untaped`), t
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -40,6 +41,7 @@ _TIME_LIMIT_S = 60
 _TRIES = 3  # most failures of a subject for which a script is tried
 _EXTRAS = 8  # most failures of a subject for which the line of NaN, or the extent, is looked for
 _LOG_BYTES = 2**16  # read from the end of a script's output, whose last line names the exception
+_RUNNING = "ATTNBENCH_REPRODUCING"  # set where a script runs: a file that checks itself writes none
 _MOST_LINES = 200  # lines; a longer script is less helpful than the message
 
 
@@ -114,8 +116,11 @@ def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:
 
     Returns:
         Source text that imports torch and the subject's own code and ends with a failing assertion;
-        ``None`` if there is no such script.
+        ``None`` if there is no such script, and within one: a file may check its code whenever it
+        is imported.
     """
+    if _RUNNING in os.environ:
+        return None
     try:
         script, expected = _script(subject, invariant, case)
     except Unwritable:
@@ -279,6 +284,7 @@ def _fails(script: str, expected: str) -> bool:
                     stderr=stderr,
                     timeout=_TIME_LIMIT_S,
                     cwd=folder,
+                    env={**os.environ, _RUNNING: "1"},
                     check=False,
                 )
         except subprocess.TimeoutExpired:

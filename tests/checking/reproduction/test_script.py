@@ -354,3 +354,19 @@ def test_nothing_calls_a_subject_whose_device_is_lost() -> None:
     calls.clear()
     assert list(with_evidence([outcome], subject, [invariant])) == [outcome]
     assert not calls
+
+
+def test_a_file_that_checks_its_code_when_it_is_imported_writes_no_script_within_one(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "my_scores.py"
+    text = USERS_FILE.format(body=f"return ({DOT}).softmax(-2)", laws="")
+    check = "attnbench.check(SPEC, profile='quick', invariants=['decode_equals_prefill'])"
+    seen = tmp_path / "scripts.txt"
+    note = f"with open({str(seen)!r}, 'a') as seen: print(outcome.reproduce is not None, file=seen)"
+    lines = (f"(outcome,) = {check}.of('failed')", note)
+    file.write_text("\n".join(("import attnbench", text, *lines)))
+    names = ["decode_equals_prefill"]
+    (outcome,) = attnbench.check(f"{file}:SPEC", profile="quick", invariants=names).of("failed")
+    assert outcome.reproduce is not None
+    assert seen.read_text().split()[:2] == ["False", "True"]  # in a script, and where it is read
