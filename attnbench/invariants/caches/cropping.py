@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -32,16 +34,28 @@ def left_by_crop(stage: Stage, found: FoundError) -> str:
         one, cropped = calls.of_one(count), stage.subject.crop(held, count)
         if calls.is_right(cropped, count, 1) or not calls.is_right(one, count, 1):
             continue
-        texts, mended, others = list[str](), copy.deepcopy(cropped), dict(tensors_of(one))
-        for place, own in tensors_of(mended):
+        texts, rights, others = dict[str, str](), dict[str, Tensor](), dict(tensors_of(one))
+        for place, own in tensors_of(cropped):
             if place in before and place in others and not _same(own, others[place]):
-                texts.append(_told(place, before[place], own, others[place]))
-                is_cut = texts[-1].endswith(CUTS)
-                own.data = (before if is_cut else others)[place].clone()
-        if texts and all(texts) and calls.is_right(mended, count, 1):
-            what = f"{' and '.join(texts)}: with that put right the next call is right"
+                texts[place] = _told(place, before[place], own, others[place])
+                rights[place] = (before if texts[place].endswith(CUTS) else others)[place]
+        for place in tuple(texts):  # a slot that is never read again may hold what it did
+            if calls.is_right(_with(cropped, {**rights, place: None}), count, 1):
+                del texts[place], rights[place]
+        if texts and all(texts.values()) and calls.is_right(_with(cropped, rights), count, 1):
+            what = f"{' and '.join(texts.values())}: with that put right the next call is right"
             return f"\n  behind a call on {total} tokens, crop to {count} {what}"
     return ""
+
+
+def _with(cache: Any, rights: Mapping[str, Tensor | None]) -> Any:
+    """A copy of a cache with other tensors in some places."""
+    mended = copy.deepcopy(cache)
+    for place, own in tensors_of(mended):
+        right = rights.get(place)
+        if right is not None:
+            own.data = right.clone()
+    return mended
 
 
 def _told(place: str, before: Tensor, own: Tensor, right: Tensor) -> str:

@@ -43,6 +43,42 @@ def keep_last(cache: Cache, length: int) -> None:
         cache[name] = cache[name][:, cache[name].shape[1] - length :]
 
 
+class Buffered(nn.Module):
+    """The sum of earlier tokens, kept in a buffer up to a count, times a count of its own."""
+
+    def forward(self, hidden: Tensor, cache: Cache | None = None) -> Tensor:
+        cache = empty(self, len(hidden)) if cache is None else cache
+        past, clock, count = int(cache["past"]), int(cache["clock"]), hidden.shape[1]
+        cache["kept"] = cache["kept"].to(hidden).expand(len(hidden), -1, hidden.shape[-1]).clone()
+        cache["kept"][:, past : past + count] = hidden
+        cache["past"], cache["clock"] = cache["past"] + count, cache["clock"] + count
+        sums = cache["kept"][:, : past + count].cumsum(1)[:, past:]
+        return sums * torch.arange(clock + 1, clock + count + 1)[:, None]
+
+
+def empty(module: nn.Module, rows: int) -> Cache:
+    return {"kept": torch.zeros(rows, 64, 1), "past": torch.tensor(0), "clock": torch.tensor(0)}
+
+
+def forget_clock(cache: Cache, length: int) -> None:
+    cache["past"] = torch.full_like(cache["past"], length)
+
+
+def test_a_crop_is_not_said_to_leave_what_is_never_read_again() -> None:
+    layer = LayerSpec(
+        name="tried",
+        make=lambda size: Buffered(),
+        accepts=("cache",),
+        causal=True,
+        dtypes=("float64",),
+        cache=CacheSpec(new=empty, crop=forget_clock),
+    )
+    names = ["cropped_slots_are_forgotten"]
+    text = str(attnbench.check(layer, profile="quick", invariants=names))
+    assert "leaves cache['clock']" in text
+    assert "leaves cache['kept']" not in text
+
+
 @pytest.mark.parametrize(
     ("crop", "cause", "told"),
     [
