@@ -73,7 +73,10 @@ def steps(subject: Subject, moved: str = "") -> Tensor | None:
 
 
 def influences(subject: Subject) -> frozenset[str]:
-    """The inputs and parameters that change the output of an ordinary call, or of single tokens."""
+    """The inputs and parameters that change the output of an ordinary call, or of single tokens.
+
+    And the parameters that there are: what one without numbers should do, it does.
+    """
     case, found, single = subject.legal(CALLS[1]), set[str](), steps(subject)
     try:
         with limited(_SECONDS), torch.no_grad():
@@ -83,6 +86,7 @@ def influences(subject: Subject) -> frozenset[str]:
                 other = inputs.replace(**{name: 1 - 3 * getattr(inputs, name)})
                 found |= set() if is_near(subject.output(module, other), still) else {name}
             for name, parameter in module.named_parameters():
+                found |= {f"numbers of {name}"} if parameter.numel() else set()
                 before = parameter.clone()
                 parameter.copy_(1 - 3 * before)
                 found |= set() if is_near(subject.output(module, inputs), still) else {name}

@@ -212,6 +212,36 @@ def test_a_change_by_which_an_input_loses_its_effect_is_not_shown(tmp_path: Path
         assert decides.approves(place._replace(edit=edit)) is right
 
 
+UNUSED = """\
+import attnbench
+import torch
+from torch import nn
+
+
+class Product(nn.Module):
+    def __init__(self, query_size, key_size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(query_size))
+        self.scale = nn.Parameter(torch.ones(query_size))
+
+    def forward(self, query, key):
+        return (query * self.weight) @ key.mT
+
+
+SPEC = attnbench.ScoringSpec(name="product", make=Product, equal_sizes=True)
+"""
+
+
+def test_a_change_that_leaves_a_parameter_without_numbers_is_not_shown(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, UNUSED, "SPEC")
+    failing, lines = failing_of(subject, ["gradients_reach_every_parameter"])
+    place = search._places(lines)[0]
+    number = next(i for i, line in enumerate(place.source.lines) if "self.scale" in line)
+    whole = (number + 1, 0), (number + 1, len(place.source.lines[number]))
+    lost = Edit(SMALLEST, *whole, "        self.scale = nn.Parameter(torch.ones(0))")
+    assert not Judge(subject, [], failing, ()).approves(place._replace(edit=lost))
+
+
 BY_BATCH = """\
 def attention(query, key, value, attn_mask=None):
     weights = query @ key.mT
