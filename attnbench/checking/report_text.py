@@ -22,6 +22,8 @@ _MOST_GAPS = 4
 """Most gaps that are shown."""
 
 _CONVENTIONS = {"empty_rows_mean", "empty_rows_nan", "causality_top_left"}
+"""Mistakes that are none where a convention declares them."""
+
 _NEGATIVE = "weights_are_not_negative"
 _OF_SHARES = {
     _NEGATIVE,
@@ -29,8 +31,8 @@ _OF_SHARES = {
     "constant_values_come_back",
     "output_lies_within_values",
     "single_key_gets_weight_one",
-}  # what weights that are no shares violate by design, as those of a difference of two softmaxes
-"""Mistakes that are none where a convention declares them."""
+}
+"""What weights that are no shares violate by design, as those of a difference of two softmaxes."""
 
 _FIRST = re.compile(
     r"\n +(?:it goes wrong first|the first operation by which .+ reach the outputs is|first NaN"

@@ -24,10 +24,12 @@ _LARGEST_SCORE, _MOST_RUNS = 8.0, 3
 
 def place_of(subject: Subject, invariant: Invariant, failure: Failure) -> str:
     """The line in which the NaN of a failure arises, or else the keys that a query sees there."""
-    found = nan_origin(subject, invariant, failure) if is_no_number(failure) else ""
+    with contextlib.suppress(Exception, SystemExit):  # it may raise in a call of its own
+        if is_no_number(failure) and (found := nan_origin(subject, invariant, failure)):
+            return found
     with torch.no_grad(), contextlib.suppress(Exception, SystemExit):  # of no textbook form
-        return found or keys_seen(subject, invariant, failure)
-    return found
+        return keys_seen(subject, invariant, failure)
+    return ""
 
 
 def keys_seen(subject: Subject, invariant: Invariant, failure: Failure) -> str:

@@ -20,6 +20,8 @@ from attnbench.subject.tracing import calling_line
 _DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # torch has not typed it
 _CUTS = {Tensor.detach: "detach", Tensor.detach_: "detach", _DATA: "data"}
 
+_MOST_LINES = 8
+
 
 class _Passing(TorchFunctionMode):
     """Lets gradients pass at some lines that stop them, or at all, and notes those in ``found``."""
@@ -57,7 +59,7 @@ def passed_gradients(subject: Subject, case: Case, check: Callable[[Subject, Cas
             return True
         return False
 
-    needed = [*found] if holds(None) else []
+    needed = [*found] if holds(None) and len(found) <= _MOST_LINES else []
     for line in list(needed):
         others = [other for other in needed if other != line]
         needed = others if holds(others) else needed

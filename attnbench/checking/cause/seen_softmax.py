@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -168,6 +169,7 @@ def seen_mistakes(subject: Subject) -> dict[str, tuple[str, dict[str, int | None
     found: dict[str, tuple[str, dict[str, int | None]]] = {}
     with contextlib.suppress(Exception, SystemExit), torch.no_grad():
         module, inputs = subject.build(subject.legal(_CASE))
+        module = copy.deepcopy(module)  # which the subject may share
         keys = inputs.key.shape[-2]
         given = inputs.replace(dropout_p=_SHARE) if "dropout_p" in subject.accepts else inputs
         for training, call in ((False, inputs), (True, given)):

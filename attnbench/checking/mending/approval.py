@@ -157,7 +157,7 @@ class Judge:
         """Whether nothing else fails; what does is tried early next time, as it often does."""
         for trial in trials:
             if holds(self._subject, *trial) is False:
-                self._seen = [trial, *(one for one in self._seen if one is not trial)]
+                self._seen = [trial, *(one for one in self._seen if one != trial)]
                 return False
         return True
 
@@ -165,7 +165,8 @@ class Judge:
         """Whether a property passes its whole quick check; where it fails is tried early too."""
         outcome = run_invariant(self._subject, invariant, PROFILES["quick"], shrink=False)
         if outcome.counterexample is not None:
-            self._seen.insert(0, (invariant, Case.from_id(outcome.counterexample)))
+            trial = invariant, Case.from_id(outcome.counterexample)
+            self._seen = [trial, *(one for one in self._seen if one != trial)]
         return outcome.ok
 
 

@@ -61,7 +61,9 @@ def _idle(
             continue
         line = min((n for n in now.keys() & then.keys() if n > end), default=0)
         own, was = (one.get(line, {}).get(target.id, ()) for one in (now, then))
-        if len(own) < 3 or len(was) < 3 or len({*was[2]}) < 2:
+        if {own[:1], was[:1]} != {("number",)} or min(len(own), len(was)) < 3:
+            continue
+        if len({*was[2]}) < 2:
             continue
         if len({*own[2]}) == 1 < len(own[2]):
             yield target.id, own[1]

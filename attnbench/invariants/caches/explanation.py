@@ -13,7 +13,7 @@ from attnbench.errors import either
 from attnbench.invariants.caches.attribution import played
 from attnbench.invariants.caches.cache_parts import tensors_of
 from attnbench.invariants.caches.cropping import CUTS, KEEPS, LEAVES, left_by_crop
-from attnbench.invariants.caches.hidden_keys import BOTH, HIDES, SHOWS, UNREAD, hidden_keys
+from attnbench.invariants.caches.hidden_keys import BOTH, HIDES, SHOWS, hidden_keys
 from attnbench.invariants.caches.kept_states import (
     NAMED,
     RIGHT_WITH_IT,
@@ -126,9 +126,7 @@ def cause_of(explained: str, judged: str) -> str | None:
         HIDES: "mask_hides_keys",
         SHOWS: "mask_shows_keys",
         BOTH: "mask_of_others",
-        UNREAD: "cached_keys_unread",
         SEES: "other_tokens_seen",
-        "does not read": "part_unread",
         OTHERS: "heads_read_others",
         USED: "cache_used_otherwise",
         "\n  select changes cache": "part_not_selected",

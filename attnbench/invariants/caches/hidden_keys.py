@@ -27,7 +27,6 @@ from attnbench.subject.tracing import line_of, name_of
 
 HIDES, SHOWS = "with them shown it is right", "with them hidden it is right"
 BOTH = "with them exchanged it is right"
-UNREAD = "so that they are not among the keys that are read"
 """What is told of keys that a token should see, or should not."""
 
 _HIDDEN, _LEAST = -50.0, 1e-4
@@ -99,8 +98,6 @@ def hidden_keys(judged: str, stage: Stage, found: FoundError) -> str:
             for columns, one, two in zip(owners, base.scores, again.scores, strict=True):
                 columns[slots[0]] = _moved(one, two, back)
     lost, which = right - mine - {sights.place}, (mine ^ right) - {sights.place}
-    if owners and lost == which and not any(bool(c[n].any()) for c in owners for n in which):
-        return f"\n  no score that a mask is laid over depends on {_tokens(which)}, {UNREAD}"
     expected = one_output(stage, track, row, back, judged in ALONE)
     for number, (line, columns) in enumerate(zip(base.lines, owners, strict=True)):
         seen = base.seen[number][..., back, :]

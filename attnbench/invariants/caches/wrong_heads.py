@@ -39,14 +39,15 @@ def wrong_heads(stage: Stage, found: FoundError) -> str:
     (line, own, one), (_, same, one_same) = (_first_wrong(s, found) for s in (stage, alike))
     wrong = [h for h in range(len(own)) if differ(own[h], one[h])]
     few = f"head{'s' * (len(wrong) > 1)} {listed(wrong)} of {len(own)}"
-    told = f"\n  what {line} is given is wrong in {few}" if 0 < len(wrong) < len(own) else ""
-    if wrong and len(same) == len(own):
-        read = [[n for n, t in enumerate(one_same) if not differ(same[h], t)] for h in wrong]
-        if all(of and h not in of for h, of in zip(wrong, read, strict=True)):
-            texts = [f"{h} has what {listed(of)} should" for h, of in zip(wrong, read, strict=True)]
-            told = told or f"\n  what {line} is given is wrong in all heads"
-            told += f"; with equal tokens everywhere, head {', '.join(texts)} have: {OTHERS}"
-    return told
+    if not wrong or len(same) != len(own):
+        return ""
+    read = [[n for n, t in enumerate(one_same) if not differ(same[h], t)] for h in wrong]
+    if not all(of and h not in of for h, of in zip(wrong, read, strict=True)):
+        return ""  # it may be no heads that are wrong
+    texts = [f"{h} has what {listed(of)} should" for h, of in zip(wrong, read, strict=True)]
+    alone = few if len(wrong) < len(own) else "all heads"
+    told = f"\n  what {line} is given is wrong in {alone}"
+    return f"{told}; with equal tokens everywhere, head {', '.join(texts)} have: {OTHERS}"
 
 
 def _first_wrong(stage: Stage, found: FoundError) -> tuple[str, list[Tensor], list[Tensor]]:

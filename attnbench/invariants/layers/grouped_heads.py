@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -35,12 +35,19 @@ def heads_of_a_group_are_alike(layer: LayerCase) -> None:
     violation = None
     for first, last in _maps(layer.module, heads, groups):
         setting = f"with the first two heads of a group in each other's place in {first} and {last}"
-        within, across = (
-            _swapped(layer, first, last, heads, other) for other in (1, heads // groups)
-        )
         found = layer.differs(
-            within, expected, real, what=f"{setting}, output", other="the layer as it is"
+            _swapped(layer, first, last, heads, 1),
+            expected,
+            real,
+            what=f"{setting}, output",
+            other="the layer as it is",
         )
+        names: tuple[str, ...] | None = None
+        for held in _of_each_head(layer.module, heads, first, last) if found is not None else ():
+            if layer.differs(_swapped(layer, first, last, heads, 1, held), expected, real) is None:
+                found, names = None, held
+                break
+        across = _swapped(layer, first, last, heads, heads // groups, names or ())
         if found is not None:
             wrong[first, last] = found
         if layer.differs(across, expected, real) is None:
@@ -73,8 +80,20 @@ def _maps(module: nn.Module, heads: int, groups: int) -> Iterator[tuple[str, str
                 yield first, last
 
 
-def _swapped(layer: LayerCase, first: str, last: str, heads: int, other: int) -> Tensor:
-    """The output with the first head and another one in each other's place."""
+def _of_each_head(
+    module: nn.Module, heads: int, first: str, last: str
+) -> Iterator[tuple[str, ...]]:
+    """Yield the names of tensors that may hold something of each head, as sinks: all, and one."""
+    held = (*module.named_parameters(), *module.named_buffers())
+    names = [name for name, tensor in held if heads in tensor.shape]
+    names = [name for name in names if name.rpartition(".")[0] not in (first, last)]
+    yield from dict.fromkeys((tuple(names), *((name,) for name in names))) if names else ()
+
+
+def _swapped(
+    layer: LayerCase, first: str, last: str, heads: int, other: int, names: Iterable[str] = ()
+) -> Tensor:
+    """The output with the first head and another one in each other's place, also in tensors."""
     order = list(range(heads))
     order[0], order[other] = other, 0
     module = copy.deepcopy(layer.module)
@@ -88,5 +107,8 @@ def _swapped(layer: LayerCase, first: str, last: str, heads: int, other: int) ->
                 continue
             rows = tensor[: heads * width].reshape(heads, width, *tensor.shape[1:])
             tensor[: heads * width] = rows[order].flatten(0, 1)
+        held = dict((*module.named_parameters(), *module.named_buffers()))
+        for tensor in map(held.__getitem__, names):
+            tensor.copy_(tensor.index_select(tensor.shape.index(heads), torch.tensor(order)))
         out.weight.copy_(out.weight.reshape(-1, heads, width)[:, order].flatten(1))
         return layer.subject.call(module, layer.hidden)[0]

@@ -30,6 +30,7 @@ from attnbench.subject.layer import LayerSubject
 from attnbench.subject.tracing import Operation, traced
 
 _SIDES = ("padding", "left_padding")
+COUNTED = "padded_tokens_counted"
 
 
 @layer_invariant(masks=("padding",), applies=takes_padding)
@@ -154,17 +155,20 @@ def padded_item_equals_item_alone(layer: LayerCase) -> None:
             expected, got = layer.run(own), output[item : item + 1, slots].detach()
 
             how = "with grad" if grad else "under no_grad"
-            violation = layer.differs(
+            compared = functools.partial(
+                layer.differs,
                 got,
-                expected,
-                layer.real(own),
-                functools.partial(layer.limits, own),
+                real=layer.real(own),
+                allowed=functools.partial(layer.limits, own),
                 what=f"item {item}, {length} real of {mask.shape[1]} slots, {how}: output",
                 other="the item alone without padding",
             )
+            violation = compared(expected)
             if violation is not None and not _told_elsewhere(layer, "padding"):
                 told = f"{violation}{first_mixing(layer.subject, 'padding')}"
-                raise violation.reworded(told, cause="padded_tokens_counted")
+                whole, _ = layer.call(own, torch.ones_like(mask[item : item + 1, slots]))
+                is_counted = compared(whole.detach()) is not None  # a mask alone may count, too
+                raise violation.reworded(told, cause=COUNTED if is_counted else None)
 
 
 @layer_invariant(masks=("left_padding",), applies=takes_padding, law=True)
@@ -182,10 +186,10 @@ def left_padding_is_inert(layer: LayerCase) -> None:
     is_lost = violation.got != violation.got and violation.expected == violation.expected
     told = _first_nan(layer, mask) if is_lost else repaired_padding(layer.subject)
     cause = "layer_left_nan" if is_lost else "layer_left_padding"
-    if not is_lost and not is_read:
+    if not is_lost and not is_read and violation.cause == COUNTED:
         cause = "left_padding_counted"
         told = told or "\n  what padded tokens hold does not matter, but that they are there does"
-    if not is_lost and ".py:" not in told:
+    if not is_lost and ".py:" not in f"{violation}{told}":
         told += first_mixing(layer.subject, "left_padded" if is_read else "left")
     is_of_this_side = holds_right_padding(layer.subject)
     raise violation.reworded(f"{violation}{told}", cause=cause if is_of_this_side else None)

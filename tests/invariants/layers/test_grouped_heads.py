@@ -23,6 +23,7 @@ class Grouped(nn.Module):
         width = size // HEADS
         self.query, self.out = nn.Linear(size, size), nn.Linear(size, size)
         self.both, self.order = nn.Linear(size, 2 * GROUPS * width), order
+        self.rates = nn.Parameter(torch.randn(HEADS)) if order == "with_rates" else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         query = self.query(hidden).unflatten(-1, (HEADS, -1)).transpose(1, 2)
@@ -33,12 +34,14 @@ class Grouped(nn.Module):
             key, value = (t.repeat_interleave(HEADS // GROUPS, 1) for t in (key, value))
         if self.order == "scaled":
             query = query * torch.arange(1, HEADS + 1)[:, None, None]
+        if self.rates is not None:
+            query = query * self.rates[:, None, None]
         pooled = (query @ key.mT).softmax(-1) @ value
         output: Tensor = self.out(pooled.transpose(1, 2).flatten(2))
         return output
 
 
-@pytest.mark.parametrize("order", ["tiled", "scaled", "in_place"])
+@pytest.mark.parametrize("order", ["tiled", "scaled", "in_place", "with_rates"])
 def test_heads_that_share_with_others_than_their_neighbours_are_told(order: str) -> None:
     layer = LayerSpec(
         name="grouped",
@@ -49,7 +52,7 @@ def test_heads_that_share_with_others_than_their_neighbours_are_told(order: str)
         dtypes=("float64", "float32"),
     )
     report = attnbench.check(layer, profile="quick", invariants=["heads_of_a_group_are_alike"])
-    assert report.ok is (order == "in_place"), str(report)
+    assert report.ok is (order in ("in_place", "with_rates")), str(report)
     told = "grouped: query heads that share keys and values are as many places apart as there are"
     assert (told in str(report)) is (order == "tiled")
     assert ("heads 0 and 2 and 4 may change places in" in str(report)) is (order == "tiled")
@@ -61,7 +64,7 @@ def test_a_right_layer_is_called_with_two_pairs_of_heads_exchanged(
     swapped, heads = grouped_heads._swapped, set()
 
     def noted(*given: Any) -> Tensor:
-        heads.add(given[-1])
+        heads.add(given[4])
         return swapped(*given)
 
     monkeypatch.setattr(grouped_heads, "_swapped", noted)
