@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attnbench import ScoringSpec
 from attnbench.adapters import sdpa
 from attnbench.cases.case import Case
-from attnbench.checking.cause.keys_seen import keys_seen
+from attnbench.checking.cause.keys_seen import keys_seen, place_of
 from attnbench.checking.cause.replays import made_at
 from attnbench.checking.known_causes import mistake_of
 from attnbench.checking.outcomes import Failure
@@ -77,3 +78,23 @@ def test_a_window_of_one_query_that_decides_for_a_block_is_named() -> None:
     assert {mistake_of(name) for name in found} == {"window_size_read_by_block"}
     told = keys_seen(subject, invariant, Failure(case=case.id))
     assert told.startswith("query 0 sees keys 32 to 52, and should see keys 31 to 52: so 1")
+
+
+class AtMostTwice(torch.nn.Module):
+    """Scores of minus infinity, which are given but for two calls."""
+
+    calls = 0
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls > 2:
+            raise RuntimeError("not again")
+        return (query @ key.mT - math.inf).clone()
+
+
+def test_a_call_that_raises_while_the_line_is_looked_for_leaves_the_failure_as_it_is() -> None:
+    spec = ScoringSpec(name="mine", make=lambda q, k: AtMostTwice(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    (invariant,) = select_invariants(["weights_sum_to_one"])
+    case = Case((), 2, 3, 4, 4, 4)
+    assert place_of(subject, invariant, Failure(case=case.id, got=0.0)) == ""

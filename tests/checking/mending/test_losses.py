@@ -39,3 +39,22 @@ def test_a_change_by_which_a_number_is_no_longer_one_of_its_own_says_so(
     edit = Edit(1, (line + 1, 0), (line + 1, 99), f"    low = {value}")
     lost = losses.Losses(Judge(subject, [], failing, ()), lines).of(place._replace(edit=edit))
     assert told in lost if told else not lost
+
+
+def test_a_tensor_of_the_shape_of_one_that_it_is_made_of_is_still_its_own(tmp_path: Path) -> None:
+    subject = subject_of(
+        tmp_path,
+        """\
+        def attention(query, key, value, attn_mask=None):
+            near = key[..., 1:, :] * query.shape[-1] ** -0.5
+            weights = (query @ near.mT).softmax(-1)
+            return weights @ value[..., value.shape[-2] - near.shape[-2]:, :]
+        """,
+    )
+    failing, lines = failing_of(subject, ["keys_permute_freely"])
+    place = search._places(lines)[0]
+    line = next(i for i, text in enumerate(place.source.lines) if "near = " in text)
+    whole = "    near = key[..., 0:, :] * query.shape[-1] ** -0.5"
+    edit = Edit(1, (line + 1, 0), (line + 1, 99), whole)
+    judge = Judge(subject, [], failing, ())
+    assert not losses.Losses(judge, lines).of(place._replace(edit=edit))

@@ -112,6 +112,24 @@ def test_padding_that_counts_whatever_it_holds_is_told_with_the_first_operation(
     assert str(violation).endswith("counts = torch.ones_like(hidden).cumsum(1)")
 
 
+class OtherScale(Strict):
+    """Attention of another scale where there is no mask: no number of padded tokens counts."""
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        scores = hidden @ self.linear(hidden).mT
+        if padding_mask is None:
+            return (scores / 2).softmax(-1) @ hidden
+        hides = ~padding_mask[:, None].expand_as(scores)
+        return scores.masked_fill(hides, -torch.inf).softmax(-1) @ hidden
+
+
+def test_a_call_without_a_mask_that_is_wrong_counts_no_padding() -> None:
+    layer = spec(lambda size: OtherScale(size, is_right=False))
+    names = ["padded_item_equals_item_alone"]
+    report = str(attnbench.check(layer, profile="quick", invariants=names))
+    assert "tried: padding reaches the outputs of real tokens" in report
+
+
 class Filled(nn.Module):
     """Attention whose padded queries give NaN: all is hidden from them, or holds NaN before."""
 

@@ -1,10 +1,12 @@
 """Which style fits a callee is told by its signature, and what to write where none does."""
 
+import contextlib
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
@@ -95,3 +97,31 @@ def test_a_class_under_a_functions_style_is_told_the_spec_to_paste() -> None:
 
     with pytest.raises(StyleError, match=r"SPEC = sdpa\(Attention\(\.\.\.\), name='Attention'\)"):
         adapters.sdpa(Attention)
+
+
+@dataclasses.dataclass
+class Scaled:
+    """An attention that has no hash, as it is compared by its fields."""
+
+    factor: float = 1.0
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT * self.factor).softmax(-1) @ value
+
+
+class OfWholeHeads(nn.Module):
+    """A class of query, key and value that refuses most sizes."""
+
+    def __init__(self, query_size: int) -> None:
+        super().__init__()
+        if query_size % 64:
+            raise ValueError("the size must be a multiple of 64")
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT).softmax(-1) @ value
+
+
+@pytest.mark.parametrize("target", [Scaled(), OfWholeHeads])
+def test_what_has_no_hash_or_refuses_sizes_is_resolved_or_refused_in_words(target: Any) -> None:
+    with contextlib.suppress(StyleError):
+        assert resolve(target)
