@@ -80,20 +80,25 @@ def test_a_window_of_one_query_that_decides_for_a_block_is_named() -> None:
     assert told.startswith("query 0 sees keys 32 to 52, and should see keys 31 to 52: so 1")
 
 
-class AtMostTwice(torch.nn.Module):
-    """Scores of minus infinity, which are given but for two calls."""
+class AtMostSome(torch.nn.Module):
+    """Scores of minus infinity, which are given for some calls alone."""
 
-    calls = 0
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.calls = calls
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls > 2:
+        self.calls -= 1
+        if self.calls < 0:
             raise RuntimeError("not again")
         return (query @ key.mT - math.inf).clone()
 
 
-def test_a_call_that_raises_while_the_line_is_looked_for_leaves_the_failure_as_it_is() -> None:
-    spec = ScoringSpec(name="mine", make=lambda q, k: AtMostTwice(), equal_sizes=True)
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_a_call_that_raises_while_the_line_is_looked_for_leaves_the_failure_as_it_is(
+    calls: int,
+) -> None:
+    spec = ScoringSpec(name="mine", make=lambda q, k: AtMostSome(calls), equal_sizes=True)
     (subject,) = resolve(spec)
     (invariant,) = select_invariants(["weights_sum_to_one"])
     case = Case((), 2, 3, 4, 4, 4)
