@@ -52,14 +52,16 @@ def copies_agree(subject: Subject, case: Case) -> None:
             raise InvariantViolation(
                 f"{way} of the module raised {type(error).__name__}: {error}. Usual cause: a "
                 "lambda or a non-leaf tensor stored on the module. If torch itself cannot copy it, "
-                "set exempt={'copies_agree': '...'}."
+                "set exempt={'copies_agree': '...'}.",
+                cause="copy_refused",
             ) from None
         places = {p.data_ptr() for p in module.parameters() if p.numel()}
         for name, parameter in base.module.named_parameters():
             if parameter.data_ptr() in places:
                 raise InvariantViolation(
                     f"after {way} the copy's {name} is the module's own, but should be another "
-                    "tensor: who trains one would change the other"
+                    "tensor: who trains one would change the other",
+                    cause="copy_shares",
                 )
         with torch.no_grad():  # the mode in which something may be kept from call to call
             got = subject.output(module.eval(), base.inputs)

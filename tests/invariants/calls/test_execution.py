@@ -184,6 +184,8 @@ def test_a_module_that_cannot_be_copied_is_told_in_one_sentence() -> None:
 
     wrong = run(mutant(Unpicklable), INVARIANTS["copies_agree"])
     assert "deepcopy of the module raised TypeError: no copies of this" in wrong.reason
+    assert wrong.failure is not None
+    assert wrong.failure.named == "copy_refused"  # nothing answered otherwise
 
 
 def test_what_is_random_in_training_is_not_compared_with_evaluation() -> None:
