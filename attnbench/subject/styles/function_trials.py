@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -169,3 +169,19 @@ def least_size(weight: Callable[[float], float]) -> float | None:
         low, high = (low, middle) if weight(middle) > 0.5 else (middle, high)
     near = [n for n in (65504.0, float(f"{high:.2g}")) if abs(high - n) < 2e-3 * n]
     return near[0] if near else high
+
+
+def share_of_last(outputs: Sequence[Tensor | None]) -> float:
+    """The largest share that hidden keys have, of outputs in threes; 0 where there is none.
+
+    Of three outputs the first is of values of 0, the second of 1, and the third of 1 for hidden
+    keys alone: projections and biases may stand between the weights and the output.
+    """
+    shares = [0.0]
+    for i in range(0, len(outputs), 3):
+        none, every, hidden = outputs[i : i + 3]
+        if none is None or every is None or hidden is None:
+            return 0.0
+        whole, own = (float((t - none).nan_to_num().abs().amax()) for t in (every, hidden))
+        shares.append(own / whole if whole else 0.0)
+    return max(shares)

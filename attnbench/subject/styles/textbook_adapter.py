@@ -18,7 +18,7 @@ from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.styles.callee import name_of, spec_of
 from attnbench.subject.styles.constructors import HEADS, asks_for_heads, constructor_arguments
 from attnbench.subject.styles.fitting import better
-from attnbench.subject.styles.function_trials import least_size
+from attnbench.subject.styles.function_trials import least_size, share_of_last
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import keywords_of
@@ -239,11 +239,11 @@ class _Probe:
 
         def hidden(score: float) -> float:
             size, (query, key, value) = math.sqrt(score) / 8**0.25, self.inputs()
-            query, key, value = query * 0 + size, key * 0 + size, value * 0
-            value[:, 1:] = 1.0
-            found = [self.call([query, keys, value], **self._hidden(1)) for keys in (key, -key)]
-            none = any(each is None for each in found)  # its matrix may turn the sign
-            return 0.0 if none else max(float(_first(f).nan_to_num().amax()) for f in found)
+            query, key, one = query * 0 + size, key * 0 + size, value * 0 + 1
+            values = one * 0, one, torch.cat([one[:, :1] * 0, one[:, 1:]], 1)
+            calls = ([query, keys, v] for keys in (key, -key) for v in values)  # either sign
+            found = [self.call(given, **self._hidden(1)) for given in calls]
+            return share_of_last([None if each is None else _first(each) for each in found])
 
         found = least_size(hidden)  # None if no number stands for it: then it hides nothing
         turns = next(self._made(8, 8, 8).parameters(), None) is not None  # scores, either way

@@ -17,6 +17,7 @@ from attnbench.errors import StyleError
 from attnbench.invariants.dropout_statistics import dropout_acts_on_weights
 from attnbench.invariants.weights import masked_weights_are_zero
 from attnbench.subject.lookup import resolve
+from attnbench.subject.styles.function_trials import share_of_last
 from attnbench.subject.styles.style_choice import adapted, known_style
 
 LOOKED_AT = [
@@ -508,3 +509,37 @@ def test_what_needs_a_mask_gets_one_that_hides_nothing(make: Any) -> None:
     report = attnbench.check(adapters.textbook(make), profile="quick", invariants=LOOKED_AT)
     assert report.ok, str(report)
     assert "a call without a mask gets one that hides nothing" in str(report)
+
+
+class Projected(nn.Module):
+    """Attention whose values are projected, there and back, with biases."""
+
+    def __init__(self, key_size: int, query_size: int, num_hiddens: int) -> None:
+        super().__init__()
+        sizes = query_size, key_size, key_size, num_hiddens
+        self.query, self.key, self.value, self.out = (nn.Linear(n, num_hiddens) for n in sizes)
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        scores = self.query(queries) @ self.key(keys).mT
+        if valid_lens is not None:
+            ends = valid_lens if valid_lens.dim() == 2 else valid_lens[:, None]
+            hides = torch.arange(keys.shape[1]) >= ends[..., None]
+            scores = scores.masked_fill(hides, -1e9)
+        output: Tensor = self.out(scores.softmax(-1) @ self.value(values))
+        return output
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_finite_mask_value_is_found_behind_projections(seed: int) -> None:
+    torch.manual_seed(seed)
+    (subject,) = resolve(Projected)
+    assert subject.conventions.mask_value is not None  # its scores may be of either sign, and far
+
+
+def test_the_share_of_hidden_keys_is_that_of_the_output_whatever_is_behind() -> None:
+    bias, turned = torch.tensor([5.0, -3.0]), torch.tensor([-2.0, 0.5])
+    outputs = [bias, bias + turned, bias + 0.25 * turned]
+    assert share_of_last([*outputs, bias, bias + turned, bias]) == pytest.approx(0.25)
+    assert share_of_last([*outputs, None, bias, bias]) == 0.0
