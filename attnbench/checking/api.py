@@ -194,12 +194,11 @@ def outcomes(
     (subject,), selection = planned(
         target, invariants=invariants, user_invariants=user_invariants, **options
     )
-    shown: dict[str, Any] = {"guard": guard, "announce": announce}
-    for outcome in outcomes_of(subject, selection, seed=seed, **shown, **options):
+    options |= {"seed": seed, "guard": guard, "announce": announce}
+    for outcome in outcomes_of(subject, selection, **options):
         yield outcome
-        if isinstance(outcome, Announced):
-            continue
-        if outcome.failure is not None and outcome.failure.device_lost:
+        is_final = not isinstance(outcome, Announced)
+        if is_final and outcome.failure is not None and outcome.failure.device_lost:
             break  # another process can use it
     if canary is not None:
         yield canary_outcome(subject, canary)

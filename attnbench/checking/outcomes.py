@@ -52,10 +52,10 @@ COMPILING = (
 
 def running_order(invariant: str) -> tuple[int, int]:
     """A sort key for names of invariants: the contract first, and slow ones last."""
-    for rank, names in enumerate(((KEEPS_CONTRACT,), FIRST)):
-        if invariant in names:
-            return rank, names.index(invariant)
-    return (3, COMPILING.index(invariant)) if invariant in COMPILING else (2, 0)
+    early = (KEEPS_CONTRACT, *FIRST)
+    if invariant in early:
+        return 0, early.index(invariant)
+    return (2, COMPILING.index(invariant)) if invariant in COMPILING else (1, 0)
 
 
 @dataclass(frozen=True)

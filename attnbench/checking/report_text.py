@@ -108,17 +108,16 @@ def finding_text(failures: Sequence[Outcome], statements: Mapping[str, str] | No
     lead = lead_of(failures)
     others = [outcome for outcome in failures if outcome is not lead]
     statement = (statements or {}).get(lead.invariant, "")
-    mends, text = _mends([lead, *others]), failure_text(lead, statement, others)
-    explained = textwrap.indent(lead.reason, "  ")
-    if re.search(r"\n.*\.py:\d", lead.reason) and re.search(r"\n    [a-z]{3}", "".join(mends[1:])):
-        # what may only leave out what the call was for comes behind the line that was found
-        text, mends = text.replace(explained, "\n".join([explained, *mends]), 1), []
-    return "\n".join([*_heading(lead, failures), *mends, text])
+    found = next((o.failure.mends for o in (lead, *others) if o.failure and o.failure.mends), ())
+    mends, below = _mends(found), list[str]()
+    is_doubtful = any(line[0] not in "-+" for text in found for line in text.splitlines())
+    if is_doubtful and re.search(r"\n.*\.py:\d", lead.reason):
+        mends, below = below, mends  # behind the line that was found
+    return "\n".join([*_heading(lead, failures), *mends, _in_full(lead, statement, others, below)])
 
 
-def _mends(outcomes: Iterable[Outcome]) -> list[str]:
+def _mends(found: Sequence[str]) -> list[str]:
     """The changes of the source with which what failed was seen to hold."""
-    found = next((o.failure.mends for o in outcomes if o.failure and o.failure.mends), ())
     if not found:
         return []
     which = "this change" if len(found) == 1 else "either of these changes"
@@ -152,10 +151,17 @@ def _raising(failure: Failure) -> str | None:
 
 def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome] = ()) -> str:
     """Describe a failure in full: property, values, counterexample, how to reproduce it."""
+    return _in_full(outcome, statement, others)
+
+
+def _in_full(
+    outcome: Outcome, statement: str, others: Sequence[Outcome], below: Sequence[str] = ()
+) -> str:
+    """The same, with some lines below the reason."""
     lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
     if statement:
         lines.append(filled("property: ", statement))
-    lines.append(textwrap.indent(outcome.reason, "  "))
+    lines += [textwrap.indent(outcome.reason, "  "), *below]
     if outcome.failure is not None:
         lines += _lines_of(outcome.failure)
     lines += _other_failures(others)

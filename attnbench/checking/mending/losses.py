@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 
 from attnbench.checking.mending.approval import Judge, Place
@@ -22,7 +23,11 @@ class Losses:
 
     def __init__(self, judge: Judge, lines: RunLines) -> None:
         self._judge, self._lines = judge, lines
-        self._then = self._ran()
+
+    @functools.cached_property
+    def _then(self) -> tuple[RunLines, RunLines]:
+        """What runs without any change."""
+        return self._ran()
 
     def _ran(self) -> tuple[RunLines, RunLines]:
         """What runs in the calls that failed, and in ordinary ones and these."""
@@ -37,9 +42,10 @@ class Losses:
     def of(self, place: Place) -> str:
         """What a change loses: lines that ran, or a number that is no longer one of its own."""
         changed, file = place.edit.applied(place.source.lines), place.source.name
+        before = self._then
         with place.source.running(place.definition, changed):
             ran = self._ran()
-        then, was, now, own = (one.ran.get(file, {}) for one in (*self._then, *ran))
+        then, was, now, own = (one.ran.get(file, {}) for one in (*before, *ran))
         gone, new = then.keys() - now.keys(), now.keys() - then.keys()
         if gone and len(gone) >= len(new):
             return f"with it, line {min(gone)} is not run, which may be all that it does"

@@ -65,10 +65,11 @@ class _Masks(OperationMode):
 def _scores(name: str, args: Any) -> Tensor | None:
     """The scores of which an operation hides some; ``None`` if it does nothing of the kind."""
     match name, args:
-        case "masked_fill", (scores, mask, value) if mask.dtype == torch.bool and hides(value):
-            return scores  # type: ignore[no-any-return]
-        case "index_put", (scores, [Tensor(dtype=torch.bool)], value) if hides(value):
-            return scores  # type: ignore[no-any-return]
+        case ("masked_fill", (Tensor() as scores, Tensor(dtype=torch.bool), value)) | (
+            "index_put",
+            (Tensor() as scores, [Tensor(dtype=torch.bool)], value),
+        ) if hides(value):
+            return scores
         case "where", (Tensor(dtype=torch.bool), *both):
             shown = [t for t in both if isinstance(t, Tensor) and t.numel() > 1]
             return shown[0] if len(shown) == 1 and any(map(hides, both)) else None

@@ -109,6 +109,7 @@ def _swapped(
             tensor[: heads * width] = rows[order].flatten(0, 1)
         held = dict((*module.named_parameters(), *module.named_buffers()))
         for tensor in map(held.__getitem__, names):
-            tensor.copy_(tensor.index_select(tensor.shape.index(heads), torch.tensor(order)))
+            places = torch.tensor(order, device=tensor.device)
+            tensor.copy_(tensor.index_select(tensor.shape.index(heads), places))
         out.weight.copy_(out.weight.reshape(-1, heads, width)[:, order].flatten(1))
         return layer.subject.call(module, layer.hidden)[0]

@@ -30,7 +30,7 @@ from attnbench.subject.layer import LayerSubject
 from attnbench.subject.tracing import Operation, traced
 
 _SIDES = ("padding", "left_padding")
-COUNTED = "padded_tokens_counted"
+_COUNTED = "padded_tokens_counted"
 
 
 @layer_invariant(masks=("padding",), applies=takes_padding)
@@ -168,7 +168,7 @@ def padded_item_equals_item_alone(layer: LayerCase) -> None:
                 told = f"{violation}{first_mixing(layer.subject, 'padding')}"
                 whole, _ = layer.call(own, torch.ones_like(mask[item : item + 1, slots]))
                 is_counted = compared(whole.detach()) is not None  # a mask alone may count, too
-                raise violation.reworded(told, cause=COUNTED if is_counted else None)
+                raise violation.reworded(told, cause=_COUNTED if is_counted else None)
 
 
 @layer_invariant(masks=("left_padding",), applies=takes_padding, law=True)
@@ -186,7 +186,7 @@ def left_padding_is_inert(layer: LayerCase) -> None:
     is_lost = violation.got != violation.got and violation.expected == violation.expected
     told = _first_nan(layer, mask) if is_lost else repaired_padding(layer.subject)
     cause = "layer_left_nan" if is_lost else "layer_left_padding"
-    if not is_lost and not is_read and violation.cause == COUNTED:
+    if not is_lost and not is_read and violation.cause == _COUNTED:
         cause = "left_padding_counted"
         told = told or "\n  what padded tokens hold does not matter, but that they are there does"
     if not is_lost and ".py:" not in f"{violation}{told}":
