@@ -20,6 +20,7 @@ _NO_BOOLEAN = (
     "no boolean mask was tried",
     "the convention masks=boolean+floating, if it takes any",
 )
+_NO_GRADIENTS = ("gradients were not looked at", "the convention gradients=True, if it has any")
 _DECODES = "padded_rows_decode_as_alone"
 _TURNED = "the grid was not transposed: rows may be taken for columns"
 
@@ -47,9 +48,7 @@ def gaps_of(subject: Subject) -> tuple[Gap, ...]:
     """The gaps that follow from what a subject's spec declares, the heaviest first."""
     spec, gradients = subject.spec, subject.conventions.gradients
     entries = _of_layer(subject, spec) if isinstance(spec, LayerSpec) else _of_call(subject)
-    entries.append(
-        (not gradients, 2, "gradients were not looked at", "the convention gradients=True")
-    )
+    entries.append((not gradients, 2, *_NO_GRADIENTS))
     gaps = [Gap(subject.name, weight, *fields) for holds, weight, *fields in entries if holds]
     return tuple(sorted(gaps, key=lambda gap: -gap.weight))
 
@@ -71,7 +70,9 @@ def _of_call(subject: Subject) -> _Entries:
     idle = getattr(subject.maker, "idle_dropout", False) and "dropout_p" not in subject.accepts
     made = "dropout was not looked at: it was made with dropout 0"
     dropped = '"dropout_p" in accepts, if its outputs keep their mean'
-    own = 'laws=("pools_values",), or "return_weights" in accepts'
+    tried = getattr(subject.spec, "style", "") == "textbook"  # small calls show what it pools
+    pools = "" if tried else 'laws=("pools_values",) if it pools values as they are, or '
+    own = f'{pools}"return_weights" in accepts, if it hands them back'
     remedy = 'reference=, or same_as= and the subject that it should equal, such as "scaled_dot"'
     return [
         (alone, 3, _NO_REFERENCE, remedy),

@@ -54,8 +54,8 @@ class Effort:
         profile: how many cases are drawn.
         failures: the store of failing cases, which are tried again.
         shrink: whether to look for smaller ones.
-        explain: whether a check that fails says why. If not, what rounding may do is drawn in
-            short, as nobody reads it.
+        explain: whether a check that fails says why.
+        brief: whether what rounding may do is drawn in short.
         failed: what failed in earlier runs of the same checks, by its key, the last of it first;
             it is tried first.
         only_failed: whether nothing else is tried where something failed in earlier runs.
@@ -65,6 +65,7 @@ class Effort:
     failures: Failures | None = None
     shrink: bool = True
     explain: bool = True
+    brief: bool = False
     failed: dict[str, list[Any]] | None = None
     only_failed: bool = False
 

@@ -56,6 +56,7 @@ def run_invariant(
     dtypes: tuple[str, ...] | None = None,
     seed: int | None = None,
     shrink: bool = True,
+    explain: bool = True,
 ) -> Outcome:
     """Run one invariant on one subject; exceptions in either become the outcome.
 
@@ -66,13 +67,14 @@ def run_invariant(
         subject, invariant, profile, device, dtypes, seed: as in :func:`attnbench.check`.
         shrink: whether to look for the smallest counterexample and use the database of failures;
             without it, the run is faster.
+        explain: whether to look for the reason of a failure, which takes long in a layer.
     """
     started = time.monotonic()
     store = failures() if shrink else None
     fields: dict[str, Any] = {}
     try:
         with (
-            effort_of(Effort(profile, store, shrink)),
+            effort_of(Effort(profile, store, shrink, explain)),
             warnings.catch_warnings(),  # assume() rejects scheduled cases, not only drawn ones
         ):
             warnings.simplefilter("ignore", HypothesisDeprecationWarning)

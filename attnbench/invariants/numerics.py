@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.profiles import current_effort, current_profile
+from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import compared_with_reference
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import adds_keys
-from attnbench.invariants.toolkit.comparisons import agree_within, needs, reject
+from attnbench.invariants.toolkit.comparisons import needs, reject, within
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.invariants.toolkit.score_repairs import repaired_scores
@@ -45,13 +45,6 @@ Terms that cancel in one order, such as those of a large query and a weight, do 
 
 _LATE = 500
 """Number of keys of which a half type cannot represent all positions."""
-
-
-_TRIED, _FAR = 4, 1e6
-"""After this many bounds, the last of 16 draws, an error of so many times the last one is sure.
-
-More draws widen it by a small factor, or by a jump, which any draw shows as often as not.
-"""
 
 
 def judge(oracle: Oracle, got: Tensor) -> None:
@@ -82,22 +75,6 @@ def bounds(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
 def _in_any_order(oracle: Oracle, units: float, eps: float) -> Iterator[Tensor]:
     """The same for a comparison with the scalar reference."""
     return bounds(oracle, units=units, eps=max(eps, _ORDER / units))
-
-
-def within(got: Tensor, expected: Tensor, allowed: Iterator[Tensor], what: str, other: str) -> None:
-    """Pass by the cheapest sufficient bound; fail by the surest one, or where it is far beyond."""
-    violation = None
-    tried = _TRIED if current_effort().explain else 1  # as in the search for a change of the source
-    for number, bound in enumerate(allowed):
-        try:
-            return agree_within(got, expected, bound, what, other)
-        except InvariantViolation as error:
-            violation = error
-            beyond = number >= tried and (error.error or 0.0) > _FAR
-            if beyond or not bool(got.isfinite().all()):
-                break
-    assert violation is not None
-    raise violation
 
 
 def references_agree(oracle: Oracle, case: Case) -> Tensor:

@@ -10,7 +10,7 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import adds_keys, any_of, declares
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, needs
+from attnbench.invariants.toolkit.comparisons import agree_within, needs, within
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign, score_rounding
 from attnbench.subject.subject import Subject
@@ -38,8 +38,8 @@ def pools_values(subject: Subject, case: Case) -> None:
         return agree_within(base.output, weights @ value, tolerance, *names)
     except InvariantViolation as violation:
         # the weights come from another call, which may add up its scores in another order
-        tolerance = tolerance + base.rounding_near(violation, _NEAR)
-    return agree_within(base.output, weights @ value, tolerance, *names)
+        allowed = (tolerance + near for near in base.rounding_near(violation, _NEAR))
+        return within(base.output, weights @ value, allowed, *names)
 
 
 @invariant(cases=benign, applies=_pools)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec, MechanismSpec, ScoringSpec
-from attnbench.adapters import sdpa
+from attnbench.adapters import sdpa, textbook
 from attnbench.checking.gaps import HEAVY, Gap, coverage_of, gaps_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.parametrization import Check
@@ -30,6 +30,15 @@ class Pooled(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
     ) -> Tensor:
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
+
+
+class Projected(nn.Module):
+    def __init__(self, num_hiddens: int) -> None:
+        super().__init__()
+        self.into = nn.Linear(num_hiddens, num_hiddens)
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(queries, keys, self.into(values))
 
 
 def gaps(spec: Any) -> dict[str, Gap]:
@@ -51,6 +60,14 @@ def test_masks_are_missed_only_where_they_can_be_declared() -> None:
     assert "no mask was tried" not in gaps(sdpa(plain))  # its signature has none
     spec = MechanismSpec(name="own", make=lambda *s: Pooled(), conventions={"masks": ()})
     assert "no mask was tried" in gaps(spec)
+
+
+def test_a_law_that_small_calls_did_not_show_is_not_suggested() -> None:
+    spec = sdpa(lambda query, key, value: torch.tanh(query @ key.mT) @ value, name="own", laws=())
+    said = gaps(spec)["its weights were not looked at, only the output"].remedy
+    assert said.startswith('laws=("pools_values",) if it pools values as they are, or ')
+    said = gaps(textbook(Projected))["its weights were not looked at, only the output"].remedy
+    assert said == '"return_weights" in accepts, if it hands them back'
 
 
 def test_without_a_reference_a_wrong_formula_passes() -> None:

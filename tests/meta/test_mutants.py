@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from attnbench_zoo.base import Spec
@@ -51,10 +54,20 @@ KNOWN_CACHE_BUGS = """
 def run(spec: Spec, invariant: Invariant) -> Outcome:
     (subject,) = resolve(spec)
     with seeded():
-        return run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
+        return run_invariant(subject, invariant, PROFILES["quick"], shrink=False, explain=False)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def three_of_a_kind() -> Iterator[Any]:
+    """All mutants; those after the third of an invariant are for ``tox -e long``."""
+    seen: Counter[str] = Counter()
+    for mutant in MUTANTS:
+        is_further = min(seen[killer] for killer in mutant.killers) >= 3
+        seen.update(mutant.killers)
+        marks = pytest.mark.long if is_further else ()
+        yield pytest.param(mutant, id=mutant.name, marks=marks)
+
+
+@pytest.mark.parametrize("mutant", [*three_of_a_kind()])
 def test_a_mutant_is_killed_by_each_invariant_that_is_meant_to(mutant: Mutant) -> None:
     for invariant in select_invariants(mutant.killers):
         outcome = run(mutant.spec, invariant)

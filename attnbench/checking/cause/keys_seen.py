@@ -43,6 +43,8 @@ def keys_seen(subject: Subject, invariant: Invariant, failure: Failure) -> str:
         near = _NEAR * float(value.abs().amax())
         if inputs.query.dtype.itemsize < 4 or agree(output, right @ value, near):
             continue
+        if not bool(output.isfinite().all()):  # NaN shows no key
+            return ""
         is_far = bool((stages.scores + stages.bias).abs().amax() > _LARGEST_SCORE)
         shown = None if is_far or inputs.dropout_p else subject.weights(module, inputs)
         if shown is None or shown.shape != right.shape:

@@ -163,7 +163,9 @@ class Judge:
 
     def _passes(self, invariant: Invariant) -> bool:
         """Whether a property passes its whole quick check; where it fails is tried early too."""
-        outcome = run_invariant(self._subject, invariant, PROFILES["quick"], shrink=False)
+        outcome = run_invariant(
+            self._subject, invariant, PROFILES["quick"], shrink=False, explain=False
+        )
         if outcome.counterexample is not None:
             trial = invariant, Case.from_id(outcome.counterexample)
             self._seen = [trial, *(one for one in self._seen if one != trial)]

@@ -86,7 +86,7 @@ def mends(
     """
     if subject.same_as and ":" in subject.same_as:
         return
-    effort = Effort(PROFILES["quick"], shrink=False, explain=False, failed={})
+    effort = Effort(PROFILES["quick"], shrink=False, explain=False, brief=True, failed={})
     with seeded(), effort_of(effort):
         codes = filter(None, (_code_of(invariant.check) for invariant, _ in failing))
         lines = RunLines(_apart(subject), {code.co_filename for code in codes})

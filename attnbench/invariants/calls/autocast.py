@@ -13,10 +13,10 @@ from attnbench.cases.case import Case
 from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.calls.compiling import in_one_sentence
-from attnbench.invariants.numerics import bounds, within
+from attnbench.invariants.numerics import bounds
 from attnbench.invariants.toolkit.applicability import supports
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, reject
+from attnbench.invariants.toolkit.comparisons import agree_within, reject, within
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign
 from attnbench.invariants.toolkit.layer_rounding import rounding_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -42,12 +42,7 @@ def heads_of_a_group_are_alike(layer: LayerCase) -> None:
             what=f"{setting}, output",
             other="the layer as it is",
         )
-        names: tuple[str, ...] | None = None
-        for held in _of_each_head(layer.module, heads, first, last) if found is not None else ():
-            if layer.differs(_swapped(layer, first, last, heads, 1, held), expected, real) is None:
-                found, names = None, held
-                break
-        across = _swapped(layer, first, last, heads, heads // groups, names or ())
+        across = _swapped(layer, first, last, heads, heads // groups)
         if found is not None:
             wrong[first, last] = found
         if layer.differs(across, expected, real) is None:
@@ -55,6 +50,9 @@ def heads_of_a_group_are_alike(layer: LayerCase) -> None:
         if found is None:
             return
         violation = violation or found
+    outs = dict.fromkeys(last for _, last in wrong) if violation else ()
+    if any(_own_groups_are_read(layer, last, heads, groups) for last in outs):
+        return
     for maps, found in wrong.items():
         alike = [
             other
@@ -80,20 +78,8 @@ def _maps(module: nn.Module, heads: int, groups: int) -> Iterator[tuple[str, str
                 yield first, last
 
 
-def _of_each_head(
-    module: nn.Module, heads: int, first: str, last: str
-) -> Iterator[tuple[str, ...]]:
-    """Yield the names of tensors that may hold something of each head, as sinks: all, and one."""
-    held = (*module.named_parameters(), *module.named_buffers())
-    names = [name for name, tensor in held if heads in tensor.shape]
-    names = [name for name in names if name.rpartition(".")[0] not in (first, last)]
-    yield from dict.fromkeys((tuple(names), *((name,) for name in names))) if names else ()
-
-
-def _swapped(
-    layer: LayerCase, first: str, last: str, heads: int, other: int, names: Iterable[str] = ()
-) -> Tensor:
-    """The output with the first head and another one in each other's place, also in tensors."""
+def _swapped(layer: LayerCase, first: str, last: str, heads: int, other: int) -> Tensor:
+    """The output with the first head and another one in each other's place."""
     order = list(range(heads))
     order[0], order[other] = other, 0
     module = copy.deepcopy(layer.module)
@@ -107,9 +93,48 @@ def _swapped(
                 continue
             rows = tensor[: heads * width].reshape(heads, width, *tensor.shape[1:])
             tensor[: heads * width] = rows[order].flatten(0, 1)
-        held = dict((*module.named_parameters(), *module.named_buffers()))
-        for tensor in map(held.__getitem__, names):
-            places = torch.tensor(order, device=tensor.device)
-            tensor.copy_(tensor.index_select(tensor.shape.index(heads), places))
         out.weight.copy_(out.weight.reshape(-1, heads, width)[:, order].flatten(1))
         return layer.subject.call(module, layer.hidden)[0]
+
+
+def _own_groups_are_read(layer: LayerCase, last: str, heads: int, groups: int) -> bool:
+    """Whether what goes into a head or a group of heads stays there, up to the map out of them.
+
+    It tells heads that differ by something computed for each, such as slopes or sinks, from heads
+    that read keys or values of another group.
+    """
+    out = layer.module.get_submodule(last)
+    assert isinstance(out, nn.Linear)
+    width, size = out.in_features // heads, heads // groups
+    own = [list(range(first, first + size)) for first in range(0, heads, size)]
+    expected, reached = _into(layer, layer.module, last, heads), [0] * groups
+    if expected is None:
+        return False
+    for name, part in layer.module.named_modules():
+        if name == last or not isinstance(part, nn.Linear) or part.out_features % width:
+            continue
+        for start in range(0, part.out_features, width):
+            module = copy.deepcopy(layer.module)
+            weight = module.get_submodule(name).weight
+            assert isinstance(weight, Tensor)
+            with torch.no_grad():
+                weight[start : start + width] *= -1
+            given = _into(layer, module, last, heads)
+            assert given is not None
+            changed = given.ne(expected).flatten(0, -3).any(-1).any(0).nonzero().flatten().tolist()
+            if changed in own:
+                reached[own.index(changed)] += 1
+            elif 1 < len(changed) < heads:
+                return False
+    return all(reached)
+
+
+def _into(layer: LayerCase, module: nn.Module, last: str, heads: int) -> Tensor | None:
+    """What the map out of the heads is given, ``(..., heads, width)``, unless it is not called."""
+    given: list[Tensor] = []
+    hook = module.get_submodule(last).register_forward_pre_hook(
+        lambda _, inputs: given.append(inputs[0].detach().clone())
+    )
+    with hook, torch.no_grad():
+        layer.subject.call(module, layer.hidden)
+    return given[-1].reshape(*given[-1].shape[:-1], heads, -1) if given else None

@@ -9,7 +9,7 @@ inputs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.checking.profiles import current_effort
 from attnbench.errors import InvariantViolation, UsageError
-from attnbench.invariants.toolkit.comparisons import agree_within, reject
+from attnbench.invariants.toolkit.comparisons import agree_within, reject, within
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.operations import change_by_moves
 from attnbench.oracle.references import allowed_and_bias
@@ -132,17 +132,24 @@ class Baseline:
         try:
             return agree_within(got, expected, taken(self._moved) + tolerance, what, other)
         except InvariantViolation as violation:
-            rounding = taken(self.rounding_near(violation, _NEAR))
-            own = self.on(derived).rounding_near(violation, _NEAR)  # that may round elsewhere
-            if own.shape != rounding.shape and own.shape == self.output.shape:
-                own = taken(own)  # the same rows of it are compared
-            allowed = torch.maximum(rounding, own) if own.shape == rounding.shape else rounding
-        return agree_within(got, expected, allowed + tolerance, what, other)
+            # the other inputs may round elsewhere
+            places = (base.rounding_near(violation, _NEAR) for base in (self, self.on(derived)))
+            both = zip(*places, strict=True)
+            allowed = (tolerance + self._wider(here, there, taken) for here, there in both)
+            return within(got, expected, allowed, what, other)
 
-    def rounding_near(self, violation: InvariantViolation, near: float) -> Tensor:
-        """By how much two right computations of the output may differ, ``(*lead, L, Ev)``.
+    def _wider(self, here: Tensor, there: Tensor, taken: Callable[[Tensor], Tensor]) -> Tensor:
+        """The larger one of what rounding may change in each place, for the rows compared."""
+        here, own = taken(here), there
+        if own.shape != here.shape and own.shape == self.output.shape:
+            own = taken(own)  # the same rows of it are compared
+        return torch.maximum(here, own) if own.shape == here.shape else here
 
-        It takes many calls, so that it is only for a difference that is close.
+    def rounding_near(self, violation: InvariantViolation, near: float) -> Iterator[Tensor]:
+        """Yield by how much two right computations of the output may differ, ``(*lead, L, Ev)``.
+
+        Each estimate takes more calls than the one before and is at least as large. They are only
+        for a difference that is close.
 
         Args:
             violation: what a quicker estimate said.
@@ -154,8 +161,8 @@ class Baseline:
         wide = "float64" in self.subject.dtypes
         if not wide or violation.error is None or violation.error > near:
             raise violation
-        budget = Oracle(self.subject, self.module, self.inputs).budget(sure=True)
-        return 2 * budget.expand(self.output.shape).to(self.output.device).nan_to_num(0.0)
+        for budget in Oracle(self.subject, self.module, self.inputs).sure_budgets():
+            yield 2 * budget.expand(self.output.shape).to(self.output.device).nan_to_num(0.0)
 
     @functools.cached_property
     def _moved(self) -> Tensor:
@@ -164,7 +171,7 @@ class Baseline:
         It is computed in the subject's own dtype to include internal rounding. Half of the moves
         are large enough to tip a near tie, as rounding may.
         """
-        is_short = not current_effort().explain  # as in the search for a change of the source
+        is_short = current_effort().brief  # as in the search for a change of the source
         steps = (4 * self.eps, self.eps) * (1 if is_short else 16)
         with torch.no_grad():
             still = self.run(self.inputs)  # without gradients another path may run

@@ -103,7 +103,7 @@ def rounding_of(
         eps: one relative unit in the last place; by default that of the dtype.
     """
     eps = subject.eps(hidden.dtype) if eps is None else eps
-    is_short = not current_effort().explain
+    is_short = current_effort().brief
     units, draws = (_UNITS_IN_SHORT, _DRAWS_IN_SHORT) if is_short else (_UNITS, _DRAWS)
     signs, means = torch.Generator().manual_seed(0), RoundedMeans(eps)
 

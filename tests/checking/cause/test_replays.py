@@ -210,3 +210,13 @@ def test_an_output_that_a_later_call_overwrites_is_not_taken_for_one_of_that_cal
     failures = [o.failure for o in report.outcomes if o.failure is not None]
     assert failures
     assert not any(failure.mistakes for failure in failures)
+
+
+def test_nan_in_hidden_slots_is_no_sign_of_a_mistake_about_masks() -> None:
+    spec = sdpa(scaled_dot_product_attention, conventions={"hidden_slots": "any"})
+    report = attnbench.check(spec, profile="quick", invariants=["hidden_slots_may_hold_nan"])
+    (outcome,) = report.outcomes
+    assert outcome.failure is not None
+    assert outcome.failure.mistakes == ()
+    assert outcome.failure.cause == "poison"
+    assert "sees no key" not in outcome.reason

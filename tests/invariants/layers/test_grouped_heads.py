@@ -30,9 +30,12 @@ class Grouped(nn.Module):
         key, value = self.both(hidden).unflatten(-1, (2, GROUPS, -1)).permute(2, 0, 3, 1, 4)
         if self.order == "tiled":
             key, value = (t.repeat(1, HEADS // GROUPS, 1, 1) for t in (key, value))
+        elif self.order == "crossed":
+            key = key.repeat(1, HEADS // GROUPS, 1, 1)
+            value = value.repeat_interleave(HEADS // GROUPS, 1)
         else:
             key, value = (t.repeat_interleave(HEADS // GROUPS, 1) for t in (key, value))
-        if self.order == "scaled":
+        if self.order in ("crossed", "scaled"):
             query = query * torch.arange(1, HEADS + 1)[:, None, None]
         if self.rates is not None:
             query = query * self.rates[:, None, None]
@@ -41,7 +44,7 @@ class Grouped(nn.Module):
         return output
 
 
-@pytest.mark.parametrize("order", ["tiled", "scaled", "in_place", "with_rates"])
+@pytest.mark.parametrize("order", ["tiled", "crossed", "scaled", "in_place", "with_rates"])
 def test_heads_that_share_with_others_than_their_neighbours_are_told(order: str) -> None:
     layer = LayerSpec(
         name="grouped",
@@ -52,7 +55,7 @@ def test_heads_that_share_with_others_than_their_neighbours_are_told(order: str)
         dtypes=("float64", "float32"),
     )
     report = attnbench.check(layer, profile="quick", invariants=["heads_of_a_group_are_alike"])
-    assert report.ok is (order in ("in_place", "with_rates")), str(report)
+    assert report.ok is (order not in ("tiled", "crossed")), str(report)
     told = "grouped: query heads that share keys and values are as many places apart as there are"
     assert (told in str(report)) is (order == "tiled")
     assert ("heads 0 and 2 and 4 may change places in" in str(report)) is (order == "tiled")
