@@ -4,6 +4,7 @@ import importlib.util
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,42 @@ MARKS = {
 }
 """Markers by folder or file; a plain ``pytest`` leaves them out, and CI runs all."""
 
+FIRST = {
+    "checking/cause/test_extent.py::test_the_extent_is_what_calls_beside_the_case_show": 8,
+    "checking/cause/test_replays.py::test_a_mistake_that_is_made_in_some_calls_is_named": 6,
+    "checking/cause/test_weight_deviations.py::test_what_deviates_is_named": 6,
+    "checking/cause/test_witnesses.py::"
+    "test_masks_joined_wrongly_and_other_axes_show_by_themselves": 5,
+    "checking/reproduction/test_script.py::"
+    "test_the_script_fails_in_a_clean_process_as_the_check_did": 4,
+    "classroom/test_notebooks.py::"
+    "test_each_question_is_answered_by_one_cell_with_a_picture_and_an_interval": 3,
+    "invariants/caches/test_kept_states.py::test_the_tensor_that_is_wrong_is_named": 4,
+    "invariants/caches/test_seen_tokens.py::test_the_mask_that_hides_or_shows_keys_is_named": 2,
+    "invariants/caches/test_seen_tokens.py::"
+    "test_the_message_tells_what_a_wrong_output_depends_on": 2,
+    "invariants/layers/test_explanations.py::"
+    "test_the_message_tells_what_a_wrong_output_depends_on": 6,
+    "invariants/layers/test_layers.py::test_one_mistake_has_one_name": 6,
+    "invariants/toolkit/test_reached.py::test_the_operation_that_others_reach_is_named": 4,
+    "subject/styles/test_layer_adapter.py::"
+    "test_padding_that_reaches_real_tokens_says_by_which_way": 3,
+}
+"""Tests of seconds a case: their cases after the first few are for ``tox -e long``."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long, by where it is."""
+    """Mark what takes long, by where it is and how many of a kind come before it."""
     here = Path(__file__).parent
+    seen = Counter[str]()
     for item in items:
         if here not in item.path.parents:
             continue
         place = item.path.relative_to(here).as_posix()
+        test = f"{place}::{item.name.partition('[')[0]}"
+        seen[test] += 1
+        if seen[test] > FIRST.get(test, seen[test]):
+            item.add_marker("long")
         for start, mark in MARKS.items():
             if place == start or place.startswith(f"{start}/"):
                 item.add_marker(mark)

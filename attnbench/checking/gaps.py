@@ -21,7 +21,9 @@ _NO_BOOLEAN = (
     "the convention masks=boolean+floating, if it takes any",
 )
 _NO_GRADIENTS = ("gradients were not looked at", "the convention gradients=True, if it has any")
+_REAL = "if its positions count real tokens only"
 _DECODES = "padded_rows_decode_as_alone"
+_ANY_SLOTS = "the convention hidden_slots=any, if it computes nothing from what is hidden"
 _TURNED = "the grid was not transposed: rows may be taken for columns"
 
 
@@ -73,12 +75,14 @@ def _of_call(subject: Subject) -> _Entries:
     tried = getattr(subject.spec, "style", "") == "textbook"  # small calls show what it pools
     pools = "" if tried else 'laws=("pools_values",) if it pools values as they are, or '
     own = f'{pools}"return_weights" in accepts, if it hands them back'
-    remedy = 'reference=, or same_as= and the subject that it should equal, such as "scaled_dot"'
+    remedy = "same_as= and the subject that it should equal"
+    if not subject.conventions.per_head:  # a reference does not know the head
+        remedy = f'reference=, or {remedy}, such as "scaled_dot"'
     return [
         (alone, 3, _NO_REFERENCE, remedy),
         (not (masks or adapted), 2, "no mask was tried", "the convention masks, if it takes any"),
         ("floating" in masks and "boolean" not in masks, 1, *_NO_BOOLEAN),
-        (bool(finite), 1, unpoisoned, "the convention hidden_slots=any"),
+        (bool(finite), 1, unpoisoned, _ANY_SLOTS),
         (idle, 2, made, dropped),
         (not weights, 1, "its weights were not looked at, only the output", own),
     ]
@@ -105,12 +109,12 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
         (spec.grid and transposes not in subject.laws, 2, _TURNED, f'laws=("{transposes}",)'),
         (not free, 2, moved, 'the convention positions="none" if positions do not count'),
         (decodes and left not in subject.laws, HEAVY, cached, f'laws=("{left}",)', _DECODES),
-        (decodes and right not in subject.laws, 3, prompts, f'laws=("{right}",)'),
+        (decodes and right not in subject.laws, 3, prompts, f'laws=("{right}",), {_REAL}'),
         (bool(narrower), 2, f"not tried in {' and '.join(narrower)}", "dtypes"),
         (drops and padding, 3, empty, "the convention empty_rows=zeros"),
-        (not padding and not spec.grid, 1, unpadded, '"padding_mask" in accepts'),
-        (not cache and not spec.grid, 2, uncached, "cache=CacheSpec(new=...)"),
-        (not spec.causal and not spec.grid, 2, future, "causal=True"),
+        (not padding and not spec.grid, 1, unpadded, '"padding_mask" in accepts, if it takes one'),
+        (not cache and not spec.grid, 2, uncached, "cache=CacheSpec(new=...), if it has one"),
+        (not spec.causal and not spec.grid, 2, future, "causal=True, if it should be"),
     ]
 
 

@@ -70,6 +70,11 @@ def test_a_law_that_small_calls_did_not_show_is_not_suggested() -> None:
     assert said == '"return_weights" in accepts, if it hands them back'
 
 
+def test_no_reference_is_asked_for_where_heads_differ() -> None:
+    spec = textbook(Projected, conventions={"per_head": True})
+    assert gaps(spec)[NO_REFERENCE].remedy == "same_as= and the subject that it should equal"
+
+
 def test_without_a_reference_a_wrong_formula_passes() -> None:
     spec = ScoringSpec(name="mine", make=lambda q, k: Dot(), equal_sizes=True)
     assert gaps(spec)[NO_REFERENCE].weight == 3

@@ -22,7 +22,12 @@ from attnbench.subject.styles.function_trials import least_size, share_of_last
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import keywords_of
-from attnbench.subject.styles.textbook_calls import SLOTS, Form, TextbookMaker
+from attnbench.subject.styles.textbook_calls import (
+    SLOTS,
+    Form,
+    TextbookMaker,
+    refuse_missing_weights,
+)
 from attnbench.subject.styles.textbook_dropout import look_at_dropout
 
 _CLEAR = 1e-4
@@ -60,6 +65,7 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         "conventions": probe.conventions(),
     }
     weights, pools = probe.weights()
+    refuse_missing_weights(make, weights, fields.get("accepts", ()))
     drops, idle, exempt = look_at_dropout(probe.maker, probe.inputs(), weights)
     takes = {"valid_lens": probe.takes_lengths, "return_weights": weights, "dropout_p": drops}
     known["accepts"] = tuple(name for name, given in takes.items() if given)
@@ -74,7 +80,6 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
 
 
 _ONE_KEY = ("every_attendable_key_matters", "equal_keys_get_equal_weight")
-
 
 _FORMS = ((), ("alone",), ("single", "alone"), ("flat",), ("needs",), ("needs", "by_head"))
 """The forms that are tried, by what is unusual about them."""

@@ -213,3 +213,21 @@ class _Textbook(nn.Module):
             weights = None if weights is None else weights.reshape(-1, count, weights.shape[-1])
         drop_graphs(callee)
         return output, weights
+
+
+def refuse_missing_weights(make: Any, given: bool, accepts: Any) -> None:
+    """Raise if weights are declared that no call gives.
+
+    Args:
+        make: what is called.
+        given: whether weights are handed back, or kept.
+        accepts: what its spec says that it takes.
+
+    Raises:
+        StyleError: they are declared, and not given.
+    """
+    if "return_weights" in accepts and not given:
+        raise StyleError(
+            f'{name_of(make)}: accepts names "return_weights", but no weights (B, L, S) are found: '
+            "return (output, weights), keep them in attention_weights, or leave it out."
+        )

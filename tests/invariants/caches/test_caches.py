@@ -66,7 +66,7 @@ def test_one_mistake_has_one_name(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     further_are_long(
-        dict.fromkeys(("positions_restart", "keeps_the_buffer", "selects_both_ways"), "script")
+        dict.fromkeys(("keeps_the_buffer", "positions_restart", "selects_both_ways"), "script")
     ),
 )
 def test_a_failure_prints_a_short_script_that_was_run(name: str, tmp_path: Path) -> None:

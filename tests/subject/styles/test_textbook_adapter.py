@@ -543,3 +543,18 @@ def test_the_share_of_hidden_keys_is_that_of_the_output_whatever_is_behind() -> 
     outputs = [bias, bias + turned, bias + 0.25 * turned]
     assert share_of_last([*outputs, bias, bias + turned, bias]) == pytest.approx(0.25)
     assert share_of_last([*outputs, None, bias, bias]) == 0.0
+
+
+def test_weights_that_no_call_gives_are_refused() -> None:
+    def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return (queries @ keys.mT).softmax(-1) @ values
+
+    with pytest.raises(StyleError, match=r"no weights \(B, L, S\) are found: return"):
+        adapters.textbook(attend, accepts=("return_weights",))
+    assert "return_weights" not in adapters.textbook(attend).accepts
+
+
+def test_a_number_that_hides_is_shown_in_four_digits() -> None:
+    (subject,) = resolve(adapted(Bilinear))
+    assert subject.conventions.mask_value == -999_999.0
+    assert "mask_value=-1000000.0" in subject.followed
