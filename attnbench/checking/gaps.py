@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
@@ -50,13 +50,22 @@ def gaps_of(subject: Subject) -> tuple[Gap, ...]:
     """The gaps that follow from what a subject's spec declares, the heaviest first."""
     spec, gradients = subject.spec, subject.conventions.gradients
     entries = _of_layer(subject, spec) if isinstance(spec, LayerSpec) else _of_call(subject)
-    entries.append((not gradients, 2, *_NO_GRADIENTS))
+    entries += [(not gradients, 2, *_NO_GRADIENTS), *_of_variants(subject)]
     gaps = [Gap(subject.name, weight, *fields) for holds, weight, *fields in entries if holds]
     return tuple(sorted(gaps, key=lambda gap: -gap.weight))
 
 
 _Entries = list[tuple[bool, int, *tuple[str, ...]]]
 """Whether it is a gap, and the fields of the gap but its subject."""
+
+
+def _of_variants(subject: Subject) -> _Entries:
+    """The gap of variants that a spec in a file lists; those of installed subjects have names."""
+    variants, address = getattr(subject.spec, "variants", ()), subject.address
+    if not variants or address.options or address.source is None:
+        return []
+    first = replace(address, options=variants[0])
+    return [(True, 2, f"its variants were not tried; check them too, such as '{first}'", "")]
 
 
 def _of_call(subject: Subject) -> _Entries:

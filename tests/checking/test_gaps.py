@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,3 +199,16 @@ def test_the_reprs_of_a_subject_and_a_check_are_short() -> None:
 def test_boolean_masks_that_were_not_tried_are_a_gap(masks: tuple[str, ...], told: bool) -> None:
     spec = MechanismSpec(name="own", make=lambda *_: Pooled(), conventions={"masks": masks})
     assert ("no boolean mask was tried" in gaps(spec)) is told
+
+
+def test_variants_of_a_spec_in_a_file_are_a_gap_until_they_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(
+        "import attnbench, torch\n"
+        "def make(query_size, key_size, scale=1.0):\n"
+        "    return torch.nn.Bilinear(query_size, key_size, 1)\n"
+        'RIGHT = attnbench.ScoringSpec(name="own", make=make, variants=({"scale": 2.0},))\n'
+    )
+    what = f"its variants were not tried; check them too, such as '{path}:RIGHT(scale=2.0)'"
+    assert what in gaps(f"{path}:RIGHT")
+    assert what not in gaps(f"{path}:RIGHT(scale=2.0)")
