@@ -47,6 +47,9 @@ _MOST_RANK, _MOST_RANK_OF_STEPS = 2, 3
 """The rank up to which changes count that change calls in which nothing failed, and the same where
 only calls with a cache are wrong: then single tokens have to stay as they are."""
 
+_IN_HALF = "autocast_agrees"
+"""It runs a case of any dtype in half types."""
+
 Trial = tuple[Invariant, Case]
 
 
@@ -99,6 +102,8 @@ class Judge:
         self._influences = influences(subject)
         if self._steps and not names - {*beside}:
             self.most = _MOST_RANK_OF_STEPS
+        if all(case.is_narrow or one.name == _IN_HALF for one, case in failing):
+            self.most = 0  # wider types are right, and stay so
 
     def approves(self, place: Place, *, others: bool = False, briefly: bool = False) -> bool | None:
         """Whether what failed holds with a change, and nothing else fails.

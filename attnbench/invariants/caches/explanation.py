@@ -26,6 +26,7 @@ from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import steps
 from attnbench.invariants.caches.repaired_calls import repaired_call, repaired_padding
 from attnbench.invariants.caches.row_selection import (
+    ALL_ROWS,
     after_calls,
     left_by_select,
     selects_both_ways,
@@ -130,6 +131,7 @@ def cause_of(explained: str, judged: str) -> str | None:
         OTHERS: "heads_read_others",
         USED: "cache_used_otherwise",
         "\n  select changes cache": "part_not_selected",
+        ALL_ROWS: "part_changed",
     }
     return next((cause for words, cause in told.items() if words in explained), None)
 

@@ -16,6 +16,8 @@ from attnbench.invariants.caches.seen_tokens import Replay, moves
 from attnbench.invariants.caches.stage import FoundError, Stage
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 
+ALL_ROWS = "selecting all rows in their order"
+
 
 def after_calls(stage: Stage, rows: int, *counts: int) -> tuple[nn.Module, Any]:
     """A module, and its cache of some rows after calls on so many tokens each."""
@@ -29,13 +31,18 @@ def after_calls(stage: Stage, rows: int, *counts: int) -> tuple[nn.Module, Any]:
 
 
 def left_by_select(stage: Stage, found: FoundError) -> str:
-    """The tensors that the first selection of a program changes, and those that it leaves."""
+    """The tensors that the first selection of a program changes, and those that it leaves.
+
+    One of all rows in their order should change none.
+    """
     begin, *rest = found.steps
     select = next(step for step in rest if step.kind == "select")
     _, cache = after_calls(stage, begin.count, 3)
     before = {place: tensor.clone() for place, tensor in tensors_of(cache)}
     cache = stage.subject.select(cache, torch.tensor(select.rows, device=stage.tokens.device))
     changed, left = changes(before, cache, begin.count)
+    if select.rows == (*range(begin.count),):
+        return f"\n  {ALL_ROWS} changes {', '.join(changed)}" if changed else ""
     of = ", ".join(changed) or "no tensor of the cache"
     return f"\n  select changes {of}, and leaves {', '.join(left)} as it was" if left else ""
 

@@ -319,3 +319,11 @@ def test_changed_code_that_loops_is_given_up(
     subject = subject_of(tmp_path, source.replace("done < 3", "done < 2"))
     found = found_for(subject, ["weights_sum_to_one"])
     assert any("while" in text or "-done" in text or "step" in text for text in found)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_what_fails_in_half_types_alone_changes_no_wider_call(tmp_path: Path, dtype: str) -> None:
+    subject = subject_of(tmp_path, ATTENTION)
+    (invariant,) = select_invariants(["agrees_with_float64"])
+    failing = [(invariant, Case((1,), 2, 3, 4, 4, 4, dtype=dtype))]
+    assert (Judge(subject, [invariant], failing, ()).most == 0) is (dtype == "float16")

@@ -67,3 +67,42 @@ def test_rows_that_share_memory_are_told_as_that(select: Any) -> None:
     told = "lists: what is appended to one of two rows that were selected from the same one reaches"
     assert (told in str(report)) is (select is shared)
     assert ("which was selected from the same row; with rows" in str(report)) is (select is shared)
+
+
+class Summed(nn.Module):
+    """Sums of the tokens so far, and of their squares."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        new, cache = self.linear(hidden), begun(self, len(hidden)) if cache is None else cache
+        first = new.cumsum(1) + cache["sum"][:, None]
+        second = new.square().cumsum(1) + cache["square"][:, None]
+        cache.update(sum=first[:, -1], square=second[:, -1])
+        return first + second
+
+
+def begun(module: Summed, rows: int) -> dict[str, Tensor]:
+    zeros = module.linear.weight.new_zeros(rows, module.linear.out_features)
+    return {"sum": zeros, "square": zeros.clone()}
+
+
+def mixed_up(cache: dict[str, Tensor], index: Tensor) -> None:
+    cache.update(sum=cache["sum"][index], square=cache["sum"][index])
+
+
+def test_what_a_selection_of_all_rows_changes_is_told() -> None:
+    layer = LayerSpec(
+        name="sums",
+        make=Summed,
+        accepts=("cache",),
+        causal=True,
+        dtypes=("float64", "float32"),
+        cache=CacheSpec(new=begun, select=mixed_up),
+    )
+    report = attnbench.check(layer, profile="quick", invariants=[SELECTED])
+    assert "sums: selecting rows of the cache changes what the rows hold" in str(report)
+    told = "selecting all rows in their order changes cache['square'] (1, "
+    assert told in str(report), str(report)
