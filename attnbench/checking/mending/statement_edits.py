@@ -29,7 +29,9 @@ def of_statement(node: ast.stmt, context: Context) -> Edits:
         target = context.plain(node.targets[0])
         is_part = isinstance(node.targets[0], ast.Attribute | ast.Subscript)
         if is_part or target in context.names(node):
-            yield context.edit(3, node, f"{target} = {target} + {context.text(node.value)}")
+            in_loop = isinstance(context.parents.get(node), ast.For | ast.While)
+            text = f"{target} = {target} + {context.text(node.value)}"
+            yield context.edit(2 if in_loop else 3, node, text)  # a sum over its turns
     behind = context.behind(node)
     nearest = [one for one in behind[:2] if one.end_lineno - node.lineno < _MOST_EXCHANGED]
     is_far = len(behind) > 2 and behind[-1].end_lineno - node.lineno < _MOST_PASSED

@@ -294,3 +294,13 @@ def test_lines_that_did_not_run_are_not_changed() -> None:
     source = ["def attend(query, key):", "    x = query", "    return key"]
     found = made(source, {3: NAMES})
     assert {edit.start[0] for edit in found} == {3}
+
+
+def test_what_is_set_anew_in_each_turn_of_a_loop_may_be_a_sum_over_them() -> None:
+    source = ["def attend(query, total):", "    for part in query:", "        total = part.sum()"]
+    found = made(source, {3: {"total": ("number", 0.0), "part": TENSOR}})
+    sums = [e.rank for e in found if e.applied(source)[2].endswith("total = total + part.sum()")]
+    alone = [source[0], "    total = query.sum()"]
+    found = made(alone, {2: {"total": ("number", 0.0), "query": TENSOR}})
+    once = [e.rank for e in found if e.applied(alone)[1].endswith("total = total + query.sum()")]
+    assert (sums, once) == ([2], [3])
