@@ -54,7 +54,7 @@ MARKS = {
     "test_examples.py": "slow",
     "test_pytest_plugin.py": "slow",
 }
-"""Markers by folder or file; a plain ``pytest`` leaves them out, and CI runs all."""
+"""Markers by folder or file; a plain ``pytest`` leaves them out, and ``tox`` runs them."""
 
 FIRST = {
     "checking/cause/test_extent.py::test_the_extent_is_what_calls_beside_the_case_show": 8,

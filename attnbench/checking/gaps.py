@@ -61,7 +61,8 @@ _Entries = list[tuple[bool, int, *tuple[str, ...]]]
 
 def _of_variants(subject: Subject) -> _Entries:
     """The gap of variants that a spec in a file lists; those of installed subjects have names."""
-    variants, address = getattr(subject.spec, "variants", ()), subject.address
+    variants = [*filter(None, getattr(subject.spec, "variants", ()))]
+    address = subject.address
     if not variants or address.options or address.source is None:
         return []
     first = replace(address, options=variants[0])
@@ -81,9 +82,10 @@ def _of_call(subject: Subject) -> _Entries:
     idle = getattr(subject.maker, "idle_dropout", False) and "dropout_p" not in subject.accepts
     made = "dropout was not looked at: it was made with dropout 0"
     dropped = '"dropout_p" in accepts, if its outputs keep their mean'
-    tried = getattr(subject.spec, "style", "") == "textbook"  # small calls show what it pools
-    pools = "" if tried else 'laws=("pools_values",) if it pools values as they are, or '
-    own = f'{pools}"return_weights" in accepts, if it hands them back'
+    seen = "its weights were not looked at, only the output"
+    own = 'laws=("pools_values",) if it pools values as they are, or "return_weights" in accepts'
+    if getattr(subject.spec, "style", "") == "textbook":  # small calls have tried both
+        seen, own = f"{seen}: no weights (B, L, S) come back, or are kept in attention_weights", ""
     remedy = "same_as= and the subject that it should equal"
     if not subject.conventions.per_head:  # a reference does not know the head
         remedy = f'reference=, or {remedy}, such as "scaled_dot"'
@@ -93,7 +95,7 @@ def _of_call(subject: Subject) -> _Entries:
         ("floating" in masks and "boolean" not in masks, 1, *_NO_BOOLEAN),
         (bool(finite), 1, unpoisoned, _ANY_SLOTS),
         (idle, 2, made, dropped),
-        (not weights, 1, "its weights were not looked at, only the output", own),
+        (not weights, 1, seen, own),
     ]
 
 

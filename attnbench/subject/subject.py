@@ -135,10 +135,8 @@ class Subject(ABC):
 
     @property
     def followed(self) -> str:
-        """The conventions that its spec names, as text, numbers in four digits; ``""`` for none."""
-        stated = self._stated.items()
-        rounded = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in stated}
-        return format_conventions(rounded)
+        """The conventions that its spec names, as text; ``""`` for none."""
+        return format_conventions(self._stated)
 
     @property
     def about(self) -> tuple[str, ...]:

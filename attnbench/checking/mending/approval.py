@@ -102,8 +102,8 @@ class Judge:
         self._influences = influences(subject)
         if self._steps and not names - {*beside}:
             self.most = _MOST_RANK_OF_STEPS
-        if all(case.is_narrow or one.name == _IN_HALF for one, case in failing):
-            self.most = 0  # wider types are right, and stay so
+        if all(_is_narrow_alone(subject, *trial) for trial in failing):
+            self.most = 0  # what is right in wider types stays so
 
     def approves(self, place: Place, *, others: bool = False, briefly: bool = False) -> bool | None:
         """Whether what failed holds with a change, and nothing else fails.
@@ -175,6 +175,15 @@ class Judge:
             trial = invariant, Case.from_id(outcome.counterexample)
             self._seen = [trial, *(one for one in self._seen if one != trial)]
         return outcome.ok
+
+
+def _is_narrow_alone(subject: Subject, invariant: Invariant, case: Case) -> bool:
+    """Whether a property fails in half types, and holds at the same case in float32."""
+    if invariant.name == _IN_HALF:
+        return True
+    if not case.is_narrow or "float32" not in subject.dtypes:
+        return False
+    return holds(subject, invariant, case.replace(dtype="float32")) is True
 
 
 def _are_kept(outputs: Mapping[Ordinary, Tensor]) -> bool:

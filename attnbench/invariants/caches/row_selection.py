@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -40,11 +41,24 @@ def left_by_select(stage: Stage, found: FoundError) -> str:
     _, cache = after_calls(stage, begin.count, 3)
     before = {place: tensor.clone() for place, tensor in tensors_of(cache)}
     cache = stage.subject.select(cache, torch.tensor(select.rows, device=stage.tokens.device))
-    changed, left = changes(before, cache, begin.count)
     if select.rows == (*range(begin.count),):
-        return f"\n  {ALL_ROWS} changes {', '.join(changed)}" if changed else ""
+        return _changed_by_all(before, dict(tensors_of(cache)))
+    changed, left = changes(before, cache, begin.count)
     of = ", ".join(changed) or "no tensor of the cache"
     return f"\n  select changes {of}, and leaves {', '.join(left)} as it was" if left else ""
+
+
+def _changed_by_all(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> str:
+    """The tensors of other numbers than before a selection of all rows, unless some are cut."""
+    kept = {place: (before[place], tensor) for place, tensor in now.items() if place in before}
+    if any(old.shape != new.shape for old, new in kept.values()):
+        return ""
+    changed = [
+        f"{place} {tuple(new.shape)}"
+        for place, (old, new) in kept.items()
+        if not torch.equal(old.nan_to_num(), new.nan_to_num())
+    ]
+    return f"\n  {ALL_ROWS} changes {', '.join(changed)}" if changed else ""
 
 
 def selects_both_ways(stage: Stage) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -34,15 +35,10 @@ def heads_of_a_group_are_alike(layer: LayerCase) -> None:
     wrong: dict[tuple[str, str], InvariantViolation] = {}
     violation = None
     for first, last in _maps(layer.module, heads, groups):
-        setting = f"with the first two heads of a group in each other's place in {first} and {last}"
-        found = layer.differs(
-            _swapped(layer, first, last, heads, 1),
-            expected,
-            real,
-            what=f"{setting}, output",
-            other="the layer as it is",
-        )
-        across = _swapped(layer, first, last, heads, heads // groups)
+        if not _goes_on(layer, first, last, heads):
+            continue  # as from the map out of the heads to that into them
+        found, names = _exchanged(layer, first, last, heads, expected, real)
+        across = _swapped(layer, first, last, heads, heads // groups, names)
         if found is not None:
             wrong[first, last] = found
         if layer.differs(across, expected, real) is None:
@@ -78,8 +74,49 @@ def _maps(module: nn.Module, heads: int, groups: int) -> Iterator[tuple[str, str
                 yield first, last
 
 
-def _swapped(layer: LayerCase, first: str, last: str, heads: int, other: int) -> Tensor:
-    """The output with the first head and another one in each other's place."""
+def _exchanged(
+    layer: LayerCase, first: str, last: str, heads: int, expected: Tensor, real: Tensor
+) -> tuple[InvariantViolation | None, tuple[str, ...]]:
+    """What the output is off by with the first two heads of a group in each other's place.
+
+    Tensors that may hold something of each head, as sinks, move with it where it is right then;
+    their names come behind.
+    """
+    setting = f"with the first two heads of a group in each other's place in {first} and {last}"
+    found = layer.differs(
+        _swapped(layer, first, last, heads, 1),
+        expected,
+        real,
+        what=f"{setting}, output",
+        other="the layer as it is",
+    )
+    for way in _of_each_head(layer.module, heads, first, last) if found else ():
+        if layer.differs(_swapped(layer, first, last, heads, 1, way), expected, real) is None:
+            return None, way
+    return found, ()
+
+
+def _of_each_head(
+    module: nn.Module, heads: int, first: str, last: str
+) -> Iterator[tuple[str, ...]]:
+    """Yield names of tensors that may hold something of each head: all, of a module, and one."""
+    held = (*module.named_parameters(), *module.named_buffers())
+    out = module.get_submodule(last)
+    assert isinstance(out, nn.Linear)
+    names = [
+        name for name, tensor in held if heads in tensor.shape or tensor.shape == (out.in_features,)
+    ]
+    names = [name for name in names if name.rpartition(".")[0] not in (first, last)]
+    owners = itertools.groupby(names, lambda name: name.rpartition(".")[0])
+    by_module = (tuple(owned) for _, owned in owners)
+    ways = (tuple(names), *by_module, *((name,) for name in names))
+    yield from dict.fromkeys(filter(None, ways))
+
+
+def _swapped(
+    layer: LayerCase, first: str, last: str, heads: int, other: int, names: Iterable[str] = ()
+) -> Tensor:
+    """The output with the first head and another one in each other's place, also in tensors."""
     order = list(range(heads))
     order[0], order[other] = other, 0
     module = copy.deepcopy(layer.module)
@@ -93,8 +130,26 @@ def _swapped(layer: LayerCase, first: str, last: str, heads: int, other: int) ->
                 continue
             rows = tensor[: heads * width].reshape(heads, width, *tensor.shape[1:])
             tensor[: heads * width] = rows[order].flatten(0, 1)
+        held = dict((*module.named_parameters(), *module.named_buffers()))
+        for tensor in map(held.__getitem__, names):
+            places = torch.tensor(order, device=tensor.device)
+            if heads in tensor.shape:
+                tensor.copy_(tensor.index_select(tensor.shape.index(heads), places))
+            else:  # as of a norm over all heads
+                tensor.copy_(tensor.reshape(heads, width)[places].flatten())
         out.weight.copy_(out.weight.reshape(-1, heads, width)[:, order].flatten(1))
         return layer.subject.call(module, layer.hidden)[0]
+
+
+def _goes_on(layer: LayerCase, first: str, last: str, heads: int) -> bool:
+    """Whether what one map gives reaches the other, as far as that is seen."""
+    module = copy.deepcopy(layer.module)
+    weight = module.get_submodule(first).weight
+    assert isinstance(weight, Tensor)
+    with torch.no_grad():
+        weight.copy_(-weight.roll(1, -1))  # other numbers, also of what is normalised or squared
+    one, two = _into(layer, layer.module, last, heads), _into(layer, module, last, heads)
+    return one is None or two is None or one.shape != two.shape or not torch.equal(one, two)
 
 
 def _own_groups_are_read(layer: LayerCase, last: str, heads: int, groups: int) -> bool:
@@ -111,22 +166,23 @@ def _own_groups_are_read(layer: LayerCase, last: str, heads: int, groups: int) -
     if expected is None:
         return False
     for name, part in layer.module.named_modules():
-        if name == last or not isinstance(part, nn.Linear) or part.out_features % width:
+        if name == last or not isinstance(part, nn.Linear):
             continue
-        for start in range(0, part.out_features, width):
+        for row in range(part.out_features):
             module = copy.deepcopy(layer.module)
             weight = module.get_submodule(name).weight
             assert isinstance(weight, Tensor)
             with torch.no_grad():
-                weight[start : start + width] *= -1
+                weight[row] = -weight[row].roll(1)
             given = _into(layer, module, last, heads)
-            assert given is not None
-            changed = given.ne(expected).flatten(0, -3).any(-1).any(0).nonzero().flatten().tolist()
+            if given is None or given.shape != expected.shape:
+                continue  # as of an expert to which other tokens go
+            changed = given.ne(expected).any(-1).any(0).nonzero().flatten().tolist()
             if changed in own:
                 reached[own.index(changed)] += 1
             elif 1 < len(changed) < heads:
                 return False
-    return all(reached)
+    return all(rows > width for rows in reached)  # the keys too, and not the values alone
 
 
 def _into(layer: LayerCase, module: nn.Module, last: str, heads: int) -> Tensor | None:
@@ -137,4 +193,4 @@ def _into(layer: LayerCase, module: nn.Module, last: str, heads: int) -> Tensor 
     )
     with hook, torch.no_grad():
         layer.subject.call(module, layer.hidden)
-    return given[-1].reshape(*given[-1].shape[:-1], heads, -1) if given else None
+    return given[-1].reshape(-1, heads, given[-1].shape[-1] // heads) if given else None

@@ -14,7 +14,7 @@ from attnbench.errors import InvariantViolation, RefusalError, headline
 from attnbench.subject.tensors import largest
 
 _TRIED, _FAR = 4, 1e6
-"""After this many bounds, the last of 16 draws, an error of so many times the last one is sure.
+"""After this many bounds, the last of at least 16 draws, an error of so many times it is sure.
 
 More draws widen it by a small factor, or by a jump, which any draw shows as often as not.
 """

@@ -226,8 +226,8 @@ def refuse_missing_weights(make: Any, given: bool, accepts: Any) -> None:
     Raises:
         StyleError: they are declared, and not given.
     """
-    if "return_weights" in accepts and not given:
+    if "return_weights" in (accepts or ()) and not given:
         raise StyleError(
-            f'{name_of(make)}: accepts names "return_weights", but no weights (B, L, S) are found: '
-            "return (output, weights), keep them in attention_weights, or leave it out."
+            f'{name_of(make)}: accepts names "return_weights", but no weights (B, L, S) are found '
+            "in (output, weights) or in attention_weights: hand some back, or leave it out."
         )

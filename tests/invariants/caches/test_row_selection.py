@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec
+from attnbench.invariants.caches import row_selection
 
 SELECTED = "selected_rows_go_on_as_their_sequences"
 
@@ -106,3 +107,11 @@ def test_what_a_selection_of_all_rows_changes_is_told() -> None:
     assert "sums: selecting rows of the cache changes what the rows hold" in str(report)
     told = "selecting all rows in their order changes cache['square'] (1, "
     assert told in str(report), str(report)
+
+
+def test_a_buffer_that_is_cut_or_holds_nan_is_not_said_to_be_changed() -> None:
+    held = {"buffer": torch.full((1, 4), torch.nan), "count": torch.zeros(1)}
+    assert row_selection._changed_by_all(held, {**held, "order": torch.zeros(1)}) == ""
+    assert row_selection._changed_by_all(held, {**held, "count": torch.ones(1)}).endswith("(1,)")
+    cut = {"buffer": held["buffer"][:, :2], "count": torch.ones(1)}
+    assert row_selection._changed_by_all(held, cut) == ""

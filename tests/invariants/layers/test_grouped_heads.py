@@ -24,17 +24,25 @@ class Grouped(nn.Module):
         self.query, self.out = nn.Linear(size, size), nn.Linear(size, size)
         self.both, self.order = nn.Linear(size, 2 * GROUPS * width), order
         self.rates = nn.Parameter(torch.randn(HEADS)) if order == "with_rates" else None
+        self.gate = nn.Linear(size, HEADS) if order == "gated" else None
+        is_normed = order.startswith("normed")
+        self.norm = nn.RMSNorm(size) if is_normed else nn.Identity()
+        self.key_norm = nn.RMSNorm(GROUPS * width) if is_normed else nn.Identity()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        query = self.query(hidden).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        query = self.norm(self.query(hidden)).unflatten(-1, (HEADS, -1)).transpose(1, 2)
         key, value = self.both(hidden).unflatten(-1, (2, GROUPS, -1)).permute(2, 0, 3, 1, 4)
+        key = self.key_norm(key.transpose(1, 2).flatten(2)).unflatten(-1, (GROUPS, -1))
+        key = key.transpose(1, 2)
         if self.order == "tiled":
             key, value = (t.repeat(1, HEADS // GROUPS, 1, 1) for t in (key, value))
-        elif self.order == "crossed":
+        elif self.order in ("crossed", "normed_crossed"):
             key = key.repeat(1, HEADS // GROUPS, 1, 1)
             value = value.repeat_interleave(HEADS // GROUPS, 1)
         else:
             key, value = (t.repeat_interleave(HEADS // GROUPS, 1) for t in (key, value))
+        if self.gate is not None:
+            query = query * self.gate(hidden).mT[..., None]
         if self.order in ("crossed", "scaled"):
             query = query * torch.arange(1, HEADS + 1)[:, None, None]
         if self.rates is not None:
@@ -44,7 +52,10 @@ class Grouped(nn.Module):
         return output
 
 
-@pytest.mark.parametrize("order", ["tiled", "crossed", "scaled", "in_place", "with_rates"])
+@pytest.mark.parametrize(
+    "order",
+    ["tiled", "crossed", "normed_crossed", "scaled", "in_place", "with_rates", "gated", "normed"],
+)
 def test_heads_that_share_with_others_than_their_neighbours_are_told(order: str) -> None:
     layer = LayerSpec(
         name="grouped",
@@ -55,7 +66,7 @@ def test_heads_that_share_with_others_than_their_neighbours_are_told(order: str)
         dtypes=("float64", "float32"),
     )
     report = attnbench.check(layer, profile="quick", invariants=["heads_of_a_group_are_alike"])
-    assert report.ok is (order not in ("tiled", "crossed")), str(report)
+    assert report.ok is (order not in ("tiled", "crossed", "normed_crossed")), str(report)
     told = "grouped: query heads that share keys and values are as many places apart as there are"
     assert (told in str(report)) is (order == "tiled")
     assert ("heads 0 and 2 and 4 may change places in" in str(report)) is (order == "tiled")
