@@ -48,6 +48,7 @@ MARKS = {
     "cli": "slow",
     "docs": "slow",
     "judging": "slow",
+    "judging/test_pairs.py::test_a_pair_is_met_in_every_judgement": 8,
     "subject/styles/test_layer_adapter.py": "slow",
     "subject/styles/test_textbook_adapter.py": "slow",
     "test_asv.py": "slow",
@@ -57,23 +58,35 @@ MARKS = {
 """Markers by folder or file; a plain ``pytest`` leaves them out, and ``tox`` runs them."""
 
 FIRST = {
-    "checking/cause/test_extent.py::test_the_extent_is_what_calls_beside_the_case_show": 8,
-    "checking/cause/test_replays.py::test_a_mistake_that_is_made_in_some_calls_is_named": 6,
-    "checking/cause/test_weight_deviations.py::test_what_deviates_is_named": 6,
+    "checking/cause/test_extent.py::test_the_extent_is_what_calls_beside_the_case_show": 6,
+    "checking/cause/test_likely_cause.py::"
+    "test_an_option_whose_gradient_alone_is_wrong_is_told_so": 1,
+    "checking/cause/test_replays.py::test_a_mistake_that_is_made_in_some_calls_is_named": 4,
+    "checking/cause/test_weight_deviations.py::test_what_deviates_is_named": 4,
     "checking/cause/test_witnesses.py::"
-    "test_masks_joined_wrongly_and_other_axes_show_by_themselves": 5,
+    "test_masks_joined_wrongly_and_other_axes_show_by_themselves": 3,
+    "checking/cause/test_witnesses.py::test_a_cause_stands_over_a_failure_that_it_explains": 1,
+    "checking/cause/test_witnesses.py::test_a_known_mistake_is_named_by_what_it_makes": 5,
+    "checking/reproduction/test_script.py::"
+    "test_what_fails_when_transformed_has_a_script_that_transforms_a_call": 2,
     "checking/reproduction/test_script.py::"
     "test_the_script_fails_in_a_clean_process_as_the_check_did": 4,
     "classroom/test_notebooks.py::"
     "test_each_question_is_answered_by_one_cell_with_a_picture_and_an_interval": 3,
+    "cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
+    "invariants/caches/test_caches.py::"
+    "test_programs_that_failed_are_tried_first_and_if_asked_alone": 1,
     "invariants/caches/test_kept_states.py::test_the_tensor_that_is_wrong_is_named": 4,
     "invariants/caches/test_seen_tokens.py::test_the_mask_that_hides_or_shows_keys_is_named": 2,
     "invariants/caches/test_seen_tokens.py::"
     "test_the_message_tells_what_a_wrong_output_depends_on": 2,
+    "invariants/derivatives/test_gradients.py::"
+    "test_a_parameter_without_effect_is_told_from_one_that_is_cut_off": 1,
     "invariants/layers/test_explanations.py::"
     "test_the_message_tells_what_a_wrong_output_depends_on": 6,
-    "invariants/layers/test_layers.py::test_one_mistake_has_one_name": 6,
+    "invariants/layers/test_layers.py::test_one_mistake_has_one_name": 4,
     "invariants/toolkit/test_reached.py::test_the_operation_that_others_reach_is_named": 4,
+    "judging/test_pairs.py::test_a_pair_is_met_in_every_judgement": 8,
     "subject/styles/test_layer_adapter.py::"
     "test_padding_that_reaches_real_tokens_says_by_which_way": 3,
 }

@@ -213,6 +213,7 @@ def in_halves(change: Callable[[Tensor], Tensor]) -> Any:
     return attend
 
 
+@pytest.mark.long
 def test_what_takes_half_types_alone_is_not_taken_to_lose_precision() -> None:
     first = in_halves(lambda scores: scores + 2 * (numbers(scores) == 0))
     names = ["agrees_with_scalar_reference", "agrees_with_float64", "rounding_has_no_bias"]

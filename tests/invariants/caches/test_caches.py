@@ -112,6 +112,7 @@ class RoundsByASharedCount(PartedLayer):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_copies_of_a_cache_that_rounds_are_held_to_each_other() -> None:
     exempt = {"calls_may_be_cut_anywhere": "what is old is rounded"}
     assert isinstance(PARTED.spec, LayerSpec)
