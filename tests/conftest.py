@@ -48,7 +48,6 @@ MARKS = {
     "cli": "slow",
     "docs": "slow",
     "judging": "slow",
-    "judging/test_pairs.py::test_a_pair_is_met_in_every_judgement": 8,
     "subject/styles/test_layer_adapter.py": "slow",
     "subject/styles/test_textbook_adapter.py": "slow",
     "test_asv.py": "slow",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import attnbench
-from tests.conftest import MARKS
+from tests.conftest import FIRST, MARKS
 
 
 def run(code: str) -> str:
@@ -184,6 +184,12 @@ def test_a_module_that_is_named_in_a_string_is_there() -> None:
 
 def test_a_place_whose_tests_get_a_mark_is_there() -> None:
     assert [place for place in MARKS if not (ROOT / place).exists()] == []
+
+
+def test_a_test_whose_further_cases_are_long_is_there() -> None:
+    for place in FIRST:
+        path, _, name = place.partition("::")
+        assert f"def {name}(" in (ROOT / path).read_text("utf-8"), place
 
 
 def test_an_entry_point_names_a_module_that_is_there() -> None:
