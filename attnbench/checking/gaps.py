@@ -85,7 +85,8 @@ def _of_call(subject: Subject) -> _Entries:
     seen = "its weights were not looked at, only the output"
     own = 'laws=("pools_values",) if it pools values as they are, or "return_weights" in accepts'
     if getattr(subject.spec, "style", "") == "textbook":  # small calls have tried both
-        seen, own = f"{seen}: no weights (B, L, S) come back, or are kept in attention_weights", ""
+        seen += ": it neither hands back weights (B, L, S) nor keeps them in attention_weights"
+        own = ""
     remedy = "same_as= and the subject that it should equal"
     if not subject.conventions.per_head:  # a reference does not know the head
         remedy = f'reference=, or {remedy}, such as "scaled_dot"'

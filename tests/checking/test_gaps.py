@@ -68,7 +68,7 @@ def test_a_law_that_small_calls_did_not_show_is_not_suggested() -> None:
     said = gaps(spec)["its weights were not looked at, only the output"].remedy
     assert said.startswith('laws=("pools_values",) if it pools values as they are, or ')
     (seen,) = (gap for what, gap in gaps(textbook(Projected)).items() if "its weights" in what)
-    assert seen.what.endswith("no weights (B, L, S) come back, or are kept in attention_weights")
+    assert seen.what.endswith("nor keeps them in attention_weights")
     assert seen.remedy == ""
 
 

@@ -113,12 +113,12 @@ def own_command(command: str) -> tuple[int, str]:
     """
     if not command.startswith("attnbench check "):
         return run_here(command)
-    files = ((path.name, path.read_text()) for path in sorted(Path().glob("*.py")))
-    return checked(command, tuple(files))
+    files = (path for path in sorted(Path().rglob("*")) if path.is_file())
+    return checked(command, tuple((str(path), path.read_bytes()) for path in files))
 
 
 @functools.cache
-def checked(command: str, files: tuple[tuple[str, str], ...]) -> tuple[int, str]:
+def checked(command: str, files: tuple[tuple[str, bytes], ...]) -> tuple[int, str]:
     """What a check in this folder ends with and prints; another one has the same files."""
     return run_here(command)
 

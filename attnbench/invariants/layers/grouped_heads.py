@@ -186,7 +186,7 @@ def _own_groups_are_read(layer: LayerCase, last: str, heads: int, groups: int) -
 
 
 def _into(layer: LayerCase, module: nn.Module, last: str, heads: int) -> Tensor | None:
-    """What the map out of the heads is given, ``(..., heads, width)``, unless it is not called."""
+    """What the map out of the heads is given, ``(tokens, heads, width)``; ``None`` if nothing."""
     given: list[Tensor] = []
     hook = module.get_submodule(last).register_forward_pre_hook(
         lambda _, inputs: given.append(inputs[0].detach().clone())

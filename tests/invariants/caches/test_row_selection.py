@@ -9,10 +9,22 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import CacheSpec, LayerSpec
+from attnbench import CacheSpec, CheckReport, LayerSpec
 from attnbench.invariants.caches import row_selection
 
 SELECTED = "selected_rows_go_on_as_their_sequences"
+
+
+def checked(name: str, make: Any, cache: CacheSpec) -> CheckReport:
+    layer = LayerSpec(
+        name=name,
+        make=make,
+        accepts=("cache",),
+        causal=True,
+        dtypes=("float64", "float32"),
+        cache=cache,
+    )
+    return attnbench.check(layer, profile="quick", invariants=[SELECTED])
 
 
 class Lists(nn.Module):
@@ -55,15 +67,7 @@ def misread(cache: dict[str, Any], index: Tensor) -> None:
 
 @pytest.mark.parametrize("select", [shared, copied, misread])
 def test_rows_that_share_memory_are_told_as_that(select: Any) -> None:
-    layer = LayerSpec(
-        name="lists",
-        make=Lists,
-        accepts=("cache",),
-        causal=True,
-        dtypes=("float64", "float32"),
-        cache=CacheSpec(new=new, select=select),
-    )
-    report = attnbench.check(layer, profile="quick", invariants=[SELECTED])
+    report = checked("lists", Lists, CacheSpec(new=new, select=select))
     assert report.ok is (select is copied), str(report)
     told = "lists: what is appended to one of two rows that were selected from the same one reaches"
     assert (told in str(report)) is (select is shared)
@@ -95,15 +99,7 @@ def mixed_up(cache: dict[str, Tensor], index: Tensor) -> None:
 
 
 def test_what_a_selection_of_all_rows_changes_is_told() -> None:
-    layer = LayerSpec(
-        name="sums",
-        make=Summed,
-        accepts=("cache",),
-        causal=True,
-        dtypes=("float64", "float32"),
-        cache=CacheSpec(new=begun, select=mixed_up),
-    )
-    report = attnbench.check(layer, profile="quick", invariants=[SELECTED])
+    report = checked("sums", Summed, CacheSpec(new=begun, select=mixed_up))
     assert "sums: selecting rows of the cache changes what the rows hold" in str(report)
     told = "selecting all rows in their order changes cache['square'] (1, "
     assert told in str(report), str(report)

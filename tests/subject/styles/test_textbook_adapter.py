@@ -535,7 +535,9 @@ class Projected(nn.Module):
 def test_a_finite_mask_value_is_found_behind_projections(seed: int) -> None:
     torch.manual_seed(seed)
     (subject,) = resolve(Projected)
-    assert subject.conventions.mask_value is not None  # its scores may be of either sign, and far
+    assert (
+        subject.conventions.mask_value == -999_999.0
+    )  # the least that a class with parameters has
 
 
 def test_the_share_of_hidden_keys_is_that_of_the_output_whatever_is_behind() -> None:
