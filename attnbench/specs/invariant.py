@@ -25,6 +25,8 @@ class Invariant:
     Args:
         name: the property, as a statement (``masked_slots_are_inert``); its id everywhere.
         statement: the property in one sentence.
+        hint: one sentence that says what usually breaks it, printed under each failure; true of
+            every subject that fails it.
         check: ``check(subject, case)`` raises :class:`attnbench.InvariantViolation` if the property
             does not hold. Use ``hypothesis.assume`` in it to reject a case without a verdict.
         cases: ``cases(subject)`` returns a Hypothesis strategy of cases; by default the general
@@ -42,6 +44,7 @@ class Invariant:
 
     name: str
     statement: str = ""
+    hint: str = ""
     check: Callable[[Subject, Case], None]
     cases: Callable[[Subject], SearchStrategy[Case]] | None = None
     applies: Callable[[Subject], str | None] | None = None
@@ -51,6 +54,7 @@ class Invariant:
     def __post_init__(self) -> None:
         check_spec_name(self.kind, self.name)
         check_type(self, "statement", str, "a sentence")
+        check_type(self, "hint", str, "a sentence")
         check_type(self, "law", bool, "True or False")
         freeze_tuple(self, "kinds", KINDS)
         check_callable(self, "check")

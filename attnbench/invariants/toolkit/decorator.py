@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def invariant(
     *,
+    hint: str = "",
     cases: Callable[..., CaseStrategy] = all_cases,
     applies: Callable[[Any], str | None] | None = None,
     law: bool = False,
@@ -32,7 +33,7 @@ def invariant(
     Its name is that of the check, and its statement is the first paragraph of the docstring.
 
     Args:
-        cases, applies, law, kinds: as of :class:`attnbench.Invariant`.
+        hint, cases, applies, law, kinds: as of :class:`attnbench.Invariant`.
         narrowed: further arguments of ``cases``.
     """
 
@@ -41,6 +42,7 @@ def invariant(
         return Invariant(
             name=check.__name__,
             statement=" ".join(statement.split()),
+            hint=hint,
             check=check,
             cases=functools.partial(cases, **narrowed) if narrowed else cases,
             applies=applies,

@@ -15,7 +15,7 @@ from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
 
-@invariant(law=True, masks=("causal",))
+@invariant(hint="A promise is forgotten.", law=True, masks=("causal",))
 def keeps_its_word(subject: Subject, case: Case) -> None:
     """It keeps what it
     promised.
@@ -32,6 +32,7 @@ def mistyped(subject: Subject, case: Case) -> None:
 def test_name_statement_and_cases_come_from_the_check_and_its_decorator() -> None:
     assert keeps_its_word.name == "keeps_its_word"
     assert keeps_its_word.statement == "It keeps what it promised."
+    assert keeps_its_word.hint == "A promise is forgotten."
     assert keeps_its_word.law
     assert keeps_its_word.cases is not None
     (subject,) = resolve("scaled_dot")
