@@ -72,7 +72,7 @@ _LAZY = {
     "subjects": "subject.lookup",
 }
 
-_MODULES = ("adapters", "saved_inputs", "strategies", "testing")
+_MODULES = ("adapters", "commands", "saved_inputs", "strategies", "testing")
 
 __all__ = [
     "AttnbenchError",

@@ -26,7 +26,8 @@ def run(code: str) -> str:
 
 def test_importing_attnbench_and_its_command_line_imports_nothing_heavy() -> None:
     code = (
-        "import sys, attnbench, attnbench.cli, attnbench.registry.catalog, attnbench.pytest_plugin;"
+        "import sys, attnbench, attnbench.cli, attnbench.commands, attnbench.registry.catalog;"
+        "import attnbench.pytest_plugin;"
         "print([m for m in ('torch', 'pandas', 'hypothesis', 'matplotlib', 'numpy', 'scipy')"
         " if m in sys.modules])"
     )
@@ -69,13 +70,13 @@ def test_every_public_name_can_be_had() -> None:
         _ = attnbench.nothing
 
 
-@pytest.mark.parametrize("door", ["adapters", "saved_inputs", "strategies", "testing"])
+@pytest.mark.parametrize("door", ["adapters", "commands", "saved_inputs", "strategies", "testing"])
 def test_a_door_is_there_once_attnbench_is_imported(door: str) -> None:
     assert run(f"import attnbench; print(attnbench.{door}.__name__)").strip() == f"attnbench.{door}"
 
 
 @pytest.mark.parametrize(
-    "door", ["strategies", "saved_inputs", "testing", "asv", "benchmark.frames"]
+    "door", ["commands", "strategies", "saved_inputs", "testing", "asv", "benchmark.frames"]
 )
 def test_every_name_of_a_door_can_be_had(door: Any) -> None:
     module = importlib.import_module(f"attnbench.{door}")

@@ -1,0 +1,71 @@
+"""Building blocks for commands of plugins: options, plugins, child processes, output, exit codes.
+
+A distribution adds a command to ``attnbench`` by an entry point of the group
+``attnbench.commands``, whose value is a function as for typer. It returns the exit code::
+
+    def command(targets: Targets = None, as_json: AsJson = False, strict: Strict = False) -> int:
+        '''One sentence for the list of commands.'''
+        plugins = load_plugins(strict=strict)
+        addresses = parse_targets(targets) or []
+        rows = [
+            call(Task(str(address), "my_package.work:row_of", {"target": address}))
+            for address in addresses
+        ]
+        print_json(rows) if as_json else print_table(rows)
+        return exit_code((), plugins)
+
+What needs torch runs in a child process, by the address of a function: a subject that hangs or
+crashes does not end the command. Importing this module imports no torch. An
+:class:`attnbench.AttnbenchError` that the function raises is printed in one line, with exit code 2.
+"""
+
+from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.options import (
+    AsJson,
+    Call,
+    Convention,
+    Device,
+    Inputs,
+    Invariants,
+    Jobs,
+    Profile,
+    Strict,
+    Style,
+    Targets,
+    parse_targets,
+)
+from attnbench.cli.plugin_loading import load_plugins
+from attnbench.cli.printing.output_files import check_writable, write_file
+from attnbench.cli.printing.tables import print_json, print_line, print_table, progress
+from attnbench.errors import PluginError, nearest
+from attnbench.processes.pool import Task, Workers, call
+from attnbench.registry.address import Address
+
+__all__ = [
+    "Address",
+    "AsJson",
+    "Call",
+    "Convention",
+    "Device",
+    "Inputs",
+    "Invariants",
+    "Jobs",
+    "PluginError",
+    "Profile",
+    "Strict",
+    "Style",
+    "Targets",
+    "Task",
+    "Workers",
+    "call",
+    "check_writable",
+    "exit_code",
+    "load_plugins",
+    "nearest",
+    "parse_targets",
+    "print_json",
+    "print_line",
+    "print_table",
+    "progress",
+    "write_file",
+]
