@@ -1,0 +1,1 @@
+"""How the code that people have is imported, made and called."""
