@@ -138,12 +138,10 @@ def pytest_runtest_makereport(
     report = yield
     outcome = getattr(call.excinfo.value, "outcome", None) if call.excinfo else None
     if outcome is not None and item.config.getoption("--attnbench-format") == "github":
-        from attnbench.checking.code_lines import code_lines
+        from attnbench.checking.code_line import code_line
 
         subject = call.excinfo.value.subject  # type: ignore[union-attr]  # ours
-        case = outcome.failure.case if outcome.failure else None
-        lines = code_lines(subject, outcome.invariant, case)
-        report.attnbench = (outcome.to_data(), lines)  # type: ignore[attr-defined]  # a report takes any
+        report.attnbench = (outcome.to_data(), code_line(subject))  # type: ignore[attr-defined]  # a report takes any
     return report
 
 
@@ -159,7 +157,7 @@ def _annotate(reporter: pytest.TerminalReporter) -> None:
     from attnbench.cli.formats.places import Findings, place_at
 
     outcomes = tuple(Outcome.from_data(data) for data, _ in rows)
-    places = {data["subject"]: place_at(*lines) for data, lines in rows if lines}
+    places = {data["subject"]: place_at(*line) for data, line in rows if line}
     reporter.ensure_newline()
     reporter.write_line(github.render(Findings(CheckReport(outcomes), {}, places)))
 

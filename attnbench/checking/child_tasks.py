@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnbench.cases.case import Case
 from attnbench.errors import UsageError
@@ -17,9 +17,6 @@ from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry, spec_key
 from attnbench.specs import LayerSpec, MechanismSpec
 from attnbench.specs.conventions import Conventions
-
-if TYPE_CHECKING:
-    from attnbench.checking.code_lines import CodeLines
 
 
 def probed(target: Address, call: str | None = None) -> dict[str, Any]:
@@ -153,13 +150,13 @@ def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
     ]
 
 
-def code_lines(target: Address, invariant: str, case: str | None) -> CodeLines | None:
-    """The lines of the code of the subject of an address, and those that a case ran."""
-    from attnbench.checking.code_lines import code_lines
+def code_line(target: Address) -> tuple[str, int] | None:
+    """File and line of the code of the subject of an address."""
+    from attnbench.checking.code_line import code_line
     from attnbench.subject.lookup import resolve
 
     (subject,) = resolve(target)
-    return code_lines(subject, invariant, case)
+    return code_line(subject)
 
 
 def adapted_fields(target: Address, style: str | None) -> dict[str, Any]:

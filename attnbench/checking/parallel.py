@@ -143,33 +143,6 @@ def _workers(cluster: str | ClusterWorkers | None, jobs: int) -> Iterator[Worker
         yield workers
 
 
-def over_seeds(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Merge the outcomes of several seeds to one per subject and invariant.
-
-    The first bad one, in the order of the seeds, stands for all; for good ones, cases and seconds
-    are summed.
-    """
-    groups: dict[tuple[str, str], list[Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault((outcome.subject, outcome.invariant), []).append(outcome)
-    return [_merged(sorted(group, key=lambda o: o.seed or 0)) for group in groups.values()]
-
-
-def _merged(group: list[Outcome]) -> Outcome:
-    if len(group) == 1:
-        return group[0]
-    failures = [outcome for outcome in group if not outcome.ok]
-    passes = [outcome for outcome in group if outcome.status == "passed"]
-    lead = (failures or passes or group)[0]
-    reason = lead.reason
-    if failures:
-        reason += f"\n  on {len(failures)} of {len(group)} seeds"
-    elif passes:
-        reason += f", on the first of {len(passes)} seeds"
-    cases, seconds = sum(o.cases for o in group), sum(o.seconds for o in group)
-    return replace(lead, reason=reason, cases=cases, seconds=seconds)
-
-
 def _outcomes(
     event: Event, pending: dict[str, Work], submit: Callable[[str, Work], None]
 ) -> Iterator[Outcome]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, running_order
 from attnbench.processes.pool import cores
@@ -68,16 +66,6 @@ def shared_out(works: Sequence[Work], jobs: int) -> list[Work]:
         shares = [(*contract, *others[part::parts]) for part in range(min(parts, len(others)))]
         pieces += [replace(work, invariants=share) for share in shares] or [work]
     return pieces
-
-
-def digests(pairs: Sequence[tuple[Address, str]]) -> dict[str, str]:
-    """A digest of each addressed file, since outcomes depend on its content."""
-    paths = {str(target.source) for target, _ in pairs if target.is_file}
-    return {
-        path: hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        for path in sorted(paths)
-        if Path(path).is_file()
-    }
 
 
 def remaining_works(works: Sequence[Work], outcomes: Collection[Outcome]) -> list[Work]:

@@ -42,7 +42,6 @@ COMMANDS = {
     "bench": "bench",
     "run": "run",
     "compare": "compare",
-    "calibrate": "calibrate",
     "report": "report",
     "heatmap": "attnbench_classroom.heatmap",
     "diff": "diff",

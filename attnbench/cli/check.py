@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +15,10 @@ from attnbench.checking import parallel
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import Gap, coverage_of
-from attnbench.checking.journal import Journal
 from attnbench.checking.known_failures import KnownFailures, exempted
 from attnbench.checking.outcomes import Announced, Outcome, notes_of
 from attnbench.checking.profiles import PROFILES
-from attnbench.checking.work import Work, digests, key_of, works_of
+from attnbench.checking.work import key_of, works_of
 from attnbench.cli import options as option
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
@@ -29,10 +28,8 @@ from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
 from attnbench.cli.printing.outcome_tables import Screen
 from attnbench.cli.printing.output_files import check_writable, write_file
 from attnbench.cli.printing.tables import print_line, progress
-from attnbench.cli.watching import watch as watched
 from attnbench.errors import UsageError, either
 from attnbench.processes.pool import MEMORY_GIB
-from attnbench.registry.versions import installed_versions
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
@@ -45,18 +42,7 @@ def command(
     jobs: option.Jobs = 0,
     profile: option.Profile = "quick",
     seed: option.Seed = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option("--seeds", min=1, help="Check with this many seeds, starting at --seed or 0."),
-    ] = None,
     cluster: option.Cluster = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            "--resume",
-            help="A file to which outcomes are saved as they come. Checks in it do not run again.",
-        ),
-    ] = None,
     dtype: Annotated[
         list[str] | None, typer.Option("--dtype", help="A dtype to check; may be repeated.")
     ] = None,
@@ -107,9 +93,6 @@ def command(
             "changed code is run.",
         ),
     ] = True,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Check again whenever a target's file changes.")
-    ] = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show every outcome of every subject.")
     ] = False,
@@ -123,8 +106,6 @@ def command(
     process. If that hangs or dies, it is recorded as the outcome, and the other subjects go on.
     """
     started = time.monotonic()
-    if watch:
-        return watched(targets or ())
     output = formats_of(formats or (), as_json=as_json)
     if update_baseline and baseline is None:
         raise UsageError("--update-baseline needs a file: --baseline FILE.")
@@ -144,14 +125,10 @@ def command(
     screen = Screen(expected, statements, verbose=verbose) if output.has_text else None
     for line in plan["about"] if output.has_text else ():
         print_line(line)
-    start = seed or 0
-    all_seeds = [seed] if seeds is None else list(range(start, start + seeds))
-    works = [replace(work, seed=number) for number in all_seeds for work in works]
+    works = [replace(work, seed=seed) for work in works]
     names = [row["invariant"] for row in ask("invariant_rows")] if exempt else []
     exemptions = {key_of(skip): skip for skip in exempted(exempt or (), works, names)}
-    journal = None if resume is None else _journal(resume, plan, settings)
-    run = _Run(exemptions, known_failures, journal, screen if seeds is None else None, fail_fast)
-    run.recall(works)
+    run = _Run(known_failures, screen, fail_fast, exemptions)
     limits: dict[str, Any] = {
         "jobs": jobs,
         "timeout_s": timeout or _TIMEOUTS_S[profile],
@@ -163,15 +140,11 @@ def command(
         works, options, cluster=cluster, recorded=earlier, mend=mend, **limits
     )
     with contextlib.closing(checks):  # its children end here, also early
-        run.collect(checks, sum(expected.values()) * len(all_seeds) - len(earlier))
+        run.collect(checks, sum(expected.values()) - len(earlier))
     labels, names = list(expected), list(statements)
-    outcomes = parallel.over_seeds([*run.by_key.values()])
-    outcomes.sort(
-        key=lambda outcome: (labels.index(outcome.subject), names.index(outcome.invariant))
+    outcomes = sorted(
+        run.by_key.values(), key=lambda o: (labels.index(o.subject), names.index(o.invariant))
     )
-    if screen is not None and seeds is not None:
-        for outcome in outcomes:
-            screen.add(outcome)
     notes = run.notes(len(outcomes))
     if updated:
         known_failures = known_failures.updated(outcomes, invariant)
@@ -201,27 +174,18 @@ class _Run:
     """The outcomes of a check as they come.
 
     Args:
-        by_key: the newest outcome of each subject, seed and invariant.
         known_failures: failures that do not count.
-        journal: file of outcomes for a later run.
         screen: shows each outcome at once.
         fail_fast: whether to stop at the first outcome that is not good.
+        by_key: the newest outcome of each subject and invariant.
         ended: ``interrupted`` or ``stopped``, if the run ended early.
     """
 
-    by_key: dict[tuple[str, int | None, str], Outcome]
     known_failures: KnownFailures
-    journal: Journal | None
     screen: Screen | None
     fail_fast: bool
+    by_key: dict[tuple[str, int | None, str], Outcome] = field(default_factory=dict)
     ended: str = ""
-
-    def recall(self, works: Sequence[Work]) -> None:
-        """Adopt the outcomes of these works that an earlier run saved in the journal."""
-        keys = {(work.label, work.seed, name) for work in works for name in work.invariants}
-        saved = self.journal.outcomes if self.journal else []
-        recalled = [self.known_failures.skip_known(outcome) for outcome in saved]
-        self.by_key = {key_of(o): o for o in recalled if key_of(o) in keys} | self.by_key
 
     def collect(self, outcomes: Iterable[Outcome], count: int) -> None:
         """Store and show outcomes until the last one, a failure or Ctrl-C."""
@@ -233,8 +197,6 @@ class _Run:
                         self._announce(outcome)
                         continue
                     new = key_of(outcome) not in self.by_key
-                    if self.journal is not None:
-                        self.journal.add(outcome)
                     outcome = self.known_failures.skip_known(outcome)
                     self.by_key[key_of(outcome)] = outcome
                     self._show(outcome)
@@ -261,13 +223,6 @@ class _Run:
             "stopped": [f"stopped at the first failure, after {count} outcomes (--fail-fast)"],
         }
         return [*endings.get(self.ended, []), *notes_of([*self.by_key.values()])]
-
-
-def _journal(path: Path, plan: Mapping[str, Any], settings: Mapping[str, Any]) -> Journal:
-    """The journal of a check with this plan and these settings."""
-    subjects = [[str(target), name] for target, name in plan["subjects"]]
-    request = {**settings, "subjects": subjects, "files": digests(plan["subjects"])}
-    return Journal(path, {**request, "versions": installed_versions()})
 
 
 def _default_profile_line(left_out: int) -> str:

@@ -25,17 +25,11 @@ from attnbench.registry.address import parse_address
 
 @dataclass(frozen=True)
 class Request:
-    """The classified arguments of ``compare``.
-
-    Args:
-        runs, revisions, subjects: what is compared.
-        same_code: whether both sides are the working tree, as ``calibrate`` has them.
-    """
+    """The classified arguments of ``compare``."""
 
     runs: tuple[str, ...] = ()
     revisions: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
-    same_code: bool = False
 
 
 def classify(arguments: Sequence[str], results: Path) -> Request:
@@ -162,15 +156,12 @@ def duel(
             for a, b in pairs
             for case, path in zip(cases, inputs, strict=True)
         ]
-        named = request.revisions or request.same_code
-        a, b = [side.name for side in sides] if named else request.subjects
+        a, b = [side.name for side in sides] if request.revisions else request.subjects
         yield Plan(a, b, Duel(exchange, rows, **options), notes)
 
 
 def _sides(request: Request, stack: contextlib.ExitStack) -> tuple[Side, Side]:
     folder = Path.cwd()
-    if request.same_code:
-        return (Side("here", folder),) * 2
     if not request.revisions:
         return Side(request.subjects[0], folder), Side(request.subjects[1], folder)
     source: Repository = repository(Path.cwd())
@@ -184,7 +175,7 @@ def _sides(request: Request, stack: contextlib.ExitStack) -> tuple[Side, Side]:
 
 def _subjects(request: Request, exchange: Exchange, notes: list[str]) -> list[tuple[str, str]]:
     """The subjects to compare, as the address on each side."""
-    if not (request.revisions or request.same_code):
+    if not request.revisions:
         return [(request.subjects[0], request.subjects[1])]
     if request.subjects:
         return [(text, text) for text in _expand(request.subjects, exchange, notes)]

@@ -190,24 +190,6 @@ def test_a_task_that_is_taken_back_ends_on_its_worker(two: Machines) -> None:
         time.sleep(0.1)
 
 
-def test_every_machine_is_calibrated(tmp_path: Path, two_machines: Any) -> None:
-    where = ("--cluster", two_machines.scheduler_address)
-    words = ("calibrate", "--pairs", "2", "--workload", "gpt2_decode", "--json")
-    done = attnbench(*words, *where, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    machines = json.loads(done.stdout)["machines"]
-    assert sorted(machines) == ["north", "south"]
-    for one in machines.values():
-        (row,) = one["rows"]
-        assert (row["subject"], row["case"], row["pairs"]) == ("scaled_dot", "gpt2_decode", 2)
-        assert row["spread_%"] > 0
-    wrong = attnbench("calibrate", "gone.py:SPEC", *where, cwd=tmp_path)
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith("attnbench: on north: gone.py:SPEC: here: ")
-    assert "there is no file 'gone.py' (looked at" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
-
-
 @contextlib.contextmanager
 def dask(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process of Dask's command line, such as a scheduler."""

@@ -17,8 +17,8 @@ from attnbench.cli.printing.output_files import check_writable, write_file
 from attnbench.cli.printing.tables import print_json, print_line
 from attnbench.errors import UsageError, nearest
 
-FORMATS = ("text", "json", "junit", "sarif", "github", "gitlab", "badge")
-_POINTING = {"sarif", "github", "gitlab"}
+FORMATS = ("text", "json", "junit", "sarif", "github")
+_POINTING = {"sarif", "github"}
 """Formats that point at lines of code."""
 
 _SHARED = ("text", "github")

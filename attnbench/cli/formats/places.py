@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.report_text import lead_of
 from attnbench.checking.work import Work
-from attnbench.cli.reviewed_changes import culprit, hunks_of
 from attnbench.errors import AttnbenchError
 from attnbench.processes.pool import Task, call
 
 _ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 """Variables that hold the folder of the repository, to which paths in annotations are relative."""
-_NO_EFFECT = ("#", "import ", "from ", '"""', "'''")
+_CODE_LINE = "attnbench.checking.child_tasks:code_line"
 _TIMEOUT_S = 60.0
 
 
@@ -46,7 +42,7 @@ class Findings:
         if raised:
             file, _, line = raised.rpartition(":")
             if Path(file).exists():
-                return Place(_relative(Path(file)), int(line))
+                return place_at(file, int(line))
         return self.places.get(outcome.subject)
 
 
@@ -62,52 +58,19 @@ def findings_of(
         located: whether to find the subjects' code, which makes each in a child process.
     """
     places = {}
+    failing = {outcome.subject for outcome in report.failures}
     for target, label in {(work.target, work.label) for work in works if located}:
-        failures = [outcome for outcome in report.failures if outcome.subject == label]
-        if failures:
-            lead = lead_of(failures)
-            case = lead.failure.case if lead.failure else None
-            arguments = {"target": target, "invariant": lead.invariant, "case": case}
-            task = Task(label, "attnbench.checking.child_tasks:code_lines", arguments, _TIMEOUT_S)
+        if label in failing:
+            task = Task(label, _CODE_LINE, {"target": target}, _TIMEOUT_S)
             with contextlib.suppress(AttnbenchError):  # it may hang or die as in its check
-                lines = call(task)
-                if lines is not None:
-                    others = [f"--invariant={o.invariant}" for o in failures if o is not lead]
-                    command = lead.command and shlex.join(shlex.split(lead.command) + others)
-                    places[label] = place_at(*lines, command=command, failures=len(failures))
+                if (line := call(task)) is not None:
+                    places[label] = place_at(*line)
     return Findings(report, statements, places)
 
 
-def place_at(
-    file: str,
-    line: int,
-    first: int,
-    last: int,
-    ran: Sequence[tuple[str, int]] = (),
-    *,
-    command: str | None = None,
-    failures: int = 1,
-) -> Place:
-    """The first changed line that ran; else one of the code, of its file, or of others that ran.
-
-    Without any, it is the line itself. What cannot change an answer, such as a comment, comes last.
-    Where several changes ran, it is in the one without which fewest checks of the command fail.
-    """
-    files = dict.fromkeys([file, *(name for name, _ in ran)])
-    hunks = [hunk for name in files for hunk in hunks_of(name)]
-    changed = [(hunk.file, number) for hunk in hunks for number in hunk.lines]
-
-    def rank(at: tuple[str, int]) -> tuple[bool, bool]:
-        text = linecache.getline(*at).strip()
-        is_own = at[0] == file and first <= at[1] <= last
-        return not text or text.startswith(_NO_EFFECT), not is_own
-
-    reached = [at for at in ran if at in changed]
-    suspects = [h for h in hunks if any(at[0] == h.file and at[1] in h.lines for at in reached)]
-    if command and len(suspects) > 1 and (found := culprit(suspects, command, failures)):
-        reached = [at for at in reached if at[0] == found.file and at[1] in found.lines]
-    name, number = [*reached, *sorted(changed, key=rank), (file, line)][0]
-    return Place(_relative(Path(name)), number)
+def place_at(file: str, line: int) -> Place:
+    """A line of a file, whose path is made relative to the repository."""
+    return Place(_relative(Path(file)), line)
 
 
 def _relative(path: Path) -> str:

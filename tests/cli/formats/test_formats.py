@@ -10,7 +10,7 @@ import pytest
 
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Failure, Outcome
-from attnbench.cli.formats import FORMATS, badge, github, gitlab, sarif
+from attnbench.cli.formats import FORMATS, github, sarif
 from attnbench.cli.formats.places import Findings, Place
 
 FAILED = Outcome(
@@ -55,15 +55,6 @@ def test_a_log_that_is_no_sarif_does_not_pass_the_schema() -> None:
         jsonschema.Draft4Validator(SCHEMA).validate(log)
 
 
-def test_gitlab_gets_every_field_that_it_requires() -> None:
-    rows = json.loads(gitlab.render(FINDINGS))
-    assert [row["check_name"] for row in rows] == [o.invariant for o in FINDINGS.report.failures]
-    for row in rows:
-        assert {*row} == {"description", "check_name", "fingerprint", "severity", "location"}
-    assert rows[0]["location"] == {"path": "a folder/mine.py", "lines": {"begin": 9}}
-    assert len({row["fingerprint"] for row in rows}) == len(rows)
-
-
 def test_annotations_are_one_a_subject_and_line_with_special_characters_escaped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -87,22 +78,7 @@ def test_a_summary_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatc
         github.render(FINDINGS)
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "message", "color"),
-    [
-        (OUTCOMES[:1], "1 property holds", "brightgreen"),
-        (OUTCOMES, "3 of 4 fail", "red"),
-        ((), "nothing checked", "lightgrey"),
-    ],
-)
-def test_a_badge_tells_how_many_hold(
-    outcomes: tuple[Outcome, ...], message: str, color: str
-) -> None:
-    told = json.loads(badge.render(Findings(CheckReport(outcomes), {})))
-    assert (told["schemaVersion"], told["message"], told["color"]) == (1, message, color)
-
-
 def test_each_format_but_those_of_the_screen_is_a_module() -> None:
-    folder = Path(badge.__file__).parent
+    folder = Path(github.__file__).parent
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "places"}
     assert modules == {*FORMATS} - {"text", "json"}
