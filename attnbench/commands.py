@@ -19,7 +19,7 @@ crashes does not end the command. Importing this module imports no torch. An
 :class:`attnbench.AttnbenchError` that the function raises is printed in one line, with exit code 2.
 """
 
-from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
     AsJson,
     Call,
@@ -40,8 +40,10 @@ from attnbench.cli.printing.tables import print_json, print_line, print_table, p
 from attnbench.errors import PluginError, nearest
 from attnbench.processes.pool import Task, Workers, call
 from attnbench.registry.address import Address
+from attnbench.specs.conventions import parse_convention
 
 __all__ = [
+    "INTERRUPTED",
     "Address",
     "AsJson",
     "Call",
@@ -62,6 +64,7 @@ __all__ = [
     "exit_code",
     "load_plugins",
     "nearest",
+    "parse_convention",
     "parse_targets",
     "print_json",
     "print_line",

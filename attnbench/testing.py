@@ -5,6 +5,9 @@ The built-in plugins import nothing else from the core. A mechanism prepares its
 :func:`pool`. An invariant builds its case through the :class:`Subject` that it is given, or through
 a :class:`Baseline`, changes the :class:`Inputs`, and compares with :func:`agree_within` or
 :func:`holds`, whose errors name the value and the place.
+
+A plugin that runs checks itself, as the judge does, has :func:`parse_address`, :func:`make_inputs`,
+:func:`bench_cases`, :func:`run_invariants` and, for the right output, :func:`expected`.
 """
 
 import warnings
@@ -17,7 +20,10 @@ from attnbench.attention.masks import Mask, causal_mask, fold, valid_lens_mask, 
 from attnbench.attention.softmax import masked_softmax, pool, softmax_weights
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
 from attnbench.attention.windows import Band, band, last_slots
+from attnbench.benchmark.workloads import bench_cases
 from attnbench.cases.case import MASKS
+from attnbench.checking.api import run_invariants
+from attnbench.checking.plain_tables import escaped as printable
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.toolkit.applicability import resizes
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -31,7 +37,11 @@ from attnbench.invariants.toolkit.comparisons import (
 )
 from attnbench.invariants.toolkit.derivations import benign, select_keys
 from attnbench.oracle import budget
+from attnbench.oracle.budget import expected
+from attnbench.registry.address import parse_address
 from attnbench.subject.lookup import make_scoring, resolve
+from attnbench.subject.styles.signature import keywords_of
+from attnbench.subject.tensors import lay_out, make_inputs
 
 __all__ = [
     "MASKS",
@@ -42,24 +52,32 @@ __all__ = [
     "agree",
     "agree_within",
     "band",
+    "bench_cases",
     "benign",
     "causal_mask",
     "check_features",
     "current_profile",
     "differentiate",
     "eager",
+    "expected",
     "fold",
     "holds",
+    "keywords_of",
     "last_slots",
+    "lay_out",
+    "make_inputs",
     "make_scoring",
     "masked_softmax",
     "needs",
     "note_compiled",
+    "parse_address",
     "pool",
     "prepare",
+    "printable",
     "reject",
     "resizes",
     "resolve",
+    "run_invariants",
     "scores_of",
     "scoring_of",
     "select_keys",

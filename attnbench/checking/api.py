@@ -15,7 +15,7 @@ from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import coverage_of, gaps_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Announced, Outcome, notes_of
-from attnbench.checking.plan import in_wide_dtypes, planned, try_options
+from attnbench.checking.plan import find_profile, in_wide_dtypes, planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.reproduction.script import with_evidence
@@ -110,6 +110,32 @@ def outcomes_of(
     if not evidence:
         return outcomes
     return with_evidence(outcomes, subject, invariants, announce=announce)
+
+
+def run_invariants(
+    spec: Spec,
+    names: Iterable[str] | None = None,
+    *,
+    profile: str = "default",
+    seed: int | None = None,
+) -> Iterator[Outcome]:
+    """The outcomes, one by one, of a spec whose code runs in another process.
+
+    So nothing here guards the suite against that code. No smaller counterexample is looked for.
+
+    Args:
+        spec: which need not be registered.
+        names: of the invariants to run; by default all of the spec's kind.
+        profile, seed: as in :func:`check`.
+
+    Raises:
+        UnknownNameError: there is no such profile or invariant.
+    """
+    find_profile(profile)
+    (subject,) = resolve(spec)
+    invariants = [one for one in select_invariants(names) if subject.kind in one.kinds]
+    options: dict[str, Any] = {"profile": profile, "seed": seed, "guard": SuiteGuard(())}
+    return outcomes_of(subject, invariants, evidence=False, **options)
 
 
 def spoils_all(

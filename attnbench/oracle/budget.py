@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attnbench.oracle.operations import RoundedMeans, RoundedOperations
 from attnbench.oracle.references import NormEpsilon, Reference
-from attnbench.oracle.textbook import is_textbook, textbook_output
+from attnbench.oracle.textbook import TEXTBOOK, ScaledDot, is_textbook, textbook_output
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -227,6 +227,18 @@ class Oracle(Reference):
                 if mask is not None and mask.is_floating_point():
                     inputs = inputs.replace(attn_mask=move(mask))
             yield module, inputs
+
+
+def expected(inputs: Inputs) -> Oracle:
+    """The right output of scaled dot-product attention, ``(*lead, L, Ev)``, with its error budget.
+
+    Masks, lengths, causality, a scale and grouped heads have their textbook meaning.
+    """
+    if inputs.enable_gqa:
+        groups = inputs.query.shape[-3] // inputs.key.shape[-3]
+        key, value = (t.repeat_interleave(groups, -3) for t in (inputs.key, inputs.value))
+        inputs = inputs.replace(key=key, value=value, enable_gqa=False)
+    return Oracle(TEXTBOOK, ScaledDot(inputs.scale), inputs)
 
 
 def _more(walk: float, eps: float) -> float:

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from attnbench import adapters
 from attnbench.checking import api, case_search
-from attnbench.checking.api import outcomes_of
+from attnbench.checking.api import outcomes_of, run_invariants
 from attnbench.checking.canaries import CANARY
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.parametrization import Check, CheckFailedError
 from attnbench.checking.plan import select_invariants
+from attnbench.errors import UnknownNameError
 from attnbench.registry.address import parse_address
 from attnbench.subject.devices import generator_of, is_lost
 from attnbench.subject.lookup import resolve
@@ -121,3 +122,18 @@ def test_a_cpu_is_never_lost_and_draws_from_torchs_own_generator() -> None:
     assert not is_lost("cpu")
     assert is_lost("meta")  # where no number can be read
     assert generator_of("cpu") is torch.default_generator
+
+
+def test_names_are_looked_up_before_a_spec_is_called() -> None:
+    def right(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        calls.append(1)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    calls: list[int] = []
+    spec = adapters.sdpa(right)
+    calls.clear()
+    with pytest.raises(UnknownNameError, match="no profile is called 'none'"):
+        run_invariants(spec, profile="none")
+    with pytest.raises(UnknownNameError, match="no invariant is called 'none'"):
+        run_invariants(spec, ["none"])
+    assert not calls

@@ -9,7 +9,7 @@ from attnbench_zoo.twins.attention import ATTENTION
 from torch import Tensor, nn
 
 from attnbench import Case, ScoringSpec
-from attnbench.oracle.budget import Oracle
+from attnbench.oracle.budget import Oracle, expected
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -169,3 +169,13 @@ def test_right_outputs_with_rare_errors_are_within_the_budget(target: str, found
     oracle, output = _oracle(target, Case.from_id(found))
     error = (output.double() - oracle.output).abs()
     assert bool((error <= oracle.budget(sure=True)).all())
+
+
+def test_the_expected_output_follows_scale_groups_and_causality() -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, heads, 5, 8) for heads in (4, 2, 2))
+    options: dict[str, Any] = {"is_causal": True, "scale": 0.3, "enable_gqa": True}
+    right = expected(Inputs(query, key, value, **options))
+    found = torch.nn.functional.scaled_dot_product_attention(query, key, value, **options)
+    assert ((found - right.output).abs() <= right.budget()).all()
+    assert ((found * 1.001 - right.output).abs() > right.budget()).any()
