@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from torch import nn
 
 from attnbench._signing import check_options
+from attnbench.calling.importing import load
 from attnbench.errors import (
     AddressError,
     OptionError,
@@ -28,7 +29,6 @@ from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.scoring_subject import ScoringSubject
-from attnbench.subject.source_modules import import_module, load_file
 from attnbench.subject.styles.fitting import fitting
 from attnbench.subject.styles.style_choice import adapted
 from attnbench.subject.subject import Subject
@@ -160,7 +160,7 @@ def _scoring_of_kernel(kernel: KernelSpec, near: Iterable[Spec]) -> ScoringSpec:
 
 def attribute(address: Address) -> Any:
     """The value of the attribute of a file or module, whatever it is."""
-    module = load_file(address) if address.is_file else import_module(address)
+    module = load(str(address.source))
     if not hasattr(module, address.name):
         names = [n for n, v in vars(module).items() if isinstance(v, _SPECS)] or [
             n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 import attnbench
+from attnbench.calling import importing
 from attnbench.errors import UsageError
 from attnbench.registry.address import Address
 from attnbench.subject.input_files import load_inputs
 from attnbench.subject.lookup import resolve
-from attnbench.subject.source_modules import import_module, load_file
 from attnbench.subject.tensors import Inputs
 
 Rows = list[list[float]]
@@ -98,8 +98,7 @@ def of_model(
         InputsError: the model calls no attention that can be recorded.
         UsageError: what was loaded is something else, or there is no such layer.
     """
-    source = load_file(target) if target.is_file else import_module(target)
-    load = getattr(source, target.name, None)
+    load = getattr(importing.load(str(target.source)), target.name, None)
     made = load(text) if callable(load) else None
     if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], torch.nn.Module)):
         raise UsageError(

@@ -8,9 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from attnbench.calling.importing import load
 from attnbench.checking.mending.running_code import RunLines, SourceFile
-from attnbench.registry.address import parse_address
-from attnbench.subject.source_modules import load_file
 
 SOURCE = """\
 import functools
@@ -41,7 +40,7 @@ one, two = lambda x: x + 3, lambda x: x + 4
 def module(tmp_path: Path) -> ModuleType:
     path = tmp_path / f"running_{tmp_path.name}.py"
     path.write_text(SOURCE)
-    return load_file(parse_address(f"{path}:plain"))
+    return load(str(path))
 
 
 def changed(source: SourceFile, old: str, new: str) -> list[str]:

@@ -1,0 +1,342 @@
+"""The import of somebody's file or module as pytest does it, and what looks like attention in it.
+
+A file in a package is imported under its package's name, with the folder above the topmost
+``__init__.py`` and the current folder on the path. Any other file is loaded under a name of its
+own, so that ``profile.py`` does not stand for the standard library's module.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import io
+import os
+import re
+import signal
+import sys
+import sysconfig
+import threading
+import traceback
+import types
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnbench.calling.missing import OnCPU, loading, stub
+from attnbench.calling.roles import role_of
+from attnbench.errors import AddressError, AttnbenchError, UnknownNameError
+
+LIMIT_S = 20.0
+"""Most seconds for the import of a file."""
+
+_STUBS = 30
+_OWN = "attnbench_file_"
+_NOTES: dict[str, list[str]] = {}
+
+
+class _TooLongError(Exception):
+    """An import took more than :data:`LIMIT_S` seconds."""
+
+
+def load(source: str) -> ModuleType:
+    """Import a file, whose path ends in ``.py``, or a module by its name.
+
+    What was done so that it could be imported is told by :func:`notes_of`. A third-party module
+    that is not installed is stubbed: what it brings raises when it is used.
+
+    Raises:
+        UnknownNameError: there is no such module.
+        AddressError: there is no such file, or it raised; the message says where.
+    """
+    make_importable(Path.cwd())
+    if not source.endswith(".py"):
+        return _imported(source, source, lambda: importlib.import_module(source))
+    path = Path(source).resolve()
+    if not path.is_file():
+        raise AddressError(f"there is no file {source!r} (looked at {path}).")
+    package, top = _package_of(path)
+    if package and "-" not in package and all(map(str.isidentifier, package.split("."))):
+        make_importable(top)
+        return _imported(source, package, lambda: _import_from(package, path))
+    make_importable(path.parent)
+    name = f"{_OWN}{zlib.crc32(str(path).encode()):08x}_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    return _imported(source, name, lambda: _run(name, path))
+
+
+def notes_of(module: ModuleType) -> tuple[str, ...]:
+    """What was done to import a module: stubs, calls moved from a GPU, lines that were left out."""
+    return tuple(_NOTES.get(module.__name__, ()))
+
+
+def make_importable(folder: Path) -> None:
+    """Put a folder on the path, behind the standard library and before what is installed."""
+    if str(folder) in sys.path:
+        return
+    standard = sysconfig.get_path("stdlib")
+    places = [
+        number + 1
+        for number, entry in enumerate(sys.path)
+        if entry.startswith(standard) and not entry.endswith("-packages")
+    ]
+    sys.path.insert(max(places, default=0), str(folder))
+
+
+def _package_of(path: Path) -> tuple[str, Path]:
+    """The dotted name of a file in a package, ``""`` outside, and the folder above the package."""
+    parts, top = [path.stem] if path.stem != "__init__" else [], path.parent
+    while (top / "__init__.py").exists() and top != top.parent:
+        parts.insert(0, top.name)
+        top = top.parent
+    return (".".join(parts) if top != path.parent else ""), top
+
+
+def _import_from(name: str, path: Path) -> ModuleType:
+    """The module of a file in a package; where the package cannot be imported, the file alone."""
+    try:
+        with _within(3 * LIMIT_S):
+            module = importlib.import_module(name)
+    except (ModuleNotFoundError, AttnbenchError, _TooLongError):
+        raise
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        if any(Path(frame.filename).resolve() == path for frame in frames):
+            raise
+        for end in range(1, name.count(".") + 1):  # packages whose __init__ is not run
+            whole = ".".join(name.split(".")[:end])
+            if whole not in sys.modules:
+                sys.modules[whole] = package = ModuleType(whole)
+                package.__path__ = [str(path.parents[name.count(".") - end])]
+        module = importlib.import_module(name)
+        _NOTES.setdefault(name, []).append(
+            f"its package was not run, which raises {_in_one_line(error)}"
+        )
+    if Path(str(module.__file__)).resolve() != path:
+        raise AddressError(
+            f"{path} is {name}, but {name} was imported from {module.__file__}: "
+            "check the two in runs of their own."
+        )
+    return module
+
+
+_DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.AnnAssign)
+
+
+def _run(name: str, path: Path) -> ModuleType:
+    """Run a file as the module of a name; only its definitions where the whole cannot be run."""
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    module.__spec__ = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = module  # so that its objects can be pickled
+    tree = ast.parse(path.read_bytes(), str(path))
+    try:
+        with _within(LIMIT_S):
+            _execute(tree, module)
+        return module
+    except ModuleNotFoundError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not _run_definitions(tree, module, error):
+            raise
+        frame = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        _NOTES.setdefault(name, []).append(
+            f"only the definitions of {path.name} were run, whose line {frame[-1].lineno} raises "
+            f"{_in_one_line(error)}"
+        )
+    return module
+
+
+def _execute(tree: ast.Module, module: ModuleType) -> None:
+    """Run the user's file, as an import does."""
+    code = compile(tree, str(module.__file__), "exec", dont_inherit=True)
+    exec(code, vars(module))  # noqa: S102  what an import does
+
+
+def _run_definitions(tree: ast.Module, module: ModuleType, error: BaseException) -> bool:
+    """Run what a script defines, without its statements; whether these alone were to blame."""
+    file = str(module.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = {frame.lineno or 0 for frame in frames if frame.filename == file}
+    kept = []
+    for node in tree.body:
+        if not any(node.lineno <= line <= (node.end_lineno or 0) for line in lines):
+            kept += [node] if isinstance(node, (*_DEFINES, ast.Assign, ast.If, ast.Try)) else []
+        elif isinstance(node, _DEFINES):
+            return False
+    for node in kept:
+        with contextlib.suppress(Exception, SystemExit), _within(LIMIT_S / 4):
+            _execute(ast.Module([node], []), module)
+    return True
+
+
+def _imported(source: str, name: str, run: Callable[[], ModuleType]) -> ModuleType:
+    """The module that ``run`` gives, with stubs for what is missing and the GPU's work on the CPU.
+
+    Args:
+        source: what to call it in an error.
+        name: its name.
+        run: imports it.
+    """
+    stubs: list[str] = []
+    before = {*sys.modules}
+    while True:
+        try:
+            with _quiet(), OnCPU() as gpu:
+                module = run()
+            break
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            _forget(before, Path.cwd(), Path(source).resolve().parent)
+            if missing and (name == missing or name.startswith(f"{missing}.")):
+                raise UnknownNameError(
+                    f"{source}: there is neither a distribution nor a module {name!r}; "
+                    "a file is addressed as path/to/file.py:ATTRIBUTE."
+                ) from None
+            if not missing or missing in stubs or len(stubs) == _STUBS:
+                raise _failed(source, error) from error
+            stubs.append(missing)
+            stub(missing)
+        except BaseException as error:
+            _forget(before, Path.cwd(), Path(source).resolve().parent)
+            if isinstance(error, Exception | SystemExit):
+                raise _failed(source, error) from error
+            raise
+    notes = _NOTES.setdefault(module.__name__, [])
+    if stubs:
+        listed = ", ".join(sorted({each.partition(".")[0] for each in stubs}))
+        notes.append(f"not installed, and stubbed: {listed}")
+    if gpu.used:
+        notes.append("what it asks of a GPU was done on the CPU")
+    return module
+
+
+def _forget(before: set[str], *folders: Path) -> None:
+    """Forget the modules of these folders that were imported since: they are run again whole."""
+    for name in {*sys.modules} - before:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if any(Path(file).is_relative_to(folder) for folder in folders) or name.startswith(_OWN):
+            del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the file's output, the command's arguments, a window, or defaults that stay."""
+    argv, device, dtype = sys.argv, torch.get_default_device(), torch.get_default_dtype()
+    hushed = io.StringIO()
+    sys.argv = sys.argv[:1]
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    try:
+        with contextlib.redirect_stdout(hushed), contextlib.redirect_stderr(hushed), loading():
+            yield
+    finally:
+        sys.argv = argv
+        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+
+
+@contextlib.contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raise in what takes longer, where signals can be used."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
+    def late(*_: Any) -> None:
+        raise _TooLongError(f"it takes more than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _in_one_line(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _failed(what: str, error: BaseException) -> AttnbenchError:
+    """Convert an exception raised by an import to one error with its location."""
+    if isinstance(error, AttnbenchError):
+        return error
+    if isinstance(error, SyntaxError):
+        file, line = error.filename, error.lineno
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = frame.filename, frame.lineno
+    return AddressError(
+        f"{what} cannot be imported: {type(error).__name__}: {error}\n  at {file}:{line}"
+    )
+
+
+_NAME = re.compile(r"attn|attent|attend", re.IGNORECASE)
+_FUSED = re.compile(r"scaled_dot_product|multi_head_attention_forward|flash_attn")
+_PRODUCT = re.compile(r"matmul|bmm|einsum| @ ")
+_SIDES = {"query", "key", "value", "hidden", "memory"}
+
+
+def candidates(module: ModuleType) -> dict[str, Any]:
+    """Every class and function that a module defines and that looks like attention, in order."""
+    found = {
+        name: value
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__
+        and getattr(value, "__name__", None) == name
+        and (_is_attention(value) if inspect.isclass(value) else _is_function(value))
+    }
+    return dict(sorted(found.items(), key=lambda item: _line(item[1])))
+
+
+def _is_attention(cls: type) -> bool:
+    forward = getattr(cls, "forward", nn.Module.forward)
+    if not issubclass(cls, nn.Module) or inspect.isabstract(cls) or forward is nn.Module.forward:
+        return False
+    takes = [role_of(name, "forward") for name in inspect.signature(forward).parameters]
+    if _NAME.search(cls.__name__):
+        return len(takes) > 1
+    return bool(_SIDES & {*takes}) and (_computes(forward) or _holds_attention(cls))
+
+
+def _holds_attention(cls: type) -> bool:
+    made = _source(vars(cls).get("__init__"))
+    return bool(re.search(r"self\.\w*(attn|attention)\w* = ", made, re.IGNORECASE))
+
+
+def _computes(value: Any) -> bool:
+    text = _source(value)
+    return bool(_FUSED.search(text)) or ("softmax" in text and len(_PRODUCT.findall(text)) > 1)
+
+
+def _is_function(value: Any) -> bool:
+    if not isinstance(value, types.FunctionType):
+        return False
+    takes = [role_of(name, "forward") for name in inspect.signature(value).parameters]
+    looks = _NAME.search(value.__name__) or _computes(value)
+    return bool(looks) and len({"query", "key", "value", "memory"} & {*takes}) >= 2
+
+
+def _source(value: Any) -> str:
+    try:
+        return inspect.getsource(value)
+    except (OSError, TypeError):
+        return ""
+
+
+def _line(value: Any) -> int:
+    try:
+        return inspect.getsourcelines(value)[1]
+    except (OSError, TypeError):
+        return 0

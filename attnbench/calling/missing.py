@@ -1,0 +1,127 @@
+"""What stands for what is not there: modules that are not installed, and a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_loading = [False]
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """While a file is imported, its decorators and registries may call what is missing."""
+    before, _loading[0] = _loading[0], True
+    try:
+        yield
+    finally:
+        _loading[0] = before
+
+
+def stub(name: str) -> None:
+    """Put a stub of a module that is missing where it is sought, and of its package if that is."""
+    package = name.rpartition(".")[0]
+    if package and package not in sys.modules and importlib.util.find_spec(package) is None:
+        stub(package)
+    sys.modules[name] = _StubModule(name)
+
+
+class _StubModule(ModuleType):
+    """A module whose attributes raise when they are used."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, f"A stub: {name} is not installed.")
+        self.__path__: list[str] = []
+        self.__version__ = "0.0.0"
+        self.__spec__ = ModuleSpec(name, None, is_package=True)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(f"{self.__name__}.{name}")
+
+
+class _Missing:
+    """Anything of a module that is not installed: may be named, inherited from and annotated."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = self.__qualname__ = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(f"{self.__name__}.{name}")
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if not _loading[0]:
+            self._raise()
+        if len(given) == 1 and not named and isinstance(given[0], type | Callable):
+            return given[0]  # as a decorator does
+        return self
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        def refuse(*given: Any, **named: Any) -> None:
+            self._raise()
+
+        return (type("Missing", (), {"__init__": refuse}),)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return False
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return False
+
+    def __getitem__(self, item: Any) -> Any:
+        return self
+
+    def __or__(self, other: Any) -> Any:
+        return self
+
+    __ror__ = __or__
+
+    def _raise(self) -> NoReturn:
+        package = self.__name__.partition(".")[0]
+        raise ModuleNotFoundError(
+            f"{self.__name__} is used, and {package} is not installed", name=package
+        )
+
+
+class OnCPU(TorchFunctionMode):
+    """Lets what asks for a GPU be done on the CPU.
+
+    Args:
+        used: whether anything asked.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """The result of a function of torch, computed on the CPU."""
+        if func is torch.Tensor.cuda:
+            self.used = True
+            return args[0]
+        named = {name: self._moved(value) for name, value in (kwargs or {}).items()}
+        return func(*map(self._moved, args), **named)
+
+    def _moved(self, value: Any) -> Any:
+        is_gpu = isinstance(value, torch.device) and value.type == "cuda"
+        if is_gpu or (isinstance(value, str) and value.partition(":")[0] == "cuda"):
+            self.used = True
+            return torch.device("cpu")
+        return value

@@ -1,0 +1,227 @@
+"""Files as they stand in a repository: what is imported how, and what looks like attention."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnbench.calling.importing import candidates, load, notes_of
+from attnbench.errors import AddressError, UnknownNameError
+
+ATTENTION = """
+from torch import nn
+
+class Attention(nn.Module):
+    def forward(self, q, k, v):
+        return (q @ k.mT).softmax(-1) @ v
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    return tmp_path
+
+
+def written(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return str(path)
+
+
+def test_a_file_does_not_stand_for_the_standard_library_module_of_its_name(tmp_path: Path) -> None:
+    file = written(tmp_path / "profile.py", "import profile_parts\nNAME = 'mine'\n")
+    written(tmp_path / "profile_parts.py", "")  # its folder is importable
+    code = (
+        "from attnbench.calling.importing import load\n"
+        f"module = load({file!r})\n"
+        "import cProfile, profile\n"
+        "assert hasattr(profile, 'Profile'), profile\n"
+        "print(module.NAME)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path.parent,
+    )
+    assert (done.stdout, done.returncode) == ("mine\n", 0), done.stderr
+
+
+def test_a_file_in_a_package_is_imported_under_the_name_of_the_package(repository: Path) -> None:
+    for folder in ("src/spam", "src/spam/layers"):
+        written(repository / folder / "__init__.py", "")
+    written(repository / "src/spam/sizes.py", "WIDTH = 8")
+    file = written(
+        repository / "src/spam/layers/eggs.py", "from ..sizes import WIDTH\nimport spam.sizes"
+    )
+    module = load(file)
+    assert (module.__name__, module.WIDTH, notes_of(module)) == ("spam.layers.eggs", 8, ())
+
+
+def test_a_package_that_cannot_be_imported_does_not_stand_in_the_way_of_its_file(
+    repository: Path,
+) -> None:
+    written(repository / "ham/__init__.py", "open('weights.bin')")
+    written(repository / "ham/sizes.py", "WIDTH = 8")
+    module = load(written(repository / "ham/eggs.py", "from .sizes import WIDTH"))
+    assert module.WIDTH == 8
+    assert "its package was not run, which raises FileNotFoundError" in notes_of(module)[0]
+
+
+def test_what_is_not_installed_is_stubbed_and_raises_when_it_is_used(repository: Path) -> None:
+    file = written(
+        repository / "uses.py",
+        """
+        import nowhere_to.be.found as found
+        from nowhere_to import Base, register
+        try:
+            import nowhere_else
+        except ImportError:
+            nowhere_else = None
+
+        class Layer(Base):
+            def call(self, x: found.Tensor | None):
+                return found.call(x)
+
+        @register("name")
+        def plain(x):
+            return isinstance(x, found.Tensor)
+        """,
+    )
+    module = load(file)
+    assert notes_of(module) == ("not installed, and stubbed: nowhere_to",)
+    assert module.nowhere_else is None
+    assert module.plain(1) is False
+    with pytest.raises(ModuleNotFoundError, match=r"nowhere_to\.Base is used, and nowhere_to is n"):
+        module.Layer()
+    with pytest.raises(ModuleNotFoundError, match="nowhere_to is not installed"):
+        module.Layer.call(None, 1)
+
+
+def test_a_registry_is_filled_once_though_a_stub_is_needed_on_the_way(repository: Path) -> None:
+    written(
+        repository / "names.py",
+        "NAMES = []\ndef add(name):\n    assert name not in NAMES\n    NAMES.append(name)",
+    )
+    written(repository / "first.py", "import names\nnames.add('first')\nimport nowhere_at_all")
+    module = load(written(repository / "second.py", "import first, names"))
+    assert module.names.NAMES == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (
+            "import argparse\nargs = argparse.ArgumentParser()\nargs.add_argument('file')\n"
+            "args = args.parse_args()",
+            "SystemExit: 2",
+        ),
+        ("open('data.txt')", "FileNotFoundError"),
+        ("for step in range(9):\n    step / 0", "ZeroDivisionError"),
+        ("print('loss'); raise KeyboardInterrupt if 0 else SystemExit('no data')", "no data"),
+    ],
+)
+def test_of_a_script_that_fails_only_the_definitions_are_run(
+    repository: Path, capsys: pytest.CaptureFixture[str], statement: str, said: str
+) -> None:
+    module = load(written(repository / "train.py", f"WIDTH = 8\n{statement}\nDEPTH = WIDTH + 1"))
+    assert module.DEPTH == 9
+    assert "only the definitions of train.py were run, whose line " in notes_of(module)[0]
+    assert said in notes_of(module)[0]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_script_that_trains_is_stopped(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnbench.calling.importing.LIMIT_S", 0.2)
+    module = load(written(repository / "loop.py", "WIDTH = 8\nwhile True:\n    pass"))
+    assert module.WIDTH == 8
+    assert " raises _TooLongError: it takes more than" in notes_of(module)[0]
+
+
+def test_what_asks_for_a_gpu_at_import_is_done_on_the_cpu(repository: Path) -> None:
+    file = written(
+        repository / "gpu.py",
+        """
+        import torch
+        torch.set_default_dtype(torch.float16)
+        layer = torch.nn.Linear(2, 2).cuda()
+        table = torch.zeros(3, device="cuda:0").to("cuda")
+        """,
+    )
+    module = load(file)
+    assert notes_of(module) == ("what it asks of a GPU was done on the CPU",)
+    assert module.table.device == module.layer.weight.device == torch.device("cpu")
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "said"),
+    [
+        ("nowhere.py", AddressError, "there is no file"),
+        ("nowhere_module", UnknownNameError, "neither a distribution nor a module"),
+    ],
+)
+def test_what_is_not_there_is_one_error(source: str, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        load(source)
+
+
+@pytest.mark.parametrize("text", ["def f(:", "class A(Unknown):\n    pass"])
+def test_a_file_whose_definitions_fail_is_one_error_with_its_place(
+    repository: Path, text: str
+) -> None:
+    with pytest.raises(AddressError, match=r"cannot be imported: .*\n  at .*bad\.py:1$"):
+        load(written(repository / "bad.py", text))
+
+
+def test_two_packages_of_one_name_are_not_confused(repository: Path) -> None:
+    for folder in ("one", "two"):
+        written(repository / folder / "twin/__init__.py", "")
+        written(repository / folder / "twin/eggs.py", "")
+    load("one/twin/eggs.py")
+    with pytest.raises(AddressError, match=r"was imported from .*one/twin/eggs.py"):
+        load("two/twin/eggs.py")
+
+
+def test_what_looks_like_attention_is_found_by_name_by_what_it_computes_and_by_what_it_holds(
+    repository: Path,
+) -> None:
+    text = f"""{ATTENTION}
+class Pool(nn.Module):
+    def forward(self, x):
+        return (x @ x.mT).softmax(-1) @ x
+
+class Block(nn.Module):
+    def __init__(self):
+        self.attn = Attention()
+    def forward(self, x):
+        return x + self.attn(x, x, x)
+
+class Sampler(nn.Module):
+    def forward(self, x):
+        return x.softmax(-1)
+
+class AttentionConfig:
+    width = 8
+
+class Base(nn.Module):
+    pass
+
+def attention(query, key, value): ...
+def attention_mask(size): ...
+def imported(): ...
+"""
+    assert [*candidates(load(written(repository / "many.py", text)))] == [
+        "Attention",
+        "Pool",
+        "Block",
+        "attention",
+    ]
