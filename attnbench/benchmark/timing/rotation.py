@@ -56,6 +56,14 @@ class FreshCall:
         self._turns = [self._turn(tensors) for tensors in self._rotation.fresh(calls)]
         self._next = iter(self._turns)
 
+    def on(self, number: int) -> Any:
+        """Make one of the prepared calls."""
+        return self.repeat(self._turns[number][1])
+
+    def refresh(self) -> None:
+        """Give the prepared inputs other values, where they are in memory."""
+        self._rotation.roll()
+
     def inputs_of(self, number: int) -> tuple[Sequence[Tensor], Any]:
         """The tensors of a call since :meth:`prepare`, and a copy of its argument."""
         tensors = self._turns[number][0]
@@ -84,8 +92,7 @@ class Rotation:
 
     def fresh(self, calls: int) -> list[tuple[Tensor, ...]]:
         """The tensors of each of the next calls; those of earlier calls change their values."""
-        for pool in self._pools:
-            pool.roll(self._chance)
+        self.roll()
         order = self._chance.sample(range(_PLACES), _PLACES)
         return [
             tuple(
@@ -94,6 +101,11 @@ class Rotation:
             )
             for call in range(calls)
         ]
+
+    def roll(self) -> None:
+        """Change the values of all tensors, and not the versions that torch counts."""
+        for pool in self._pools:
+            pool.roll(self._chance)
 
     def move(self) -> None:
         """With probability 1/2, move the pools to other places in memory."""

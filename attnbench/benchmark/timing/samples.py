@@ -71,7 +71,7 @@ class Samples:
         is_repeated = self._repeat is not None and self._chance.randrange(_REPEAT_CALLS) < calls
         if place >= _SIZE and not is_repeated:
             return
-        copies = tuple(tensor.detach().clone() for tensor in _tensors(output))
+        copies = copies_of(output)
         inputs, copy = inputs_of()
         self.fault = self.fault or fault_of(output, inputs)
         sample = Sample(copy, output, copies)
@@ -123,6 +123,11 @@ def _difference(results: Sequence[Tensor], repeats: Sequence[Tensor]) -> str:
                 "on copies of its inputs: it depends on earlier calls or on being timed"
             )
     return ""
+
+
+def copies_of(output: Any) -> tuple[Tensor, ...]:
+    """Copies of the tensors of an output, as they are now."""
+    return tuple(tensor.detach().clone() for tensor in _tensors(output))
 
 
 def _tensors(value: Any) -> list[Tensor]:

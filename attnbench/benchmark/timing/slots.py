@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from .blocks import Slot
 from .clocks import CPU_CLOCK, EVENT_CLOCK, GRAPH_CLOCK, fitting_clock, read
 from .samples import Samples
 from .switches import put_back
+
+if TYPE_CHECKING:
+    from .graphs import Graph
 
 Call = Callable[[], object]
 _MOST_CALLS = 4_096
@@ -135,13 +138,20 @@ class Timer:
         if not self.clock and self.pace.clock == CPU_CLOCK:
             self.clock = fitting_clock(self.call, self.pace.slot_s, self.pace.cap_s)
         self.clock = self.clock or self.pace.clock
-        self._single_call, self._batch = self.call, 1
+        self._graph: Graph | None = None
         if self.device.type != "cpu":
             self._warm_up()
         if self.clock == GRAPH_CLOCK:
             self._capture()
         self.calls = self._slot_calls() * self._batch
         self.samples = Samples(getattr(self.call, "repeat", None))
+        if self._graph is not None:
+            self.samples.fault = self._graph.fault
+
+    @property
+    def _batch(self) -> int:
+        """The calls that are made as one: those of a graph."""
+        return self._graph.size if self._graph else 1
 
     def slot(self) -> Slot:
         """Take one slot."""
@@ -153,6 +163,8 @@ class Timer:
     def shake(self, seed: int) -> None:
         """Move the tensors that the call reads and writes to other places, and call it once."""
         self._ballast = ballast(random.Random(seed))  # noqa: S311 -- places, not secrets
+        if self._graph is not None:
+            return  # it reads its inputs where they were captured
         getattr(self.call, "move", _nothing)()
         self.call()
 
@@ -165,14 +177,12 @@ class Timer:
 
     def _capture(self) -> None:
         """Replay a graph from now on: of a slot's calls, or of one call on each copy of inputs."""
-        from .graphs import GRAPH_CALLS, capture
+        from .graphs import GRAPH_CALLS, Graph
 
         call_s = self._timed(1).seconds
         count = 1 if self._flush else min(GRAPH_CALLS, round(self.pace.slot_s / max(call_s, 1e-9)))
-        calls = (self.call, *self.others) if self.others else (self.call,) * max(1, count)
-        self._prepare(0)  # the graph reads its inputs where they are
-        self._single_call, self._batch = capture(calls, self.device), len(calls)
-        self._prepare, self._inputs_of = _nothing, None
+        self._graph = Graph((self.call, *self.others), max(1, count), self.device)
+        self._prepare = self._graph.refresh
 
     def _slot_calls(self) -> int:
         """The number of calls, or of replays, that fill a slot.
@@ -201,7 +211,11 @@ class Timer:
         self._prepare(count)
         measure = self._by_clock if self.device.type == "cpu" else self._by_events
         slot, (output, number) = measure(count)
-        if self._inputs_of is not None:
+        if self._inputs_of is None:
+            return slot
+        if self._graph is not None:
+            self.samples.add(self._graph.output, self._graph.inputs, count)
+        else:
             self.samples.add(output, lambda: self._inputs_of(number), count)
         return slot
 
@@ -228,7 +242,7 @@ class Timer:
         Which one is decided by the nanosecond in which it has ended, since a call can read what was
         decided before it. If none is chosen, the last one is returned.
         """
-        call, kept = self._single_call, None
+        call, kept = self._graph.replay if self._graph else self.call, None
         for number in range(calls - 1):
             output = call()
             if perf_counter_ns() % calls == 0:
