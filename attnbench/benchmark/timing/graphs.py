@@ -48,8 +48,8 @@ class Graph:
         kept = random.SystemRandom().randrange(len(turns))
         self.size = len(turns)
         self.replay, self._output = capture([_bound(*turn) for turn in turns], kept, device)
-        call, self._number = turns[kept]
-        self._kept = call if isinstance(call, FreshCall) else None
+        source, self._number = turns[kept]
+        self._kept = source if isinstance(source, FreshCall) else None
 
     def refresh(self, replays: int = 0) -> None:
         """Give the inputs other values, where the graph reads them."""
