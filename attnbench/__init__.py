@@ -128,7 +128,13 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"attnbench.{_LAZY[name]}"), name)
         globals()[name] = value  # found without this function from now on
         return value
-    raise AttributeError(f"module 'attnbench' has no attribute {name!r}", name=name)
+    from attnbench.distributions import NAME_GROUP, advice, entry_points
+
+    if not name.startswith("_") and name in (points := entry_points(NAME_GROUP)):
+        globals()[name] = value = points[name].load()
+        return value
+    message = f"module 'attnbench' has no attribute {name!r}. {advice(name)}"
+    raise AttributeError(message.strip(), name=name)
 
 
 def __dir__() -> list[str]:

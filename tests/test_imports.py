@@ -165,7 +165,9 @@ def test_no_two_modules_share_a_stem() -> None:
     assert [stem for stem, count in stems.items() if count > 1] == []
 
 
-NAMED = re.compile(r"[\"'](attnbench(?:_plugins)?(?:\.[a-z_]+)+)(?::([A-Za-z_]+))?[\"']")
+NAMED = re.compile(
+    r"(?<!entry-points\.)[\"'](attnbench(?:_plugins)?(?:\.[a-z_]+)+)(?::([A-Za-z_]+))?[\"']"
+)
 
 
 def named_in_strings() -> set[tuple[str, str]]:

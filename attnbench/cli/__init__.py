@@ -1,6 +1,7 @@
 """The command line: one module per command, imported when that command runs.
 
 A command is an entry of :data:`COMMANDS` and a module of this package with a function ``command``,
+or an entry point of another distribution (:mod:`attnbench.distributions`) that names one,
 written as for ``typer``: its parameters are the options, its docstring is the help. At module level
 it imports only the standard library, typer and the light modules of attnbench, since ``--help``
 imports all commands; torch, pandas and hypothesis are imported inside its functions::
@@ -23,16 +24,18 @@ import importlib
 import inspect
 import sys
 from collections.abc import Sequence
+from importlib.metadata import EntryPoint
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from attnbench.checking.plain_tables import escaped
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.exit_codes import INTERRUPTED, USAGE
 from attnbench.cli.printing.tables import prepare_streams
-from attnbench.errors import AttnbenchError, UnknownNameError, nearest
+from attnbench.distributions import COMMAND_GROUP, advice, entry_points, origin
+from attnbench.errors import AttnbenchError, PluginError, UnknownNameError, nearest
 
 COMMANDS = {
     "plugins": "plugins",
@@ -43,38 +46,63 @@ COMMANDS = {
     "run": "run",
     "compare": "compare",
     "report": "report",
-    "heatmap": "attnbench_classroom.heatmap",
     "diff": "diff",
     "drift": "drift",
     "probe": "probe",
     "doctor": "doctor",
     "new": "new",
-    "learn": "attnbench_classroom.learn",
-    "notebook": "attnbench_classroom.notebook",
 }
-"""The commands in the order of ``--help``, and their modules; a bare name is in this package."""
+"""The core's commands in the order of ``--help``, and their modules in this package."""
 
 
 class _Commands(TyperGroup):
-    """A group that imports a command when it is needed."""
+    """A group that imports a command when it is needed, and those of plugins only to run them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(dict.fromkeys([*COMMANDS, *entry_points(COMMAND_GROUP)]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            raise UnknownNameError(
-                f"attnbench has no command {cmd_name!r}. {nearest(cmd_name, COMMANDS)}"
-            )
-        name = COMMANDS[cmd_name]
-        module = importlib.import_module(name if "." in name else f"attnbench.cli.{name}")
-        single = _typer(add_completion=False)
-        single.command(cmd_name, help=_paragraphs(module.command.__doc__))(module.command)
-        return typer.main.get_command(single)
+        """The command; in place of a plugin's, one that says where it comes from."""
+        if cmd_name in COMMANDS:
+            module = importlib.import_module(f"attnbench.cli.{COMMANDS[cmd_name]}")
+            return _single(cmd_name, module.command)
+        plugins = entry_points(COMMAND_GROUP)
+        if cmd_name in plugins:
+            return TyperCommand(cmd_name, help=f"From {origin(plugins[cmd_name])}.")
+        raise UnknownNameError(
+            f"attnbench has no command {cmd_name!r}. "
+            f"{advice(cmd_name) or nearest(cmd_name, self.list_commands(ctx))}"
+        )
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command to run, which is imported where a plugin brings it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS or name is None:
+            return name, command, rest
+        return name, _single(name, _loaded(entry_points(COMMAND_GROUP)[name])), rest
 
     def invoke(self, ctx: Any) -> None:
         """Run the command and exit with the code that it returns."""
         raise typer.Exit(super().invoke(ctx) or 0)
+
+
+def _loaded(point: EntryPoint) -> Any:
+    """The function of a plugin's command."""
+    try:
+        return point.load()
+    except Exception as error:  # whatever a stranger's module raises
+        raise PluginError(
+            f"the command {point.name!r} of {origin(point)} cannot be imported: "
+            f"{type(error).__name__}: {error}\n"
+            "Mend it, or uninstall that distribution; the other commands work."
+        ) from error
+
+
+def _single(name: str, function: Any) -> Any:
+    """A command of typer made of one function."""
+    single = _typer(add_completion=False)
+    single.command(name, help=_paragraphs(function.__doc__ or ""))(function)
+    return typer.main.get_command(single)
 
 
 def _paragraphs(text: str) -> str:

@@ -6,11 +6,14 @@ import itertools
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
+import attnbench
 from attnbench import cli
 from attnbench.cli.exit_codes import exit_code
+from attnbench.distributions import COMMAND_GROUP, entry_points
 from attnbench.errors import UsageError
 from tests.cli_runs import HERE, run
 
@@ -45,15 +48,45 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True, check=True
     ).stdout
     assert text.splitlines()[-1] == "[]"
-    for command in cli.COMMANDS:
+    for command in (*cli.COMMANDS, *entry_points(COMMAND_GROUP)):
         assert f" {command} " in text
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
+@pytest.mark.parametrize("command", [*cli.COMMANDS, *entry_points(COMMAND_GROUP)])
 def test_every_command_has_help(command: str) -> None:
     result = run(command, "--help")
     assert result.code == 0
     assert f"attnbench {command}" in result.out
+
+
+def test_a_command_that_is_not_installed_is_named_with_its_distribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cli, "entry_points", lambda group: {})
+    result = run("heatmap", "scaled_dot")
+    assert result.code == 2
+    assert result.err.splitlines() == [
+        "attnbench: attnbench has no command 'heatmap'. It is part of attnbench-classroom: "
+        "pip install attnbench-classroom."
+    ]
+
+
+def test_a_command_that_cannot_be_imported_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = EntryPoint("mine", "no_such_module:command", COMMAND_GROUP)
+    monkeypatch.setattr(cli, "entry_points", lambda group: {"mine": broken})
+    assert " mine " in run("--help").out
+    result = run("mine")
+    assert result.code == 2
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_name_that_is_not_installed_is_named_with_its_distribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("attnbench.distributions.entry_points", lambda group: {})
+    with pytest.raises(AttributeError, match="pip install attnbench-answers"):
+        attnbench.drift  # noqa: B018  # the access is what raises
 
 
 def test_the_text_of_help_is_wrapped_at_the_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,48 @@
+"""What other distributions bring: commands and public names, found by entry points.
+
+A distribution names its commands in the group ``attnbench.commands``, each a function as for typer
+(:mod:`attnbench.cli` says what it returns), and the names that ``attnbench.NAME`` is to reach in
+the group ``attnbench.names``::
+
+    [project.entry-points."attnbench.commands"]
+    judge = "attnbench_judge.command:command"
+
+    [project.entry-points."attnbench.names"]
+    judge = "attnbench_judge.court:judge"
+
+Nothing of it is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from attnbench.hookspecs import PROJECT
+
+COMMAND_GROUP = f"{PROJECT}.commands"
+NAME_GROUP = f"{PROJECT}.names"
+
+BROUGHT_BY = {
+    "attnbench-answers": ("assert_attention_close", "assert_close", "diff", "drift"),
+    "attnbench-classroom": ("heatmap", "learn", "notebook"),
+    "attnbench-judge": ("Judgement", "judge"),
+}
+"""Commands and names by the distribution that brings them, for who has not installed it."""
+
+
+def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
+    """The entry points of a group by name, sorted; metadata alone is read."""
+    return {point.name: point for point in sorted(metadata.entry_points(group=group))}
+
+
+def origin(point: metadata.EntryPoint) -> str:
+    """The distribution of an entry point and its version, in words."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
+
+
+def advice(name: str) -> str:
+    """Which distribution to install for a command or a name; empty if none is known."""
+    for distribution, names in BROUGHT_BY.items():
+        if name in names:
+            return f"It is part of {distribution}: pip install {distribution}."
+    return ""
