@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from attnbench.errors import RefusalError
 from attnbench.subject.result_form import output_and_more
 
 OUTPUT, WEIGHTS = torch.zeros(2), torch.ones(2)
@@ -31,3 +32,17 @@ def test_output_and_weights_are_taken_from_what_people_return(result: Any) -> No
 
 def test_a_tensor_is_the_output() -> None:
     assert output_and_more(OUTPUT) == (OUTPUT, None)
+
+
+def test_the_single_tensor_of_an_unknown_dictionary_is_the_output() -> None:
+    assert output_and_more({"steps": 3, "pooled": OUTPUT}) == (OUTPUT, None)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{"gates": WEIGHTS, "pooled": OUTPUT}, {"attn_weights": WEIGHTS}],
+    ids=["two_unknown", "weights_alone"],
+)
+def test_no_part_of_an_unknown_dictionary_is_guessed_to_be_the_output(result: Any) -> None:
+    with pytest.raises(RefusalError, match="nothing says which of them is the output"):
+        output_and_more(result)

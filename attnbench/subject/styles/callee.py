@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import opcode
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,19 +31,27 @@ UNASKED = dict.fromkeys(
 """Invariants that would test the adapter; run only if they are named."""
 
 _REFUSAL = re.compile(
-    r"not (?:yet |currently )?(?:implemented|supported)|un(?:supported|implemented)"
-    r"|only supports?\b|(?:does|do)(?: not|n't) support|no available kernel"
-    r"|only .*\b(?:is|are) supported",
+    r"\bnot (?:yet |currently )?(?:implemented|supported)\b"
+    r"|\b(?:is|are) un(?:supported|implemented)\b"
+    r"|\bonly supports?\b|\b(?:does|do)(?: not|n't) support\b|\bno available kernel\b"
+    r"|\bonly .*\b(?:is|are) supported\b",
     re.IGNORECASE,
 )
+"""A sentence by which a callee, or a kernel below it, says what it does not take."""
+
+_HEADLINE_REFUSAL = re.compile(r"un(?:supported|implemented) (?!operand|format)", re.IGNORECASE)
+"""A refusal without a verb, which counts only where a ``raise`` of the callee says it."""
 
 _MASK_REFUSAL = re.compile(r"masks? (?:must|should|has to|have to|needs? to) be\b", re.IGNORECASE)
 
 _NEEDS_GPU = re.compile(
-    r"not compiled with CUDA|no NVIDIA|(?:must|should) be (?:on )?(?:a )?(?:cuda|gpu)"
-    r"|(?:expected|only) .*\b(?:cuda|gpu)\b|0 active drivers",
+    r"not compiled with CUDA|no NVIDIA|(?:must|should) be (?:on )?(?:a )?(?:cuda|gpu)\b"
+    r"|\bneeds? (?:a )?(?:cuda|gpu)\b|\brequires? (?:a )?(?:cuda|gpu)\b|0 active drivers"
+    r"|expected (?:a )?(?:cuda|gpu)\b|expected .*\b(?:to be|is|are) (?:on (?:a )?)?(?:cuda|gpu)\b"
+    r"|\bonly (?:supports?|works?|runs?|available|implemented|on|for)\b.*\b(?:cuda|gpu)\b",
     re.IGNORECASE,
 )
+"""A sentence that asks for a GPU; one that names the devices it found is a fault of the callee."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,30 +104,55 @@ def spec_of(
     return AdaptedSpec(style=style, callee=callee, notes=notes, **fields)
 
 
-@contextmanager
-def refusals(name: str, *, masked: bool) -> Iterator[None]:
-    """Convert exceptions by which a callee refuses a call to :class:`RefusalError`.
+def _is_stated(error: BaseException) -> bool:
+    """Whether a ``raise`` or ``assert`` made it, and not an operation that failed."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_lasti < 0:
+        return False
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == opcode.opmap["RAISE_VARARGS"]
+
+
+def refusal_in(error: Exception, name: str, *, masked: bool, on_cpu: bool = True) -> str | None:
+    """What a callee refuses by an exception; ``None`` if it is a fault.
 
     Args:
+        error: what the call raised.
         name: name of the callee.
         masked: whether the call has a mask or is causal. Without either, saying what a mask must
             be is no reason to raise.
+        on_cpu: whether the tensors are on the CPU; elsewhere nothing can need a GPU.
+    """
+    line, message = first_line(str(error)), headline(error)
+    if on_cpu and _NEEDS_GPU.search(line):
+        return f"{name} needs a GPU ({message}): check it with --device cuda"
+    said = _REFUSAL.search(line) or (masked and _MASK_REFUSAL.search(line))
+    stated = _is_stated(error)
+    if stated:
+        said = said or _HEADLINE_REFUSAL.match(line)
+    # kernels below torch raise RuntimeError; other errors that no statement raised are Python's
+    if isinstance(error, NotImplementedError) or (said and (stated or type(error) is RuntimeError)):
+        return f"{name} refuses it: {message}"
+    return None
+
+
+@contextmanager
+def refusals(name: str, *, masked: bool, on_cpu: bool = True) -> Iterator[None]:
+    """Convert exceptions by which a callee refuses a call to :class:`RefusalError`.
+
+    Args:
+        name, masked, on_cpu: as of :func:`refusal_in`.
     """
     try:
         yield
     except RefusalError:
         raise
     except (AssertionError, NotImplementedError, RuntimeError, ValueError, TypeError) as error:
-        message = headline(error)
-        line = first_line(str(error))
-        if _NEEDS_GPU.search(line):
-            raise RefusalError(
-                f"{name} needs a GPU ({message}): check it with --device cuda"
-            ) from error
-        said_so = _REFUSAL.search(line) or (masked and _MASK_REFUSAL.search(line))
-        if isinstance(error, NotImplementedError) or said_so:
-            raise RefusalError(f"{name} refuses it: {message}") from error
-        raise
+        reason = refusal_in(error, name, masked=masked, on_cpu=on_cpu)
+        if reason is None:
+            raise
+        raise RefusalError(reason) from error
 
 
 class Callee(nn.Module):
@@ -138,7 +172,9 @@ class Callee(nn.Module):
     def call(self, *tensors: Tensor, **given: Any) -> Any:
         """Call the callee with arguments named by meaning; raises its refusals."""
         masked = "attn_mask" in given or bool(given.get("is_causal"))
-        with refusals(self.callee_name, masked=masked):
+        device = getattr(tensors[0], "device", None)  # another library's array has its own
+        on_cpu = getattr(device, "type", "cpu") == "cpu"
+        with refusals(self.callee_name, masked=masked, on_cpu=on_cpu):
             return self.callee(*tensors, **self.keywords.spelt(given))
 
 

@@ -77,7 +77,8 @@ class _Interface(Callee):
         layer = self.layer(query.shape[1] // key.shape[1])
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         dropout_p = dropout_p if self.training else 0.0
-        with refusals(self.callee_name, masked=attn_mask is not None):
+        on_cpu = query.device.type == "cpu"
+        with refusals(self.callee_name, masked=attn_mask is not None, on_cpu=on_cpu):
             found = self.callee(
                 layer, query, key, value, attn_mask, scaling=scale, dropout=dropout_p
             )

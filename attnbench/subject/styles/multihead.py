@@ -181,7 +181,8 @@ class _Multihead(nn.Module):
         flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value)]
         if not self.batch_first:
             flat = [tensor.transpose(0, 1) for tensor in flat]
-        with refusals(type(self.callee).__name__, masked=bool(given)):
+        on_cpu = query.device.type == "cpu"
+        with refusals(type(self.callee).__name__, masked=bool(given), on_cpu=on_cpu):
             found = self.callee(*flat, **given)
         output, weights = output_and_more(found)
         output = output if self.batch_first else output.transpose(0, 1)

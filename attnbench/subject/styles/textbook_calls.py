@@ -204,7 +204,8 @@ class _Textbook(nn.Module):
             for what, name in names.items()
             if name
         }
-        with refusals(name_of(callee), masked=bool(more)):
+        on_cpu = tensors[0].device.type == "cpu"
+        with refusals(name_of(callee), masked=bool(more), on_cpu=on_cpu):
             tensors = [tensors[place] for place in self.form.order]
             output, weights = output_and_more(callee(*tensors, **given))
         weights = getattr(callee, "attention_weights", None) if weights is None else weights

@@ -12,6 +12,7 @@ from attnbench import adapters
 from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.errors import RefusalError
 from attnbench.subject.lookup import resolve
+from attnbench.subject.styles.callee import refusal_in
 from tests.attention_functions import FEW, eager, statuses
 
 
@@ -50,6 +51,56 @@ def test_a_function_of_one_kind_of_mask_is_not_accused(taken: str, words: str) -
     report = attnbench.check(strict, style="sdpa", profile="quick", invariants=names)
     assert not report.of("failed", "error", "inconclusive"), str(report)
     assert statuses(report)["masked_weights_are_zero"] == "passed"
+
+
+def adds_none(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+    scores = query @ key.mT
+    if attn_mask is not None:
+        scores = None + scores
+    return scores.softmax(-1) @ value
+
+
+def on_two_devices(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+    if attn_mask is not None:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            "cuda:0 and cpu!"
+        )
+    return scaled_dot_product_attention(query, key, value)
+
+
+@pytest.mark.parametrize("crashing", [adds_none, on_two_devices])
+def test_a_crash_whose_words_are_those_of_a_refusal_fails(crashing: Any) -> None:
+    (subject,) = resolve(adapters.sdpa(crashing))
+    module, inputs = subject.build(subject.legal(attnbench.Case(mask="boolean")))
+    with pytest.raises((TypeError, RuntimeError)) as raised:
+        subject.output(module, inputs)
+    assert raised.type is not RefusalError
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("Unsupported dtype: float32"), "refuses it"),
+        (RuntimeError("FlashAttention only support fp16 and bf16 data type"), "refuses it"),
+        (RuntimeError("q must be on CUDA"), "needs a GPU"),
+        (AssertionError("only works on CUDA tensors"), "needs a GPU"),
+        (RuntimeError("index 5 is unsupportedly large"), None),
+        (TypeError("unsupported operand type(s) for +: 'NoneType' and 'Tensor'"), None),
+    ],
+)
+def test_only_a_sentence_of_the_callee_is_a_refusal(error: Exception, reason: str | None) -> None:
+    try:
+        raise error
+    except Exception as caught:
+        found = refusal_in(caught, "it", masked=False)
+    assert (reason is None and found is None) or reason in str(found)
+
+
+def test_nothing_on_a_gpu_can_need_one() -> None:
+    error = RuntimeError("the index must be on cuda")
+    assert refusal_in(error, "it", masked=False) is not None
+    assert refusal_in(error, "it", masked=False, on_cpu=False) is None
 
 
 class Complaining(torch.nn.MultiheadAttention):
