@@ -38,7 +38,7 @@ Once installed with pip, it is a subject: ``attnbench check cosine``, ``attnbenc
 checked by its address: ``attnbench check my_scores.py:SPEC``.
 
 Each plugin is loaded and called separately. If one raises, or returns something other than specs,
-``attnbench plugins --load`` shows its traceback, and the other plugins work as usual. A function
+``attnbench list --plugins --load`` shows its traceback, and the others work as usual. A function
 whose name begins with ``attnbench_`` but that is not a hook is an error, since it is probably a
 misspelt hook.
 """

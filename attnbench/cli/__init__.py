@@ -23,7 +23,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import tomllib
 from collections.abc import Sequence
+from importlib import resources
 from importlib.metadata import EntryPoint
 from typing import Annotated, Any
 
@@ -35,10 +37,9 @@ from attnbench.cli.configuration import check_defaults
 from attnbench.cli.exit_codes import INTERRUPTED, USAGE
 from attnbench.cli.printing.tables import prepare_streams
 from attnbench.distributions import COMMAND_GROUP, advice, entry_points, origin
-from attnbench.errors import AttnbenchError, PluginError, UnknownNameError, nearest
+from attnbench.errors import AttnbenchError, PluginError, UnknownNameError, UsageError, nearest
 
 COMMANDS = {
-    "plugins": "plugins",
     "list": "listing",
     "check": "check",
     "judge": "judge",
@@ -49,10 +50,12 @@ COMMANDS = {
     "diff": "diff",
     "drift": "drift",
     "probe": "probe",
-    "doctor": "doctor",
     "new": "new",
 }
 """The core's commands in the order of ``--help``, and their modules in this package."""
+
+_GONE = tomllib.loads(resources.files(__name__).joinpath("gone.toml").read_text("utf-8"))
+"""Commands and options that went, and what to use instead."""
 
 
 class _Commands(TyperGroup):
@@ -71,7 +74,7 @@ class _Commands(TyperGroup):
             return TyperCommand(cmd_name, help=f"From {origin(plugins[cmd_name])}.")
         raise UnknownNameError(
             f"attnbench has no command {cmd_name!r}. "
-            f"{advice(cmd_name) or nearest(cmd_name, self.list_commands(ctx))}"
+            f"{_instead(cmd_name) or nearest(cmd_name, self.list_commands(ctx))}"
         )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -84,6 +87,21 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> None:
         """Run the command and exit with the code that it returns."""
         raise typer.Exit(super().invoke(ctx) or 0)
+
+
+class _Command(TyperCommand):
+    """A command that says what to use in place of an option that went."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for name in (word.partition("=")[0] for word in args):
+            if use := _GONE["options"].get(self.name, {}).get(name):
+                raise UsageError(f"'attnbench {self.name}' has no option {name}. {use}")
+        return super().parse_args(ctx, args)
+
+
+def _instead(command: str) -> str:
+    """What to use or to install for a command that is not here; empty if nothing is known."""
+    return _GONE["commands"].get(command) or advice(command)
 
 
 def _loaded(point: EntryPoint) -> Any:
@@ -101,7 +119,7 @@ def _loaded(point: EntryPoint) -> Any:
 def _single(name: str, function: Any) -> Any:
     """A command of typer made of one function."""
     single = _typer(add_completion=False)
-    single.command(name, help=_paragraphs(function.__doc__ or ""))(function)
+    single.command(name, cls=_Command, help=_paragraphs(function.__doc__ or ""))(function)
     return typer.main.get_command(single)
 
 

@@ -1,4 +1,4 @@
-"""``attnbench list``: the installed subjects."""
+"""``attnbench list``: the installed subjects, or invariants, plugins, and the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from packaging.utils import canonicalize_name
 
 from attnbench.cases.case import Case
 from attnbench.cli import options as option
-from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.exit_codes import OK, VIOLATED, exit_code
+from attnbench.cli.installation import machine as machine_facts
+from attnbench.cli.installation import plugin_rows, show_machine, show_plugins
 from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
@@ -28,6 +30,15 @@ def command(
     invariants: Annotated[
         bool, typer.Option("--invariants", help="List the invariants and laws instead.")
     ] = False,
+    plugins: Annotated[
+        bool, typer.Option("--plugins", help="List the plugins instead, by their metadata.")
+    ] = False,
+    load: Annotated[
+        bool, typer.Option("--load", help="With --plugins, import each and show what it brings.")
+    ] = False,
+    machine: Annotated[
+        bool, typer.Option("--machine", help="Show versions and devices, and what is wrong.")
+    ] = False,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
 ) -> int:
@@ -37,11 +48,36 @@ def command(
     priority that supports it, or the plain path. With addresses, all details of each are shown.
     """
     Case.from_id(case)
-    if invariants and targets:
+    _check_usage(targets, invariants=invariants, plugins=plugins, load=load, machine=machine)
+    if plugins:
+        rows = plugin_rows(load=load)
+        print_json(rows) if as_json else show_plugins(rows)
+        return exit_code((), rows)
+    if machine:
+        facts = machine_facts()
+        print_json(facts) if as_json else show_machine(facts)
+        return OK if facts["ok"] else VIOLATED
+    return _list(targets, case, invariants=invariants, as_json=as_json, strict=strict)
+
+
+def _check_usage(targets: list[str] | None, *, load: bool, **lists: bool) -> None:
+    """Refuse two lists at once, and addresses with one that is of everything."""
+    chosen = [f"--{name}" for name, is_chosen in lists.items() if is_chosen]
+    if load and chosen != ["--plugins"]:
+        raise UsageError("--load imports the plugins of --plugins; add that option.")
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} are separate lists; ask for one at a time.")
+    if chosen and targets:
         raise UsageError(
-            f"--invariants lists the invariants of all subjects, but {targets[0]} is named, too. "
-            f"'attnbench check {targets[0]} --verbose' shows which of them apply to it."
+            f"{chosen[0]} lists everything that is installed, but {targets[0]} is named, too. "
+            f"'attnbench check {targets[0]} --verbose' shows which invariants apply to it."
         )
+
+
+def _list(
+    targets: list[str] | None, case: str, *, invariants: bool, as_json: bool, strict: bool
+) -> int:
+    """List subjects or invariants."""
     plugins = load_plugins(strict=strict)
     if invariants:
         rows = ask("invariant_rows")

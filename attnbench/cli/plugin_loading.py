@@ -153,6 +153,6 @@ def _warn_of(failures: list[dict[str, Any]], shadowed: list[str]) -> None:
         where = f"{row['plugin']!r} ({row['distribution']} {row['version']})"
         print(f"warning: plugin {where} failed to load: {row['message']}", file=sys.stderr)
     if failures:
-        print("  'attnbench plugins --load' shows the tracebacks.", file=sys.stderr)
+        print("  'attnbench list --plugins --load' shows the tracebacks.", file=sys.stderr)
     for line in shadowed:
         print(f"warning: {line}", file=sys.stderr)

@@ -159,7 +159,7 @@ class Registry:
         absent = [p for p in self.plugins if p.status in ("blocked", "failed")]
         if absent:
             names = ", ".join(f"{p.name} ({p.status})" for p in absent)
-            text += f"\nNot loaded: {names}; 'attnbench plugins --load' says why."
+            text += f"\nNot loaded: {names}; 'attnbench list --plugins --load' says why."
         return text
 
     def specs(self) -> list[tuple[Address, Spec, Plugin]]:

@@ -65,7 +65,7 @@ class Plugin:
         return replace(self, status="failed", message=message, trace="".join(lines), specs=())
 
     def as_row(self) -> dict[str, Any]:
-        """Its metadata as a row of ``attnbench plugins``."""
+        """Its metadata as a row of ``attnbench list --plugins``."""
         values = {n: getattr(self, n) for n in ("status", "distribution", "version")}
         return {"plugin": self.name, **values, "module": self.value}
 

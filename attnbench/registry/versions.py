@@ -17,16 +17,18 @@ def installed_version(name: str) -> str | None:
         return None
 
 
-def version_problems(
-    owners: Sequence[str] = ("attnbench", "attnbench-kernels", "attnbench-ring"),
-    *,
-    missing: bool = True,
-) -> list[str]:
-    """Requirements that have another version than the installed one, or are missing, in words."""
+def version_problems(owners: Sequence[str] | None = None, *, missing: bool = True) -> list[str]:
+    """Requirements that have another version than the installed one, or are missing, in words.
+
+    Args:
+        owners: distributions whose requirements are read; by default attnbench and all plugins.
+        missing: whether to name requirements that are not installed.
+    """
     from packaging.requirements import Requirement
 
     problems = []
-    for owner in owners:
+    plugins = {plugin.distribution: None for plugin in discover()}
+    for owner in dict.fromkeys(("attnbench", *plugins)) if owners is None else owners:
         for text in (metadata.requires(owner) or ()) if installed_version(owner) else ():
             requirement = Requirement(text)
             if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):

@@ -12,6 +12,7 @@ import pytest
 
 import attnbench
 from attnbench import cli
+from attnbench.cli import listing
 from attnbench.cli.exit_codes import exit_code
 from attnbench.distributions import COMMAND_GROUP, entry_points
 from attnbench.errors import UsageError
@@ -109,7 +110,7 @@ def test_a_shell_completes_commands_and_options() -> None:
         )
         return done.stdout.split()
 
-    assert completed("attnbench do", 1) == ["doctor"]
+    assert completed("attnbench rep", 1) == ["report"]
     assert completed("attnbench check --upd", 2) == ["--update-baseline"]
 
 
@@ -159,26 +160,28 @@ def test_wrong_usage_is_one_message_and_exit_code_2(arguments: list[str], messag
 def test_an_error_of_attnbench_in_any_command_is_its_message_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from attnbench.cli import plugins
-
-    def complain() -> None:
+    def complain(*, load: bool) -> None:
         raise UsageError("what, where, got and expected")
 
-    monkeypatch.setattr(plugins, "_metadata_rows", complain)
-    result = run("plugins")
+    monkeypatch.setattr(listing, "plugin_rows", complain)
+    result = run("list", "--plugins")
     assert (result.code, result.err) == (2, "attnbench: what, where, got and expected\n")
 
 
-def test_plugins_tells_why_one_failed_before_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnbench.cli import plugins
+@pytest.mark.parametrize("command", cli._GONE["commands"])
+def test_a_command_that_went_is_one_line_that_says_what_to_use(command: str) -> None:
+    result = run(command, "--json")
+    (line,) = result.err.splitlines()
+    assert (result.code, result.out) == (2, "")
+    assert line.startswith(f"attnbench: attnbench has no command {command!r}. 'attnbench ")
 
-    row = {"plugin": "old", "distribution": "mine", "version": "1", "status": "failed"}
-    told = {
-        "message": "old.path was renamed to new.path",
-        "traceback": "Traceback ...",
-        "brings": [],
-    }
-    monkeypatch.setattr(plugins, "load_plugins", lambda **_: [{**row, **told}])
-    result = run("plugins", "--load")
-    assert result.code == 3
-    assert "old (mine 1) failed to load: old.path was renamed to new.path\n" in result.out
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(name, option) for name, gone in cli._GONE["options"].items() for option in gone],
+)
+def test_an_option_that_went_is_one_line_that_says_what_to_use(command: str, option: str) -> None:
+    result = run(command, f"{option}=1")
+    (line,) = result.err.splitlines()
+    assert (result.code, result.out) == (2, "")
+    assert line.startswith(f"attnbench: 'attnbench {command}' has no option {option}. ")

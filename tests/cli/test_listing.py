@@ -4,26 +4,84 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
-from attnbench.cli import listing
+from attnbench.cli import installation, listing
 from tests.cli_runs import HERE, run
 
 
 def test_plugins_reads_metadata_only() -> None:
-    rows = run("plugins", "--json").json
+    rows = run("list", "--plugins", "--json").json
     assert {"additive", "scaled_dot"} <= {row["plugin"] for row in rows}
     assert {row["status"] for row in rows} == {"found"}
     assert "attnbench" in {row["distribution"] for row in rows}
 
 
 def test_plugins_load_says_what_each_brings() -> None:
-    result = run("plugins", "--load", "--json")
+    result = run("list", "--plugins", "--load", "--json")
     rows = {row["plugin"]: row for row in result.json}
     assert result.code == 0
     assert rows["scaled_dot"]["status"] == "ok"
     assert rows["scaled_dot"]["brings"] == ["scaled_dot"]
+
+
+def test_plugins_tell_why_one_failed_before_its_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = {"plugin": "old", "distribution": "mine", "version": "1", "status": "failed"}
+    told = {"message": "old.path went", "traceback": "Traceback ...", "brings": []}
+    monkeypatch.setattr(installation, "load_plugins", lambda **_: [{**row, **told}])
+    result = run("list", "--plugins", "--load")
+    assert result.code == 3
+    assert "old (mine 1) failed to load: old.path went\n  Traceback" in result.out
+
+
+def test_a_sound_installation_is_one_screen_and_exit_code_0() -> None:
+    result = run("list", "--machine")
+    assert result.code == 0, result.out
+    for word in ("attnbench", "torch", "devices", "compiler"):
+        assert word in result.out
+    assert result.out.splitlines()[-1] == "Nothing is wrong here."
+
+
+def test_what_is_wrong_with_the_installation_is_one_line_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "99.1" if name == "torch" else real(name))
+    monkeypatch.setenv("HOME", "/no/such/home")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/no/such/cache")
+    result = run("list", "--machine", "--json")
+    assert result.code == 1
+    wrong = result.json["wrong"]
+    assert any("but 99.1 is installed: pip install 'torch<" in line for line in wrong)
+    assert any("there is no home folder (/no/such/home)" in line for line in wrong)
+    assert any("/no/such/cache, for compiled code, cannot be written" in line for line in wrong)
+
+
+def test_a_check_warns_of_a_version_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "99.1" if name == "torch" else real(name))
+    result = run("check", "dot", "--invariant", "weights_sum_to_one")
+    assert result.code == 0
+    warnings = [line for line in result.err.splitlines() if line.startswith("warning: ")]
+    assert any("needs torch<" in line and "but 99.1 is installed" in line for line in warnings)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--load",), "--load imports the plugins of --plugins"),
+        (("--plugins", "--machine"), "are separate lists"),
+        (("--machine", "soft"), "but soft is named, too"),
+    ],
+)
+def test_lists_that_exclude_each_other_are_one_line(words: tuple[str, ...], complaint: str) -> None:
+    result = run("list", *words)
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert complaint in result.err
 
 
 def test_list_says_what_a_distribution_that_is_not_installed_would_make_faster(
@@ -40,7 +98,7 @@ def test_a_blocked_plugin_is_shown_as_blocked_and_its_subject_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ATTNBENCH_DISABLED_PLUGINS", "dot")
-    rows = {row["plugin"]: row for row in run("plugins", "--load", "--json").json}
+    rows = {row["plugin"]: row for row in run("list", "--plugins", "--load", "--json").json}
     assert (rows["dot"]["status"], rows["scaled_dot"]["status"]) == ("blocked", "ok")
     gone = run("check", "dot")
     assert gone.code == 2

@@ -59,7 +59,9 @@ def test_an_invariant_of_a_third_party_holds_the_built_ins_too(installed: Any) -
 
 def test_nothing_is_left_of_a_plugin_that_was_removed(environment: Any) -> None:
     assert "cosine" not in subjects(environment)
-    names = {row["distribution"] for row in environment.attnbench("plugins", "--json").json()}
+    names = {
+        row["distribution"] for row in environment.attnbench("list", "--plugins", "--json").json()
+    }
     assert names == {"attnbench"}
 
 
@@ -90,13 +92,13 @@ FAIL_TO_LOAD = {
 def test_a_plugin_that_fails_to_load_says_why_and_the_others_go_on(
     installed: Any, message: Any
 ) -> None:
-    listed = installed.attnbench("plugins", "--load", check=False)
+    listed = installed.attnbench("list", "--plugins", "--load", check=False)
     assert listed.code == 3
     assert message in listed.out
     check = installed.attnbench("check", WELL, *ONE, check=False)
     assert check.code == 3
     assert check.json()["ok"]
-    assert "attnbench plugins --load" in check.err
+    assert "attnbench list --plugins --load" in check.err
     strict = installed.attnbench("check", WELL, "--strict-plugins", check=False)
     assert strict.code == 3
     assert "Traceback" not in strict.err
@@ -105,7 +107,7 @@ def test_a_plugin_that_fails_to_load_says_why_and_the_others_go_on(
 @pytest.mark.parametrize("installed", ["broken-import"], indirect=True)
 def test_a_blocked_plugin_is_not_loaded(installed: Any) -> None:
     result = installed.attnbench(
-        "plugins", "--load", "--json", ATTNBENCH_DISABLED_PLUGINS="broken-import"
+        "list", "--plugins", "--load", "--json", ATTNBENCH_DISABLED_PLUGINS="broken-import"
     )
     assert "blocked" in {row["status"] for row in result.json()}
 

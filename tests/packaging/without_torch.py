@@ -23,7 +23,7 @@ def test_the_package_and_the_registry_import() -> None:
 
 
 def test_plugins_are_listed() -> None:
-    result = attnbench("plugins")
+    result = attnbench("list", "--plugins")
     assert result.returncode == 0, result.stderr
     assert "additive" in result.stdout
 
@@ -38,7 +38,7 @@ def test_help_is_printed_for_every_command() -> None:
 
 
 def test_loading_says_that_torch_is_missing() -> None:
-    result = attnbench("plugins", "--load")
+    result = attnbench("list", "--plugins", "--load")
     assert result.returncode == 3
     assert "No module named 'torch'" in result.stdout
 

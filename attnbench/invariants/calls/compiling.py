@@ -144,7 +144,7 @@ def compiled_equals_eager(subject: Subject, case: Case) -> None:
         _compiled_by(backend, subject, case)
     except InvariantViolation:
         if backend == "inductor" or fails(_compiled_by, "inductor", subject, case):
-            with in_one_sentence("here (see attnbench doctor) torch.compile", may_raise=True):
+            with in_one_sentence("here (attnbench list --machine) torch.compile", may_raise=True):
                 torch.compile(lambda number: number + 1, backend=backend)(torch.ones(2))
             raise
         raise RefusalError(

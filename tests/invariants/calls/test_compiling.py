@@ -176,7 +176,9 @@ def test_a_subject_is_not_to_blame_where_nothing_compiles(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch, "compile", broken)
     outcome = run(ATTENTION.spec, INVARIANTS["compiled_equals_eager"])
     assert outcome.status == "skipped"
-    assert "here (see attnbench doctor) torch.compile raised OSError: Read-only" in outcome.reason
+    assert (
+        "here (attnbench list --machine) torch.compile raised OSError: Read-only" in outcome.reason
+    )
 
 
 def test_a_check_can_ask_for_the_profile_it_is_run_under() -> None:
