@@ -39,7 +39,7 @@ from attnbench.invariants.toolkit.derivations import benign, select_keys
 from attnbench.oracle import budget
 from attnbench.oracle.budget import expected
 from attnbench.registry.address import parse_address
-from attnbench.subject.lookup import make_scoring, resolve
+from attnbench.subject.lookup import attribute, make_scoring, resolve
 from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.tensors import lay_out, make_inputs
 
@@ -51,6 +51,7 @@ __all__ = [
     "Mask",
     "agree",
     "agree_within",
+    "attribute",
     "band",
     "bench_cases",
     "benign",

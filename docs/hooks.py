@@ -12,25 +12,28 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+CLASSROOM = ROOT / "plugins" / "attnbench-classroom"
 NAME = re.compile(r"[a-z_0-9]+")
 SOURCES = ("attnbench/invariants", "plugins/attnbench_plugins/laws")
 MAKERS = ("invariant", "layer_invariant", "_law")
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the pictures of the gallery, which lie beside the other results, and the findings."""
+    """Add the pictures and the page to play with, which are the classroom's, and the findings."""
     from mkdocs.structure.files import (  # the tests read the list of invariants without MkDocs
         File,
         InclusionLevel,
     )
 
-    for path in sorted((ROOT / "results" / "pictures").glob("*.png")):
-        files.append(File.generated(config, f"pictures/{path.name}", abs_src_path=str(path)))
+    for folder, place in (("pictures", "pictures"), ("page", "classroom")):
+        for path in sorted((CLASSROOM / folder).iterdir()):
+            files.append(File.generated(config, f"{place}/{path.name}", abs_src_path=str(path)))
     table, pages = finding_modules()
     found, _ = table.read()
     made = pages.pages(found, table.accusations(), table.report, config.site_url or "")
@@ -132,21 +135,27 @@ def accusations() -> str:
 
 
 def commands() -> str:
-    """The help of every command, as Typer writes it."""
+    """The help of every command, of the core and of the plugins in this repository."""
+    folders = [ROOT, ROOT / "plugins"]
+    brought: dict[str, str] = {}
+    for project in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
+        groups = tomllib.loads(project.read_text("utf-8"))["project"].get("entry-points", {})
+        brought |= groups.get("attnbench.commands", {})
+        folders.append(project.parent)
     done = subprocess.run(
-        [sys.executable, "-m", "typer", "attnbench.cli", "utils", "docs", "--name", "attnbench"],
+        [sys.executable, ROOT / "docs" / "command_help.py", *map("=".join, brought.items())],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}", "TERM": "dumb"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders)), "TERM": "dumb"},
         capture_output=True,
         encoding="utf-8",
         check=True,
     )
-    return done.stdout.partition("\n## ")[2].join(["## ", ""])
+    return done.stdout
 
 
 def questions() -> str:
     """The questions of the notebooks, and the figure or exercise that each stands for."""
-    sys.path.insert(0, str(ROOT / "plugins"))
+    sys.path.insert(0, str(CLASSROOM))
     from attnbench_classroom import cells
 
     lines = ["| notebook | its cell for | stands for |", "|---|---|---|"]

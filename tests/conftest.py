@@ -42,16 +42,12 @@ MARKS = {
     "benchmark/test_cheats.py": "slow",
     "checking/reproduction/test_script.py": "slow",
     "checking/test_hypothesis_engine.py": "slow",
-    "classroom/test_heatmap.py": "slow",
-    "classroom/test_learn.py": "slow",
-    "classroom/test_notebooks.py": "slow",
     "cli": "slow",
     "docs": "slow",
     "judging": "slow",
     "subject/styles/test_layer_adapter.py": "slow",
     "subject/styles/test_textbook_adapter.py": "slow",
     "test_asv.py": "slow",
-    "test_examples.py": "slow",
     "test_pytest_plugin.py": "slow",
 }
 """Markers by folder or file; a plain ``pytest`` leaves them out, and ``tox`` runs them."""
@@ -70,8 +66,6 @@ FIRST = {
     "test_what_fails_when_transformed_has_a_script_that_transforms_a_call": 2,
     "checking/reproduction/test_script.py::"
     "test_the_script_fails_in_a_clean_process_as_the_check_did": 4,
-    "classroom/test_notebooks.py::"
-    "test_each_question_is_answered_by_one_cell_with_a_picture_and_an_interval": 3,
     "cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
     "invariants/caches/test_caches.py::"
     "test_programs_that_failed_are_tried_first_and_if_asked_alone": 1,

@@ -83,7 +83,7 @@ def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
 
 def _weights(subjects: list[str]) -> Any:
     """Weights of the installed scoring functions; none if they cannot be computed."""
-    function = "attnbench_classroom.weight_tables:of_scorings"
+    function = "attnbench.report.scoring_weights:weights_of_scorings"
     try:
         return call(Task("heat maps", function, {"subjects": subjects}, timeout_s=120.0))
     except AttnbenchError as error:

@@ -141,11 +141,6 @@ def test_the_version_is_that_of_the_distribution() -> None:
         (["check", "dot", "--format", "sarif", "--json"], "cannot both be printed"),
         (["list", "scaled_dt"], "Did you mean 'scaled_dot'"),
         (["list", "--case", "tiny"], "is not the id of a case"),
-        (["heatmap", "scaled_dt"], "Did you mean 'scaled_dot'"),
-        (["heatmap", "-o", "x.txt"], "a picture ends in .png, .svg, .pdf or .html"),
-        (["heatmap", "--inputs", "none.safetensors"], "there is no file 'none.safetensors'"),
-        (["heatmap", "--item", "first", "-o", "x.png"], "write indices"),
-        (["heatmap", "scaled_dot", "--item", "7", "-o", "x.png"], "there is no item [7]"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -44,7 +44,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    ROOT / "examples" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 INFO = re.compile(r'[ \t]*(?P<language>[\w-]*)(?: +title="(?P<title>[^"]+)")?[^\n]*\n')

@@ -15,7 +15,7 @@ from attnbench.registry.catalog import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 SUFFIXES = "py|md|toml|json|yml|png|cpp|h|html|css|js|ini|template"
-FOLDERS = "attnbench|plugins|benchmarks|tests|examples|docs|results|.github|.ci"
+FOLDERS = "attnbench|plugins|benchmarks|tests|docs|results|.github|.ci"
 PATH = re.compile(rf"(?<![\w/.:-])(?:{FOLDERS})/[\w./-]*\w\.(?:{SUFFIXES})\b")
 PAGE = re.compile(r"(?<![\w/.-])[A-Z]{3,}(?:_[A-Z]+)*\.md\b|\b(?:DESIGN|MECHANISMS)\b(?!_)")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -27,8 +27,8 @@ MADE_BY_USERS = {
     "tests/test_my_scores.py",  # attnbench new
 }
 """Files that a page tells a user to write, or that a command writes for them."""
-MADE_WITH_THE_MANUAL = {"feed.xml"}
-"""Files that docs/hooks.py writes."""
+MADE_WITH_THE_MANUAL = {"feed.xml", "play.html"}
+"""Files that docs/hooks.py writes, or takes from the classroom."""
 
 
 def tracked(*patterns: str) -> list[Path]:

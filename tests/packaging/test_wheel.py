@@ -6,18 +6,12 @@ from typing import Any
 def test_the_wheel_holds_its_packages_and_nothing_else(contents: Any) -> None:
     assert {name.split("/")[0].split("-")[0] for name in contents} == {
         "attnbench",
-        "attnbench_classroom",
         "attnbench_plugins",
     }
 
 
 def test_the_wheel_is_typed_and_holds_its_data(contents: Any) -> None:
-    assert {
-        "attnbench/py.typed",
-        "attnbench_plugins/py.typed",
-        "attnbench_classroom/py.typed",
-    } <= set(contents)
-    assert "attnbench_classroom/experiment.toml" in contents
+    assert {"attnbench/py.typed", "attnbench_plugins/py.typed"} <= set(contents)
     assert any(name.startswith("attnbench/templates/new/") for name in contents)
 
 

@@ -10,6 +10,8 @@ from attnbench_classroom import weight_pictures
 
 from tests.cli_runs import run
 
+pytestmark = pytest.mark.slow
+
 
 def test_heatmap_draws_the_weights_of_several_subjects(tmp_path: Path) -> None:
     path = tmp_path / "weights.png"
@@ -179,6 +181,11 @@ def test_recorded_weights_are_those_that_the_layer_itself_gives(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["scaled_dt"], "Did you mean 'scaled_dot'"),
+        (["-o", "x.txt"], "a picture ends in .png, .svg, .pdf or .html"),
+        (["--inputs", "none.safetensors"], "there is no file 'none.safetensors'"),
+        (["--item", "first"], "write indices"),
+        (["scaled_dot", "--item", "7"], "there is no item [7]"),
         (["--text", " "], "--text is empty"),
         (["--model", "m.py:load"], "--model reads --text, and takes no targets"),
         (["--text", "a", "--inputs", "x.safetensors"], "give one"),
@@ -193,6 +200,7 @@ def test_options_that_do_not_fit_are_one_line(
     (tmp_path / "mine.py").write_text(MODEL)
     place = str(tmp_path / "mine.py")
     given = [part.replace("{}", place) for part in arguments]
-    result = run("heatmap", *given, "-o", str(tmp_path / "x.png"))
+    place = [] if "-o" in arguments else ["-o", str(tmp_path / "x.png")]
+    result = run("heatmap", *given, *place)
     assert (result.code, len(result.err.splitlines())) == (2, 1), result.err
     assert says in result.err

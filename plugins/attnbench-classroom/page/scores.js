@@ -1,6 +1,6 @@
 "use strict";
 /* The built-in scoring functions, masks and pooling on plain arrays, as the references in Python
-   state them. tests/classroom/test_scores_js.py holds them equal. Parameters have the names that
+   state them. tests/test_scores_js.py holds them equal. Parameters have the names that
    they have in the state_dict of the module in Python. */
 var attention = (function () {
   const dot = (x, y) => {

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from attnbench.cli.printing.output_files import check_writable, write_file
-from attnbench.cli.printing.tables import print_table
-from attnbench.errors import UnknownNameError, nearest
+from attnbench import UnknownNameError
+from attnbench.commands import Task, call, check_writable, nearest, print_table, write_file
 from attnbench_classroom import cells
 
 _TIMEOUT_S = 600.0
@@ -44,8 +43,6 @@ def command(
         raise UnknownNameError(f"there is no notebook {name!r}. {nearest(name, known)}")
     path = output or Path(f"{name}.ipynb")
     check_writable(path, "--output")
-    from attnbench.processes.pool import Task, call
-
     task = Task(name, "attnbench_classroom.cells:ran", {"name": name}, timeout_s=_TIMEOUT_S)
     content = json.dumps(cells.ipynb(name, call(task)), indent=1, ensure_ascii=False)
     write_file(path, content.encode() + b"\n", "--output")

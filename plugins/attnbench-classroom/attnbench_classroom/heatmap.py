@@ -9,12 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.options import AsJson, Strict, parse_targets
-from attnbench.cli.printing.output_files import check_writable, write_file
-from attnbench.cli.printing.tables import print_json
-from attnbench.errors import UsageError
-from attnbench.registry.address import Address, parse_address
+from attnbench import UsageError
+from attnbench.commands import (
+    Address,
+    AsJson,
+    Strict,
+    Task,
+    Workers,
+    call,
+    check_writable,
+    exit_code,
+    load_plugins,
+    parse_targets,
+    print_json,
+    write_file,
+)
 from attnbench_classroom import weight_pictures
 
 _INSIDE = "attnbench_classroom.weight_tables"
@@ -74,8 +83,6 @@ def command(
     Subjects that fail are left out, with a message. With a model, its attention is recorded while
     it reads the text, and each panel is a head.
     """
-    from attnbench.cli.plugin_loading import load_plugins
-
     suffix = output.suffix.lower()
     if suffix not in weight_pictures.SUFFIXES:
         raise UsageError(f"--output {output}: a picture ends in .png, .svg, .pdf or .html.")
@@ -141,9 +148,7 @@ def _recorded(
     model: str, **arguments: Any
 ) -> tuple[dict[str, list[list[float]]], dict[str, str], list[str]]:
     """Weights of a model by layer and head, and the tokens; recorded in a process of its own."""
-    from attnbench.processes.pool import Task, call
-
-    target = parse_address(model)
+    (target,) = parse_targets([model]) or []
     if target.source is None:
         raise UsageError(f"--model {model}: write FILE.py:LOAD or package.module:LOAD.")
     given = {"target": target, **arguments}
@@ -155,8 +160,6 @@ def _weights(
     targets: list[Address], **arguments: Any
 ) -> tuple[dict[str, list[list[float]]], dict[str, str]]:
     """Weights by subject, and errors by target; each target runs in its own process."""
-    from attnbench.processes.pool import Task, Workers
-
     found: dict[str, dict[str, list[list[float]]]] = {}
     failed: dict[str, str] = {}
     with Workers(jobs=0) as workers:

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "classroom"
+FOLDER = Path(__file__).resolve().parents[2] / "page"
 FILES = ("play.html", "play.css", "play.js", "scores.js")
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
@@ -238,6 +238,6 @@ def test_without_javascript_it_says_so_and_shows_a_picture_of_the_manual(browser
         missing = browser.find_element(By.CSS_SELECTOR, ".missing")
         assert "needs JavaScript" in missing.text
         picture = browser.find_element(By.CSS_SELECTOR, "noscript img").get_attribute("src")
-        assert (FOLDER.parents[1] / "results/pictures" / picture.rsplit("/", 1)[1]).exists()
+        assert (FOLDER.parent / "pictures" / picture.rsplit("/", 1)[1]).exists()
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

@@ -16,6 +16,8 @@ from attnbench_classroom.training import runs, unfit
 from attnbench.testing import resolve
 from tests.cli_runs import run
 
+pytestmark = pytest.mark.slow
+
 
 def rows(task: str) -> list[tuple[list[int], ...]]:
     drawn = TASKS[task].draw(40, torch.Generator().manual_seed(0))

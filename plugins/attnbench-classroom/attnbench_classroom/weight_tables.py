@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Any
 import torch
 
 import attnbench
-from attnbench.calling import importing
-from attnbench.errors import UsageError
-from attnbench.registry.address import Address
-from attnbench.subject.input_files import load_inputs
-from attnbench.subject.lookup import resolve
-from attnbench.subject.tensors import Inputs
+from attnbench import Inputs, UsageError
+from attnbench.commands import Address
+from attnbench.saved_inputs import load_inputs
+from attnbench.testing import attribute, resolve
 
 Rows = list[list[float]]
 
@@ -62,23 +59,6 @@ def of_subject(
     return found
 
 
-def of_scorings(subjects: Sequence[str]) -> dict[str, Rows]:
-    """Weights ``(5, 10)`` of the scoring functions among some addresses, on the same inputs.
-
-    Those that are not installed here, or broken, are left out: their records say so.
-    """
-    found: dict[str, Rows] = {}
-    for address in subjects:
-        with contextlib.suppress(Exception):
-            (subject,) = resolve(address)
-            if subject.kind == "scoring":
-                shown = of_subject(
-                    subject.address, sizes=(5, 10, 20), seed=0, inputs=None, item=None
-                )
-                found[address] = shown[subject.name]
-    return found
-
-
 def of_model(
     target: Address, *, text: str, layer: int | None, item: Sequence[int] | None
 ) -> dict[str, Any]:
@@ -98,7 +78,7 @@ def of_model(
         InputsError: the model calls no attention that can be recorded.
         UsageError: what was loaded is something else, or there is no such layer.
     """
-    load = getattr(importing.load(str(target.source)), target.name, None)
+    load = attribute(target)
     made = load(text) if callable(load) else None
     if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], torch.nn.Module)):
         raise UsageError(

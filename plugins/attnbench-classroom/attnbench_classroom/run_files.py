@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnbench.errors import UsageError
+from attnbench import UsageError
 
 __all__ = ["append", "key_of", "read"]
 

@@ -13,15 +13,11 @@ from attnbench_classroom import cells
 
 from tests.cli_runs import run
 
-TOPICS = {
-    "additive_and_scaled_dot",
-    "bilinear_and_vector_sum",
-    "kernel_regression",
-    "masked_softmax",
-    "self_and_multi_head",
-    "sequence_to_sequence",
-    "variants",
-}
+pytestmark = pytest.mark.slow
+
+QUICK = ("additive_and_scaled_dot", "bilinear_and_vector_sum", "kernel_regression")
+LONG = ("masked_softmax", "self_and_multi_head", "sequence_to_sequence", "variants")
+TOPICS = {*QUICK, *LONG}
 INTERVAL = re.compile(r" ± |95 % interval")
 
 
@@ -30,7 +26,7 @@ def test_each_topic_has_a_notebook() -> None:
 
 
 @pytest.mark.filterwarnings("default")  # what matplotlib says of Agg is not the cells' business
-@pytest.mark.parametrize("name", sorted(TOPICS))
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(t, marks=pytest.mark.long) for t in LONG)])
 def test_each_question_is_answered_by_one_cell_with_a_picture_and_an_interval(name: str) -> None:
     made = cells.cells(name)
     code = [i for i, cell in enumerate(made) if cell.kind == "code"]

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.options import AsJson, Cluster, Jobs, parse_targets
-from attnbench.cli.printing.output_files import check_writable, write_file
-from attnbench.cli.printing.tables import print_json, print_table, progress
-from attnbench.errors import UsageError
+from attnbench import UsageError
+from attnbench.commands import (
+    AsJson,
+    Jobs,
+    Task,
+    Workers,
+    check_writable,
+    exit_code,
+    load_plugins,
+    parse_targets,
+    print_json,
+    print_table,
+    progress,
+    write_file,
+)
 from attnbench_classroom import intervals, run_files
 
 _GRID = Path(__file__).with_name("experiment.toml")
@@ -48,7 +57,6 @@ def command(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each point.")] = 10,
     steps: Annotated[int, typer.Option("--steps", min=12, help="Steps of a training.")] = 150,
     jobs: Jobs = 0,
-    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> int:
     """Train scoring functions on small tasks, over sizes and seeds, and compare what they learn.
@@ -78,7 +86,7 @@ def command(
         for name in subjects or grid["subjects"][one]
         for seed in range(seeds)
     ]
-    failed = _run_missing(wanted, output, jobs, cluster)
+    failed = _run_missing(wanted, output, jobs)
     asked = {run_files.key_of(run) for run in wanted}
     found = [run for run in run_files.read(output) if run_files.key_of(run) in asked]
     points, claims = intervals.points(found), intervals.claimed(grid["claims"], found)
@@ -94,12 +102,8 @@ def command(
     return exit_code(["crashed"] if failed else [])
 
 
-def _run_missing(
-    wanted: Sequence[Mapping[str, Any]], output: Path, jobs: int, cluster: str | None
-) -> dict[str, str]:
+def _run_missing(wanted: Sequence[Mapping[str, Any]], output: Path, jobs: int) -> dict[str, str]:
     """Run what does not stand in the file, one task a point; returns failures by subject."""
-    from attnbench.processes.pool import Task
-
     there = {run_files.key_of(run) for run in run_files.read(output)}
     points: dict[tuple[Any, ...], list[int]] = {}
     names = ("task", "subject", "size", "steps", "batch")
@@ -109,7 +113,9 @@ def _run_missing(
             points.setdefault(point, []).append(run["seed"])
     failed: dict[str, str] = {}
     total = sum(map(len, points.values()))
-    with _workers(cluster, jobs, bool(points)) as workers, progress(total, "learning") as advance:
+    if points:
+        load_plugins(preload=("attnbench_classroom.training",))
+    with Workers(jobs) as workers, progress(total, "learning") as advance:
         for point, missing in points.items():
             arguments = dict(zip(names, point, strict=True)) | {"seeds": missing}
             name = f"{arguments['subject']} on {arguments['task']} at {arguments['size']}"
@@ -124,24 +130,6 @@ def _run_missing(
             elif event.kind != "done":
                 failed[event.task.name] = event.reason.strip().splitlines()[-1]
     return failed
-
-
-@contextlib.contextmanager
-def _workers(cluster: str | None, jobs: int, needed: bool) -> Iterator[Any]:
-    from attnbench.cli.plugin_loading import warm_up_children, with_plugins
-    from attnbench.processes.cluster import ClusterWorkers
-    from attnbench.processes.pool import Workers
-
-    own = ("attnbench_classroom.training",)
-    if needed and cluster is None:
-        warm_up_children(*own)
-    made = (
-        ClusterWorkers(cluster, preload=with_plugins(*own))
-        if needed and cluster is not None
-        else Workers(jobs)
-    )
-    with made as workers:
-        yield workers
 
 
 def _print(

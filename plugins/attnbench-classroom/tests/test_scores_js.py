@@ -15,7 +15,7 @@ from py_mini_racer import MiniRacer
 
 import attnbench
 
-ROOT = Path(__file__).resolve().parents[2]
+PAGE = Path(__file__).resolve().parents[1] / "page"
 SCORINGS = sorted(
     path.name.removesuffix(".py")
     for path in files("attnbench_plugins.scorings").iterdir()
@@ -26,7 +26,7 @@ SCORINGS = sorted(
 @pytest.fixture(scope="module")
 def js() -> MiniRacer:
     engine = MiniRacer()
-    engine.eval((ROOT / "docs" / "classroom" / "scores.js").read_text(encoding="utf-8"))
+    engine.eval((PAGE / "scores.js").read_text(encoding="utf-8"))
     return engine
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import attnbench
-from attnbench import Case, Inputs, Subject
-from attnbench.errors import UsageError
+from attnbench import Case, Inputs, Subject, UsageError
 from attnbench.testing import resolve
 from attnbench_classroom.tasks import LENGTH, SYMBOLS, TASKS, Drawn
 
