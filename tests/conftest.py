@@ -1,7 +1,6 @@
 """What all tests share."""
 
 import importlib.util
-import os
 import signal
 import sys
 from collections import Counter
@@ -22,15 +21,11 @@ if importlib.util.find_spec("hypothesis"):
     settings.register_profile("attnbench", database=None)
     settings.load_profile("attnbench")
 
-# a change of the source that mends what fails is looked for in the tests of that alone
-os.environ["ATTNBENCH_MEND"] = "0"
-
 # a shell has what it runs in the background ignore Ctrl-C, and so would what a test interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MARKS = {
     "meta": "mutants",
-    "checking/cause": "mutants",
     "invariants/layers": "mutants",
     "invariants/test_numerics.py": "mutants",
     "invariants/test_packed_documents.py": "mutants",
@@ -53,22 +48,11 @@ MARKS = {
 """Markers by folder or file; a plain ``pytest`` leaves them out, and ``tox`` runs them."""
 
 FIRST = {
-    "checking/cause/test_extent.py::test_the_extent_is_what_calls_beside_the_case_show": 6,
-    "checking/cause/test_likely_cause.py::"
-    "test_an_option_whose_gradient_alone_is_wrong_is_told_so": 1,
-    "checking/cause/test_replays.py::test_a_mistake_that_is_made_in_some_calls_is_named": 4,
-    "checking/cause/test_weight_deviations.py::test_what_deviates_is_named": 4,
-    "checking/cause/test_witnesses.py::"
-    "test_masks_joined_wrongly_and_other_axes_show_by_themselves": 3,
-    "checking/cause/test_witnesses.py::test_a_cause_stands_over_a_failure_that_it_explains": 1,
-    "checking/cause/test_witnesses.py::test_a_known_mistake_is_named_by_what_it_makes": 5,
     "checking/reproduction/test_script.py::"
     "test_what_fails_when_transformed_has_a_script_that_transforms_a_call": 2,
     "checking/reproduction/test_script.py::"
     "test_the_script_fails_in_a_clean_process_as_the_check_did": 4,
     "cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
-    "invariants/caches/test_caches.py::"
-    "test_programs_that_failed_are_tried_first_and_if_asked_alone": 1,
     "invariants/caches/test_kept_states.py::test_the_tensor_that_is_wrong_is_named": 4,
     "invariants/caches/test_seen_tokens.py::test_the_mask_that_hides_or_shows_keys_is_named": 2,
     "invariants/caches/test_seen_tokens.py::"

@@ -6,7 +6,6 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from attnbench.attention.torch_internals import OperationMode
 from attnbench.cases.case import Case
-from attnbench.errors import AttnbenchError, RefusalError
+from attnbench.errors import AttnbenchError, DtypeError, RefusalError, ShapeError
 from attnbench.processes.tracebacks import is_own_code
 from attnbench.subject.devices import generator_of, other_random_states
 from attnbench.subject.subject import Subject
@@ -32,16 +31,14 @@ class Fault:
     """A fault of an answer.
 
     Args:
-        kind: ``none`` (it raised, or returned something else than an output), ``nan``, ``changes``
-            (its input) or ``random`` (the second answer differs).
+        kind: ``raised``, ``form`` (it returned something else than an output), ``nan``,
+            ``changes`` (its input) or ``random`` (the second answer differs).
         text: the fault with its values, in a sentence.
-        cause: name of the cause of the failures that it explains.
         error: the exception, if it raised.
     """
 
-    kind: Literal["none", "nan", "changes", "random"]
+    kind: Literal["raised", "form", "nan", "changes", "random"]
     text: str
-    cause: str | None = None
     error: BaseException | None = None
 
 
@@ -54,7 +51,7 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
         change = _change(inputs, originals)
         if change is not None:
             message = f"{subject.name} changes its input: {change}{_written_at(subject, case)}"
-            return Fault("changes", message, "inputs_changed")
+            return Fault("changes", message)
         generator = generator_of(case.device)
         state, others = generator.get_state(), other_random_states()
         repeat = subject.output(module, inputs)
@@ -64,11 +61,14 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
     except RefusalError:
         raise
     except (Exception, SystemExit) as error:
-        cause = error.cause if isinstance(error, AttnbenchError) else None
-        return Fault("none", raised_text(subject, error), cause, error)
+        kind: Literal["raised", "form"] = "raised"
+        if isinstance(error, ShapeError | DtypeError):
+            kind = "form"
+        return Fault(kind, raised_text(subject, error), error)
     if bool(first.isnan().any()):
-        scores = subject.scores(module, inputs)  # NaN compares as false
-        return _nan(subject, first, case, scores is not None and not bool((scores < inf).all()))
+        index = _first_index(first.isnan())
+        text = f"{subject.name} gives output{list(index)} = nan for finite inputs in {case.dtype}"
+        return Fault("nan", text)
     if not other and not torch.equal(first, repeat):
         draw.look_at(lambda: subject.output(module, inputs))
     return _random(subject, first, repeat, draw)
@@ -187,13 +187,6 @@ def _change(inputs: Inputs, originals: dict[str, Tensor]) -> str | None:
     return None
 
 
-def _nan(subject: Subject, output: Tensor, case: Case, has_nan_scores: bool) -> Fault:
-    index = _first_index(output.isnan())
-    text = f"{subject.name} gives output{list(index)} = nan for finite inputs in {case.dtype}"
-    cause = "half_precision" if case.is_narrow else "nan_scores" if has_nan_scores else "nan_output"
-    return Fault("nan", text, cause)
-
-
 def _random(subject: Subject, first: Tensor, repeat: Tensor, draw: _Draws) -> Fault | None:
     if first.numel() == 0:
         return None
@@ -206,11 +199,11 @@ def _random(subject: Subject, first: Tensor, repeat: Tensor, draw: _Draws) -> Fa
     values = f"{first[index].item():.6g}, then {repeat[index].item():.6g} for the same call"
     text = f"{subject.name} answers differently the second time: output{list(index)} = {values}"
     if not draw.has_drawn and not draw.name:
-        return Fault("random", text, "kept_or_unwritten")
+        return Fault("random", text)
     by = f" by {draw.name}" * bool(draw.name) + f" ({draw.line})" * bool(draw.line)
     drops = any(part in draw.name for part in _DROPPING)
-    cause = "dropout_in_evaluation" if drops else "not_deterministic"
-    return Fault("random", f"{text}, in which it draws random numbers{by}", cause)
+    what = "drops at random in evaluation" if drops else "draws random numbers"
+    return Fault("random", f"{text}, in which it {what}{by}")
 
 
 def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()) -> str | None:
@@ -225,7 +218,7 @@ def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()
             fault = fault_at(subject, case)
         except RefusalError:
             continue
-        if fault is not None and fault.kind in ("none", "nan"):
+        if fault is not None and fault.kind in ("raised", "form", "nan"):
             return fault.text
     return None
 

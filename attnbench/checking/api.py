@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from attnbench.checking.answer_faults import unusable
 from attnbench.checking.canaries import CANARY, CHANGED
-from attnbench.checking.cause.failing_calls import raises_narrow
-from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import coverage_of, gaps_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Announced, Outcome, notes_of
@@ -65,10 +63,10 @@ def check(
     try_options(subjects)
     reports = []
     for subject in subjects:
-        outcomes = with_cause(outcomes_of(subject, selection, seed=seed, guard=guard, **options))
+        outcomes = list(outcomes_of(subject, selection, seed=seed, guard=guard, **options))
         gaps = coverage_of(gaps_of(subject), {subject.name: subject.laws}, outcomes)
         notes = notes_of(outcomes)
-        reports.append(CheckReport(outcomes, profile, seed, notes, subject.about, gaps))
+        reports.append(CheckReport(tuple(outcomes), profile, seed, notes, subject.about, gaps))
     return CheckReport.joined(reports)
 
 
@@ -143,15 +141,16 @@ def spoils_all(
 ) -> bool:
     """Whether the contract failed so that other properties add nothing.
 
-    True if a call raised or the failure names its cause. NaN may come from some values only, so
-    that the other properties run if an ordinary call gives none. So they do in wider dtypes if
-    calls raise in half types only.
+    True if a call raised, or its result has the wrong form, changes, or is NaN in a wide dtype.
+    NaN in half types may come from some values only, so that the other properties run if an
+    ordinary call gives none. So they do in wider dtypes if calls raise in half types only.
     """
     failure = outcome.failure
     if failure is None or sound_part(subject, outcome, dtypes) is not None:
         return False
-    is_named = failure.named not in (None, "half_precision", "layout")
-    return bool(failure.raised or is_named or unusable(subject, device, dtypes))
+    narrow = failure.fault == "nan" and failure.is_narrow
+    spoils = failure.fault in ("form", "nan", "changes", "random") and not narrow
+    return bool(failure.raised or spoils or unusable(subject, device, dtypes))
 
 
 def sound_part(subject: Subject, outcome: Outcome, dtypes: tuple[str, ...] = ()) -> Subject | None:
@@ -159,7 +158,9 @@ def sound_part(subject: Subject, outcome: Outcome, dtypes: tuple[str, ...] = ())
 
     ``None`` if none of the dtypes that were asked for is wider.
     """
-    wide = in_wide_dtypes(subject) if raises_narrow(outcome.failure) else None
+    failure = outcome.failure
+    raises_narrow = failure is not None and failure.raised and failure.fails_narrow
+    wide = in_wide_dtypes(subject) if raises_narrow else None
     return None if wide is None or (dtypes and not {*dtypes} & {*wide.dtypes}) else wide
 
 

@@ -17,7 +17,7 @@ from attnbench.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the JSON of reports and outcomes, which ``outcomes.schema.json`` describes."""
 
 

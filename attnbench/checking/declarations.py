@@ -10,12 +10,59 @@ from typing import Any
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.specs.conventions import Conventions
 from attnbench.subject.subject import Subject
 
 _KEYS = frozenset(field.name for field in fields(Conventions))
+
+_ACCEPTS = {
+    "scale_multiplies_scores": "scale",
+    "grouped_heads_equal_expanded_heads": "enable_gqa",
+    "window_leaves_the_keys_around": "window_size",
+    "softcap_bounds_scores": "softcap",
+    "sinks_take_weight_alone": "sinks",
+    "alibi_slopes_lower_scores_by_distance": "alibi_slopes",
+    "asking_for_weights_changes_nothing": "return_weights",
+}
+"""The argument that a property is about."""
+
+_FIELDS = {
+    "later_tokens_are_invisible": "causal=False",
+    "outputs_see_no_more_than_the_window": "window=, the number of tokens that one sees,",
+}
+"""The field of the spec that says what holds instead of a property."""
+
+_EXTRA_KEYS = ("extra_keys", "how many keys it adds")
+_PER_HEAD = ("per_head", "True")
+_EMPTY_ROWS = ("empty_rows", "mean, nan or refused")
+_HIDDEN_SLOTS = ("hidden_slots", "finite")
+_POSITIONS = ("positions", "relative or absolute")
+
+_CONVENTIONS = {
+    "agrees_with_float64": ("internal_dtype", "float32, bfloat16 or float16"),
+    "constant_values_come_back": _EXTRA_KEYS,
+    "decode_equals_prefill": ("causal", "top_left, square or always"),
+    "empty_rows_give_zeros": _EMPTY_ROWS,
+    "empty_rows_have_finite_gradients": _EMPTY_ROWS,
+    "every_attendable_key_matters": ("causal", "always"),
+    "heads_are_independent": _PER_HEAD,
+    "hidden_keys_stay_hidden_at_extreme_scores": ("mask_value", "the number that stands for -inf"),
+    "hidden_slots_may_hold_nan": _HIDDEN_SLOTS,
+    "hidden_slots_may_hold_nan_in_training": _HIDDEN_SLOTS,
+    "item_alone_equals_item_in_batch": _PER_HEAD,
+    "keys_permute_freely": _POSITIONS,
+    "leading_padding_equals_deleting": ("positions", "absolute"),
+    "leading_sizes_fold": _PER_HEAD,
+    "mask_forms_agree": ("masks", "those of boolean, floating, lengths and keys that it takes"),
+    "masking_equals_deleting": _POSITIONS,
+    "output_lies_within_values": _EXTRA_KEYS,
+    "padded_outputs_are_finite": _EMPTY_ROWS,
+    "queries_permute_freely": _POSITIONS,
+    "single_key_gets_weight_one": _EXTRA_KEYS,
+    "weights_sum_to_one": _EXTRA_KEYS,
+}
+"""The convention that says what holds instead of a property, and its values."""
 
 
 def declaration(subject: Subject, invariant: str) -> str:
@@ -24,17 +71,17 @@ def declaration(subject: Subject, invariant: str) -> str:
     A convention, a field or a law says what holds instead, and keeps the rest of the suite in
     force; an exemption is offered where there is none of them.
     """
-    spec, known = subject.spec, known_causes()
+    spec = subject.spec
     if invariant == KEEPS_CONTRACT:
         return ""
     style = getattr(spec, "style", None)  # which declares its laws itself
     if invariant in subject.maker.laws and not style:  # a scoring function's pools_values is one
         return f'leave "{invariant}" out of the laws of the spec'
-    if known["accepts"].get(invariant) in subject.accepts:
-        return f'leave "{known["accepts"][invariant]}" out of accepts'
-    if invariant in known["fields"]:
-        return f"{known['fields'][invariant]} in the spec says so"
-    key, values = known["conventions"].get(invariant, ("", ""))
+    if _ACCEPTS.get(invariant) in subject.accepts:
+        return f'leave "{_ACCEPTS[invariant]}" out of accepts'
+    if invariant in _FIELDS:
+        return f"{_FIELDS[invariant]} in the spec says so"
+    key, values = _CONVENTIONS.get(invariant, ("", ""))
     keys = subject.usual or _KEYS
     conventions = getattr(spec, "conventions", None)
     if key in keys and conventions is not None and key not in conventions:

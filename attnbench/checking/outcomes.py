@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from attnbench.checking.known_causes import cause_in_words, known_causes
-
-_WHICH = {
-    "gradient": (re.compile(r"(?:gradient by|direction of) (.+)"), ": that by {}"),
-    "formula": (re.compile(r"scores of 2 \* (query|key) "), " in the {}"),
-    "layout": (re.compile(r"^with \w+ (query|key|value), "), ": that of {} is enough"),
-}
-"""The input that a quantity names, by a part of the name of the cause, and the words for it."""
+from attnbench.cases.case import Case
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
 """All statuses; a report is ok if it has only ``passed`` and ``skipped``."""
@@ -71,18 +63,15 @@ class Failure:
         multiple: the difference as a multiple of the allowed one.
         raised: name of the exception, if the subject raised one.
         source_line: file and line of the subject's code that raised it.
-        named: the cause that the failure itself names.
-        cause: the likely cause of all failures of the subject, in the one that shows it best.
-        mistakes: known mistakes that reproduce the wrong outputs, the likeliest first.
+        fault: what is wrong with the answer itself, whichever property is checked: ``raised``,
+            ``form`` (of the result), ``nan``, ``layout``, ``changes`` (its input) or ``random``.
         case: id of the case at which it failed.
         smallest: whether no smaller case was found.
         replayed: whether the case comes from the database of earlier failures.
         device_lost: whether every call on its device fails since, as after an illegal access.
         program: the calls that were made of a cache, in words.
-        extent: where alone it shows, in words, such as half types or more than 128 keys.
         by_design: what the spec declares if the subject is meant to be so.
         script: a script in plain torch that reproduces the failure.
-        mends: changes of the source; with each of them, what failed was seen to hold.
     """
 
     quantity: str = ""
@@ -93,18 +82,24 @@ class Failure:
     multiple: float | None = None
     raised: str | None = None
     source_line: str | None = None
-    named: str | None = None
-    cause: str | None = None
-    mistakes: tuple[str, ...] = ()
+    fault: str = ""
     case: str | None = None
     smallest: bool = False
     replayed: bool = False
     device_lost: bool = False
     program: str = ""
-    extent: str = ""
     by_design: str = ""
     script: str | None = None
-    mends: tuple[str, ...] = ()
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it was seen in a half type."""
+        return self.case is not None and Case.from_id(self.case).is_narrow
+
+    @property
+    def fails_narrow(self) -> bool:
+        """Whether it fails with half types only; cases shrink to wider types if they can."""
+        return self.smallest and self.is_narrow
 
 
 @dataclass(frozen=True)
@@ -148,22 +143,6 @@ class Outcome:
         return (self.failure.script if self.failure else None) or self.command
 
     @property
-    def diagnosis(self) -> str | None:
-        """The likely cause of the subject's failures in words, if this one shows it best."""
-        failure = self.failure
-        if failure is None or not failure.cause:
-            return None
-        words = cause_in_words(failure.cause, failure.mistakes)
-        if words != cause_in_words(failure.cause):
-            return words
-        if failure.cause in ("scores_formula", "modes_differ"):
-            words = known_causes()["laws"].get(self.invariant, words)
-        for part, (pattern, more) in _WHICH.items():
-            if part in failure.cause and (found := pattern.search(failure.quantity)):
-                return words + more.format(found[1])
-        return words
-
-    @property
     def ok(self) -> bool:
         """Whether it passed or was skipped."""
         return self.status in GOOD
@@ -188,10 +167,8 @@ class Outcome:
         """Read an outcome from a row of :meth:`to_data`."""
         failure = row["failure"]
         if failure is not None:
-            failure = {"mends": (), **failure}  # an older journal has none
             values = {name: failure[name] for name in Failure.__dataclass_fields__}
-            tuples = {name: tuple(failure[name]) for name in ("place", "mistakes", "mends")}
-            failure = Failure(**{**values, **tuples})
+            failure = Failure(**{**values, "place": tuple(failure["place"])})
         return cls(**{**row, "failure": failure})
 
 

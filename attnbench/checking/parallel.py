@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
-from attnbench.checking.mending.awaited import AwaitedMends
 from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Announced, Outcome
 from attnbench.checking.work import RESTARTS, Work, key_of, remaining_works, shared_out
 from attnbench.processes.cluster import ClusterWorkers
@@ -59,7 +58,6 @@ def run_checks(
     memory_gib: float,
     cluster: str | ClusterWorkers | None = None,
     recorded: Collection[Outcome] = (),
-    mend: bool = False,
 ) -> Generator[Outcome, None, None]:
     """Run works and yield outcomes as they come, one for each subject, invariant and seed.
 
@@ -76,8 +74,6 @@ def run_checks(
         cluster: cluster to run on instead of this machine, see :class:`ClusterWorkers`; an open one
             stays open.
         recorded: outcomes of an earlier run, which are neither run nor yielded again.
-        mend: whether to look for a change of the source of each subject that fails. One of its
-            failures is then yielded again, with the change.
     """
     pending: dict[str, Work] = {}
     canaries = Canaries()
@@ -108,17 +104,13 @@ def run_checks(
         for number, work in enumerate(works):
             submit(str(number), work)
         keys = {key_of(outcome) for outcome in recorded}
-        awaited = AwaitedMends(works, recorded, workers.submit, memory_gib)
         for event in workers.events():
-            if awaited.is_answered_by(event):
-                yield from awaited.answered(event)
-                continue
             if event.kind == "value" and event.value.subject == CANARY:
                 canaries.note(event.task.name, event.value)
                 continue
             work = pending[event.task.name]
             if event.kind == "done" or (event.kind != "value" and not work.invariants):
-                yield from map(awaited.withdraw, canaries.void(event.task.name))
+                yield from canaries.void(event.task.name)
             seed = work.seed
             for result in _outcomes(event, pending, submit):
                 outcome = replace(result, seed=seed)
@@ -127,7 +119,7 @@ def run_checks(
                     continue
                 canaries.note(event.task.name, outcome)
                 if key_of(outcome) not in keys:  # each part of a subject runs the contract
-                    yield from (awaited.passed_on(outcome) if mend else (outcome,))
+                    yield outcome
                 keys.add(key_of(outcome))
 
 

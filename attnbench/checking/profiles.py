@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from attnbench.checking.hypothesis_engine import Failures
@@ -55,19 +55,12 @@ class Effort:
         failures: the store of failing cases, which are tried again.
         shrink: whether to look for smaller ones.
         explain: whether a check that fails says why.
-        brief: whether what rounding may do is drawn in short.
-        failed: what failed in earlier runs of the same checks, by its key, the last of it first;
-            it is tried first.
-        only_failed: whether nothing else is tried where something failed in earlier runs.
     """
 
     profile: Profile = PROFILES["default"]
     failures: Failures | None = None
     shrink: bool = True
     explain: bool = True
-    brief: bool = False
-    failed: dict[str, list[Any]] | None = None
-    only_failed: bool = False
 
 
 _EFFORT: ContextVar[Effort] = ContextVar("attnbench_effort", default=Effort())  # noqa: B039 -- frozen

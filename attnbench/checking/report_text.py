@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from attnbench.cases.case import Case
-from attnbench.checking.cause.likely_cause import NAN_ONLY
-from attnbench.checking.known_causes import known_causes, table
+from attnbench.checking.explain.leading import lead_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.errors import first_line
 
@@ -21,26 +19,6 @@ if TYPE_CHECKING:
 _MOST_GAPS = 4
 """Most gaps that are shown."""
 
-_CONVENTIONS = {"empty_rows_mean", "empty_rows_nan", "causality_top_left"}
-"""Mistakes that are none where a convention declares them."""
-
-_NEGATIVE = "weights_are_not_negative"
-_OF_SHARES = {
-    _NEGATIVE,
-    "weights_sum_to_one",
-    "constant_values_come_back",
-    "output_lies_within_values",
-    "single_key_gets_weight_one",
-}
-"""What weights that are no shares violate by design, as those of a difference of two softmaxes."""
-
-_FIRST = re.compile(
-    r"\n +(?:it goes wrong first|the first operation by which .+ reach the outputs is|first NaN"
-    r"|a mask .+: with them \w+ it is right:)(?!.*which is given the result)"
-    r" (?:between (\S+\.py:\d+): .* and (\S+\.py:\d+)|(?:in )?((?:at )?\S.*?\.py:\d+))"
-)
-"""The first operation that is wrong, in an explanation."""
-
 _REPR_WIDTH = 240
 """Characters that pytest shows of an object's repr in a failed assertion."""
 
@@ -50,7 +28,7 @@ def report_in_short(report: CheckReport) -> str:
     text = f"CheckReport({counts_text(report)}"
     if report.failures:
         lead = lead_of(report.failures)
-        message = lead.diagnosis or first_line(lead.reason)
+        message = first_line(lead.reason)
         text += f"; {lead.status}: {lead.invariant} on {lead.subject}: {message}"
     end = ") str(report) has the rest" if report.failures else ")"
     return textwrap.shorten(text, _REPR_WIDTH - len(end), placeholder=" ...") + end
@@ -84,56 +62,16 @@ def counts_text(report: CheckReport) -> str:
     return counts or "nothing checked"
 
 
-def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
-    """The failure to describe: that with the likely cause, or else the most specific one.
-
-    If most checks raised, it is one that raised, since the others say little.
-    """
-    for outcome in outcomes:
-        if outcome.failure is not None and outcome.failure.cause:
-            return outcome
-    order = {name: place for place, (name, _) in enumerate(table())}
-    failures = [o for o in outcomes if o.failure is not None] or list(outcomes[:1])
-    failures = [o for o in failures if o.invariant not in NAN_ONLY] or failures
-    raising = [o for o in failures if o.failure is not None and o.failure.raised]
-    comparing = [o for o in failures if o not in raising]
-    leads = raising if len(raising) > len(comparing) else comparing
-    return min(
-        leads, key=lambda o: (o.invariant != KEEPS_CONTRACT, order.get(o.invariant, len(order)))
-    )
-
-
 def finding_text(failures: Sequence[Outcome], statements: Mapping[str, str] | None = None) -> str:
-    """Describe the failures of a subject: the likely cause, the best failure, the rest by name."""
+    """Describe the failures of a subject: the most specific one in full, the rest by name."""
     lead = lead_of(failures)
     others = [outcome for outcome in failures if outcome is not lead]
-    statement = (statements or {}).get(lead.invariant, "")
-    found = next((o.failure.mends for o in (lead, *others) if o.failure and o.failure.mends), ())
-    mends, below = _mends(found), list[str]()
-    is_doubtful = any(line[0] not in "-+" for text in found for line in text.splitlines())
-    if is_doubtful and re.search(r"\n.*\.py:\d", lead.reason):
-        mends, below = below, mends  # behind the line that was found
-    return "\n".join([*_heading(lead, failures), *mends, _in_full(lead, statement, others, below)])
-
-
-def _mends(found: Sequence[str]) -> list[str]:
-    """The changes of the source with which what failed was seen to hold."""
-    if not found:
-        return []
-    which = "this change" if len(found) == 1 else "either of these changes"
-    head = f"  likely here: with {which}, what failed holds, and nothing else was seen to fail:"
-    return [head, "\n    or\n".join(textwrap.indent(text, "    ") for text in found)]
+    text = failure_text(lead, (statements or {}).get(lead.invariant, ""), others)
+    return "\n".join([*_heading(lead, failures), text])
 
 
 def _heading(lead: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
-    if lead.diagnosis:
-        where = lead.failure.extent if lead.failure else ""
-        place, first = _FIRST.search(lead.reason), ""
-        if place:
-            start, end, line = place.groups()
-            first = f", first {'' if line and line[:3] == 'at ' else 'in '}{line}"
-            first = f", first between {start} and {end}" if start else first
-        return [f"{lead.subject}: {lead.diagnosis}{where and f', {where}'}{first} (likely cause)"]
+    """A line about an exception, and how many checks it was raised in."""
     if lead.failure is None or lead.failure.raised is None:
         return []
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
@@ -151,44 +89,22 @@ def _raising(failure: Failure) -> str | None:
 
 def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome] = ()) -> str:
     """Describe a failure in full: property, values, counterexample, how to reproduce it."""
-    return _in_full(outcome, statement, others)
-
-
-def _in_full(
-    outcome: Outcome, statement: str, others: Sequence[Outcome], below: Sequence[str] = ()
-) -> str:
-    """The same, with some lines below the reason."""
     lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
     if statement:
         lines.append(filled("property: ", statement))
-    lines += [textwrap.indent(outcome.reason, "  "), *below]
+    lines.append(textwrap.indent(outcome.reason, "  "))
     if outcome.failure is not None:
         lines += _lines_of(outcome.failure)
     lines += _other_failures(others)
     lines += _reproduction(outcome, others)
-    return "\n".join([*lines, *_by_design(outcome, others)])
-
-
-def _by_design(lead: Outcome, others: Iterable[Outcome]) -> list[str]:
-    """What to declare if the failure is meant; all, where conventions declare the others too."""
-    shown = lead.failure
-    if shown is None or (shown.cause and not {*shown.mistakes[:1]} <= _CONVENTIONS):
-        return []
-    if {shown.cause, lead.invariant} & {*known_causes()["never_meant"]}:
-        return []
-    designs = {o.invariant: o.failure.by_design for o in (lead, *others) if o.failure is not None}
-    if _NEGATIVE in designs and designs.keys() <= _OF_SHARES:
-        names = ", ".join(designs)
-        return [filled("by design? ", f"{names}: exempt each, as in {designs[_NEGATIVE]}")]
-    every = designs.keys() <= known_causes()["conventions"].keys()
-    declarations = dict.fromkeys(designs.values() if every else [shown.by_design])
-    return [f"  by design? {text}" for text in declarations if text]
+    if outcome.failure is not None and outcome.failure.by_design:
+        lines.append(f"  by design? {outcome.failure.by_design}")
+    return "\n".join(lines)
 
 
 def _lines_of(failure: Failure) -> list[str]:
     """The calls, the case and the error of a failure; between two numbers, the reason has it."""
     lines = [f"  in the calls: {failure.program}"] if failure.program else []
-    lines += [f"  only {failure.extent}"] if failure.extent and not failure.cause else []
     if failure.case:
         title = "smallest counterexample" if failure.smallest else "counterexample"
         replayed = ", from the example database" if failure.replayed else ""

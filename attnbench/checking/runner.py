@@ -23,7 +23,7 @@ from attnbench.checking.case_legality import IllegalCaseError
 from attnbench.checking.case_search import CaseSearch, UnjudgedError
 from attnbench.checking.declarations import declaration, raising_remedy
 from attnbench.checking.hypothesis_engine import Failures, failures, phases
-from attnbench.checking.outcomes import Failure, Outcome
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.checking.profiles import Effort, Profile, effort_of
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
@@ -182,7 +182,7 @@ def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str,
     failure = _failure(run, error)
     fault = _fault_behind(run)
     if fault is not None:
-        failure = replace(failure, named=fault.cause)
+        failure = replace(failure, fault=fault.kind)
         if fault.text not in text:
             text += f"\n  because {fault.text}"
     return "failed", text, failure
@@ -195,7 +195,7 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
     if cause is not None and run.failing is not None:
         remedy = raising_remedy(run.subject, run.failing, smallest=run.shrunk)
     failure = Failure(
-        named=getattr(error, "cause", None),
+        fault=_fault_of(run, error),
         raised=type(cause).__name__ if cause is not None else None,
         source_line=source_line_of(cause) if cause is not None else None,
         case=run.failing.id if run.failing else None,
@@ -216,6 +216,12 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
         multiple=error.error,
         program=error.program,
     )
+
+
+def _fault_of(run: CaseSearch, error: BaseException) -> str:
+    """The kind of the fault that the contract's violation is of; empty for other properties."""
+    is_contract = run.invariant.name == KEEPS_CONTRACT
+    return (getattr(error, "cause", None) or "") if is_contract else ""
 
 
 def _subject_exception(error: BaseException) -> BaseException | None:

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.checking import parallel
-from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import Gap, coverage_of
 from attnbench.checking.known_failures import KnownFailures, exempted
@@ -84,15 +83,6 @@ def command(
     update_baseline: Annotated[
         bool, typer.Option("--update-baseline", help="Write today's failures to that file.")
     ] = False,
-    mend: Annotated[
-        bool,
-        typer.Option(
-            "--mend/--no-mend",
-            envvar="ATTNBENCH_MEND",
-            help="Look for one small change of the source with which what failed holds; the "
-            "changed code is run.",
-        ),
-    ] = True,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show every outcome of every subject.")
     ] = False,
@@ -136,9 +126,7 @@ def command(
     }
     earlier = tuple(run.by_key.values())
     options = {**settings, "user_invariants": tuple(invariant or ()), "announce": True}
-    checks = parallel.run_checks(
-        works, options, cluster=cluster, recorded=earlier, mend=mend, **limits
-    )
+    checks = parallel.run_checks(works, options, cluster=cluster, recorded=earlier, **limits)
     with contextlib.closing(checks):  # its children end here, also early
         run.collect(checks, sum(expected.values()) - len(earlier))
     labels, names = list(expected), list(statements)
@@ -154,8 +142,7 @@ def command(
     notes += known_failures.remarks(outcomes, invariant, None if is_part else expected)
     outcomes = [known_failures.skip_known(outcome) for outcome in outcomes]
     gaps = coverage_of((Gap(**row) for row in plan["gaps"]), plan["laws"], outcomes)
-    causes = with_cause(outcomes)
-    report = CheckReport(causes, profile, seed, tuple(notes), tuple(plan["about"]), gaps)
+    report = CheckReport(tuple(outcomes), profile, seed, tuple(notes), tuple(plan["about"]), gaps)
     if screen is not None:
         screen.end(report, time.monotonic() - started)
         if profile == "quick" and outcomes and not run.ended:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy
-from attnbench.checking.cause.side_answers import OPTIONS
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -31,6 +30,9 @@ from attnbench.subject.tensors import Inputs, largest
 _MOVES = 8
 _WIDE = ("float32", "float64")
 _UNITS = 64
+
+OPTIONS: dict[str, object] = {"scale": 0.7, "softcap": 0.5, "window_size": (1, 1)}
+"""Options that change the scores, or the keys that they are of, and so the log-sum-exp."""
 
 
 class _Sums:

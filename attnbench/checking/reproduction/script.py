@@ -20,13 +20,6 @@ from pathlib import Path
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.checking.cause.extent import extent_of
-from attnbench.checking.cause.keys_seen import place_of
-from attnbench.checking.cause.likely_cause import with_cause
-from attnbench.checking.cause.nan_origin import is_no_number
-from attnbench.checking.cause.replays import explains, made_at
-from attnbench.checking.cause.seen_softmax import with_what_is_seen
-from attnbench.checking.cause.witnesses import explanations
 from attnbench.checking.outcomes import Announced, Outcome
 from attnbench.checking.reproduction.source_lines import Step, Unwritable
 from attnbench.checking.reproduction.subject_source import Source, source_of
@@ -39,7 +32,6 @@ from attnbench.subject.subject import Subject
 
 _TIME_LIMIT_S = 60
 _TRIES = 3  # most failures of a subject for which a script is tried
-_EXTRAS = 8  # most failures of a subject for which the line of NaN, or the extent, is looked for
 _LOG_BYTES = 2**16  # read from the end of a script's output, whose last line names the exception
 _RUNNING = "ATTNBENCH_REPRODUCING"  # set where a script runs: a file that checks itself writes none
 _MOST_LINES = 200  # lines; a longer script is less helpful than the message
@@ -52,62 +44,25 @@ def with_evidence(
     *,
     announce: bool = False,
 ) -> Iterator[Outcome]:
-    """Pass on outcomes as they come, and add evidence to some failures.
+    """Pass on outcomes as they come; the first failure for which it is possible gets a script.
 
-    The first failure for which it is possible gets a script that reproduces it, and so does a later
-    one that shows the likely cause better. Both also get the extent, and so does each later one
-    that then shows the cause best. The first that the mistakes of the subject explain gets them.
-    Where a value is NaN, the line in which it arises is added to the reason, or else the keys that
-    a query sees. All of this calls the subject, and so nothing is done once its device is lost.
     With ``announce`` each failure is passed on before as well.
     """
     by_name = {invariant.name: invariant for invariant in invariants}
-    tries, searches, lines, extents = _TRIES, _TRIES, _EXTRAS, _EXTRAS
-    written = explained = False
-    mistakes: tuple[str, ...] = ()
-    case_ids: list[str] = []
-    earlier: list[Outcome] = []
+    tries = _TRIES
     for outcome in outcomes:
         failure = outcome.failure
         if announce and failure is not None:
             yield Announced(**vars(outcome))
         if failure is not None and failure.device_lost:
-            tries = searches = lines = extents = 0
-            explained = True
-        if failure is not None and lines > 0:
+            tries = 0
+        if failure is not None and failure.case and tries > 0:
+            tries -= 1
             with seeded():
-                outcome = with_what_is_seen(outcome, subject, by_name[outcome.invariant])
-            failure = outcome.failure or failure
-        if failure is not None and searches > 0 and not mistakes and not failure.mistakes:
-            searches -= 1
-            case_ids.append(failure.case or "")
-            with seeded():
-                mistakes = explanations(subject, case_ids)
-                made = () if mistakes else made_at(subject, by_name[outcome.invariant], failure)
-            failure = replace(failure, mistakes=made)
-            outcome = replace(outcome, failure=failure)
-        if failure is not None and mistakes and not explained:
-            with seeded():
-                explained = explains(mistakes[0], subject, by_name[outcome.invariant], failure)
-            if explained:
-                failure = replace(failure, mistakes=mistakes)
-                outcome = replace(outcome, failure=failure)
-        earlier.append(outcome)
-        told = with_cause(earlier)[-1].diagnosis is not None
-        if failure is not None and max(lines * is_no_number(failure), told * extents) > 0:
-            lines -= 1
-            with seeded():
-                line = place_of(subject, by_name[outcome.invariant], failure)
-            outcome = replace(outcome, reason=outcome.reason + (line and f"\n  {line}"))
-        if failure is not None and failure.case and (told or (tries > 0 and not written)):
-            script, extent, invariant = None, "", by_name[outcome.invariant]
-            with seeded():
-                if extents > 0:
-                    extent = extent_of(subject, invariant, failure)
-                if tries > 0:
-                    script = reproduce(subject, invariant, Case.from_id(failure.case))
-            extents, tries, written = extents - 1, tries - 1, written or script is not None
-            outcome = replace(outcome, failure=replace(failure, extent=extent, script=script))
+                case = Case.from_id(failure.case)
+                script = reproduce(subject, by_name[outcome.invariant], case)
+            tries = 0 if script is not None else tries
+            outcome = replace(outcome, failure=replace(failure, script=script))
         yield outcome
 
 

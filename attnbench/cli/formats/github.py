@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attnbench.checking.check_report import CheckReport
+from attnbench.checking.explain.leading import lead_of
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.report_text import counts_text, finding_text, lead_of
+from attnbench.checking.report_text import counts_text, finding_text
 from attnbench.cli.formats.places import Findings, Place
 from attnbench.errors import UsageError, first_line
 
@@ -62,12 +63,11 @@ def _summary(findings: Findings) -> str:
     report = findings.report
     sign = "✅" if report.ok else "❌"
     lines = [f"### {sign} attnbench: {counts_text(report)}", ""]
-    lines += ["| subject | outcomes | likely cause |", "|---|---|---|"]
+    lines += ["| subject | outcomes | the most specific failure |", "|---|---|---|"]
     for name, outcomes in report.by_subject.items():
         failures = [o for o in outcomes if not o.ok]
-        causes = [o.diagnosis for o in failures if o.diagnosis]
-        reasons = [f"{o.invariant}: {first_line(o.reason)}" for o in failures]
-        message = next(iter(causes + reasons), "")
+        lead = lead_of(failures) if failures else None
+        message = f"{lead.invariant}: {first_line(lead.reason)}" if lead else ""
         cells = (f"`{name}`", counts_text(CheckReport(tuple(outcomes))), message)
         lines.append("|".join(["", *(cell.replace("|", "\\|") for cell in cells), ""]))
     for name, outcomes in report.by_subject.items():

@@ -42,8 +42,7 @@ def render(findings: Findings) -> str:
             first = _legal(first_line(outcome.reason))
             element = ElementTree.SubElement(case, tag, message=first, type=outcome.status)
             if outcome.status != "skipped":
-                cause = f"likely cause: {outcome.diagnosis}\n" if outcome.diagnosis else ""
-                element.text = _legal(cause + failure_text(outcome))
+                element.text = _legal(failure_text(outcome))
     ElementTree.indent(root)
     content = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return str(content, "utf-8")

@@ -6,7 +6,6 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import HEAVY
 from attnbench.checking.outcomes import STATUSES, Outcome
@@ -28,8 +27,8 @@ class Screen:
     """Prints outcomes as they arrive.
 
     With one subject, each outcome is a line; with several, each finished subject is a line. The
-    failures of a subject are explained after its last outcome, when the likely cause is known. The
-    failure that shows the cause best is printed in full, the others by name.
+    failures of a subject are explained after its last outcome: the most specific one is printed in
+    full, the others by name.
 
     Args:
         subjects: expected number of outcomes by label of the subject.
@@ -111,7 +110,7 @@ class Screen:
         print_line(_two_parts(head, column, message), outcome.status)
 
     def _print_subject(self, subject: str, outcomes: Sequence[Outcome]) -> None:
-        failures = [outcome for outcome in with_cause(outcomes) if not outcome.ok]
+        failures = [outcome for outcome in outcomes if not outcome.ok]
         if failures:
             gap = "\n" if self._by_outcome else ""
             print_line(f"{gap}{finding_text(failures, self._statements)}\n")

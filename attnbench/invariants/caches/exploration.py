@@ -43,12 +43,7 @@ def explore(stage: Stage, judged: str, drawn: bool, effort: Effort) -> FoundErro
     def fails(program: Program) -> bool:
         return verdict(program) is not None
 
-    failed = [] if effort.failed is None else effort.failed.setdefault(key, [])
     program = stored(kept, key, fails) if drawn else None
-    if program is None:
-        program = next(filter(fails, failed), None)
-    if program is None and failed and effort.only_failed:
-        return None
     if program is None:
         scheduled = held.scheduled(stage.subject)
         program = next(filter(fails, scheduled if drawn else scheduled[:_FEW]), None)
@@ -63,10 +58,9 @@ def explore(stage: Stage, judged: str, drawn: bool, effort: Effort) -> FoundErro
         )
     if program is None:
         return None
-    error = verdict(program)
-    program = program if error is None else error.steps  # without the steps after the wrong one
-    failed[:] = [program, *(one for one in failed if one != program)]
     if effort.shrink:
+        error = verdict(program)
+        program = program if error is None else error.steps  # without those after the wrong one
         program = shrunk(program, key, fails)
         keep(kept, key, program)
     return verdict(program)

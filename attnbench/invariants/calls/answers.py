@@ -36,8 +36,8 @@ def keeps_the_contract(subject: Subject, case: Case) -> None:
         if not bool(plain.isnan().any()):
             raise InvariantViolation(f"{fault.text}, and not for contiguous ones", cause="layout")
     got = math.nan if fault.kind == "nan" else None
-    violation = InvariantViolation(fault.text, cause=fault.cause, got=got)
-    if fault.cause == "kept_or_unwritten":  # what is drawn is no other by what is kept
+    violation = InvariantViolation(fault.text, cause=fault.kind, got=got)
+    if fault.kind == "random":
         violation = _with_what_is_kept(violation, subject, case)
     raise violation from fault.error
 

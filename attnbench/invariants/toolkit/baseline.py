@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.profiles import current_effort
 from attnbench.errors import InvariantViolation, UsageError
 from attnbench.invariants.toolkit.comparisons import agree_within, reject, within
 from attnbench.oracle.budget import Oracle
@@ -171,12 +170,11 @@ class Baseline:
         It is computed in the subject's own dtype to include internal rounding. Half of the moves
         are large enough to tip a near tie, as rounding may.
         """
-        is_short = current_effort().brief  # as in the search for a change of the source
-        steps = (4 * self.eps, self.eps) * (1 if is_short else 16)
+        steps = (4 * self.eps, self.eps) * 16
         with torch.no_grad():
             still = self.run(self.inputs)  # without gradients another path may run
         change = change_by_moves(lambda move: self.run(self.inputs.map(move)), still, steps)
-        return (8 if is_short else 2) * change.amax(-1, keepdim=True).expand(change.shape)
+        return 2 * change.amax(-1, keepdim=True).expand(change.shape)
 
 
 class SameDraws(Baseline):

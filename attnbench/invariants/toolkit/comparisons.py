@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnbench.checking.profiles import current_effort, missed
+from attnbench.checking.profiles import missed
 from attnbench.errors import InvariantViolation, RefusalError, headline
 from attnbench.subject.tensors import largest
 
@@ -119,13 +119,12 @@ def agree_within(
 def within(got: Tensor, expected: Tensor, allowed: Iterator[Tensor], what: str, other: str) -> None:
     """Pass by the cheapest sufficient bound; fail by the surest one, or where it is far beyond."""
     violation = None
-    tried = 1 if current_effort().brief else _TRIED  # as in the search for a change of the source
     for number, bound in enumerate(allowed):
         try:
             return agree_within(got, expected, bound, what, other)
         except InvariantViolation as error:
             violation = error
-            beyond = number >= tried and (error.error or 0.0) > _FAR
+            beyond = number >= _TRIED and (error.error or 0.0) > _FAR
             if beyond or not bool(got.isfinite().all()):
                 break
     assert violation is not None

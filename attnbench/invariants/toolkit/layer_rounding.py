@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnbench.checking.profiles import current_effort
 from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.oracle.operations import RoundedMeans, nudged
 from attnbench.subject.layer import LayerSubject
@@ -103,8 +102,6 @@ def rounding_of(
         eps: one relative unit in the last place; by default that of the dtype.
     """
     eps = subject.eps(hidden.dtype) if eps is None else eps
-    is_short = current_effort().brief
-    units, draws = (_UNITS_IN_SHORT, _DRAWS_IN_SHORT) if is_short else (_UNITS, _DRAWS)
     signs, means = torch.Generator().manual_seed(0), RoundedMeans(eps)
 
     def moved(tensor: Tensor) -> Tensor:
@@ -124,7 +121,7 @@ def rounding_of(
         hooks = [part.register_forward_hook(hook) for part in other.modules()]
         pairs = [(parameter, parameter.clone()) for parameter in other.parameters()]
         try:
-            for _ in range(draws):
+            for _ in range(_DRAWS):
                 for parameter, true in pairs:
                     parameter.copy_(moved(true))
                 with means:
@@ -136,4 +133,4 @@ def rounding_of(
                 parameter.copy_(true)
             for one in hooks:
                 one.remove()
-    return units * largest.amax(-1, keepdim=True) + floor_of(subject, still)
+    return _UNITS * largest.amax(-1, keepdim=True) + floor_of(subject, still)

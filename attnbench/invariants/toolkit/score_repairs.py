@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.cause.beside_reference import scores_of_reference
 from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.repairs import Tried, first_of
-from attnbench.invariants.toolkit.wrong_terms import wrong_term
+from attnbench.invariants.toolkit.wrong_terms import scores_of_reference, wrong_term
 from attnbench.subject.subject import Subject
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.cause.beside_reference import scores_of_reference
 from attnbench.invariants.toolkit.origins import Flow
 from attnbench.invariants.toolkit.repairs import in_place
+from attnbench.oracle.references import Reference, scalar_score
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 _CASE = Case((1,), 5, 7, 8, 8, 8, dtype="float64", seed=3)
 _NEAR = 1e-7
 _MOST = 3
 """Most distances, or parameters, that are told one by one."""
+
+
+def scores_of_reference(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor:
+    """The scores ``(*lead, L, S)`` of a scoring function's reference in Python floats."""
+    reference = Reference(subject, module, inputs)
+    query, key = reference.inputs.query, reference.inputs.key
+    shift = key.shape[-2] - query.shape[-2]
+    items = zip(*(t.flatten(0, -3).tolist() for t in (query, key)), strict=True)
+    of_pair: Any = subject.maker.reference
+    score = functools.partial(scalar_score, of_pair, reference.module)
+    rows = [
+        [[score(q, keys, i + shift, j) for j in range(len(keys))] for i, q in enumerate(queries)]
+        for queries, keys in items
+    ]
+    return torch.tensor(rows, dtype=torch.float64).reshape(*query.shape[:-1], key.shape[-2])
 
 
 def wrong_term(subject: Subject) -> str:

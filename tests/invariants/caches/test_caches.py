@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec
-from attnbench.cases.case import Case
 from attnbench.checking.hypothesis_engine import Failures
-from attnbench.checking.profiles import PROFILES, Effort, effort_of
+from attnbench.checking.profiles import PROFILES
 from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.caches.program import Program, legalised, steps
@@ -251,28 +250,6 @@ def test_a_cache_that_can_only_be_emptied_is_held_to_that() -> None:
     assert found.status == "failed"
     assert found.failure is not None
     assert "crop to 0" in found.failure.program
-
-
-@pytest.mark.parametrize("only_failed", [True, False])
-def test_programs_that_failed_are_tried_first_and_if_asked_alone(only_failed: bool) -> None:
-    """A program that does nothing fails with no layer, so that the others are tried behind it."""
-    spec = next(spec for name, spec in BROKEN.items() if KILLERS[name] in INVARIANTS)
-    invariant, failed = INVARIANTS[KILLERS[spec.name]], dict[str, list[Any]]()
-    (subject,) = resolve(spec)
-    case = Case((1,), 4, 4, 8, 8, 8)
-    effort = Effort(PROFILES["quick"], shrink=False, failed=failed, only_failed=only_failed)
-    with seeded(), effort_of(effort):
-        with pytest.raises(attnbench.InvariantViolation):
-            invariant.check(subject, case)
-        ((key, (program,)),) = failed.items()
-        failed[key] = [program[:1]]
-        try:
-            invariant.check(subject, case)
-        except attnbench.InvariantViolation:
-            assert not only_failed
-            assert failed[key] == [program, program[:1]]
-        else:
-            assert only_failed
 
 
 class Narrowed(nn.Module):

@@ -1,1 +1,0 @@
-"""The likely cause of a subject's failures."""

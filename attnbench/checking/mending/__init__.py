@@ -1,1 +1,0 @@
-"""Small changes of a subject's source with which every property holds."""
