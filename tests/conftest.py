@@ -53,14 +53,8 @@ FIRST = {
     "checking/reproduction/test_script.py::"
     "test_the_script_fails_in_a_clean_process_as_the_check_did": 4,
     "cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
-    "invariants/caches/test_kept_states.py::test_the_tensor_that_is_wrong_is_named": 4,
-    "invariants/caches/test_seen_tokens.py::test_the_mask_that_hides_or_shows_keys_is_named": 2,
-    "invariants/caches/test_seen_tokens.py::"
-    "test_the_message_tells_what_a_wrong_output_depends_on": 2,
     "invariants/derivatives/test_gradients.py::"
     "test_a_parameter_without_effect_is_told_from_one_that_is_cut_off": 1,
-    "invariants/layers/test_explanations.py::"
-    "test_the_message_tells_what_a_wrong_output_depends_on": 6,
     "invariants/layers/test_layers.py::test_one_mistake_has_one_name": 4,
     "invariants/toolkit/test_reached.py::test_the_operation_that_others_reach_is_named": 4,
     "judging/test_pairs.py::test_a_pair_is_met_in_every_judgement": 8,

@@ -80,8 +80,7 @@ def assert_attention_close(
 
     Raises:
         InvariantViolation: an ``AssertionError`` that names the worst element, the value that it
-            should have, the error as a multiple of the allowed one, and the likely cause where a
-            known mistake reproduces the output.
+            should have, and the error as a multiple of the allowed one.
         ShapeError, DtypeError, DeviceError, MaskError: the tensors do not fit each other.
     """
     check_output(actual, query, key, value, attn_mask, grouped=enable_gqa)

@@ -105,62 +105,29 @@ def test_an_empty_row_has_to_be_zeros() -> None:
         assert_attention_close(output, query, key, value, attn_mask=mask)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("mistake", "given", "cause"),
-    [
-        ({"scale": 1.0}, {}, "scale"),
-        ({"attn_mask": ~MASK}, {"attn_mask": MASK}, "mask_inverted"),
-        ({}, {"attn_mask": MASK}, "mask_ignored"),
-        ({"is_causal": True}, {"is_causal": True}, "causality"),
-    ],
-)
-def test_a_known_mistake_is_named_as_the_likely_cause(
-    dtype: Any, mistake: Any, given: Any, cause: str
-) -> None:
-    query, key, value = _tensors(dtype)
-    with pytest.raises(InvariantViolation, match="\n  likely cause: ") as caught:
-        assert_attention_close(sdpa(query, key, value, **mistake), query, key, value, **given)
-    assert caught.value.cause == cause
-
-
 SLOPES = torch.tensor([0.5, 0.25, 0.125])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("mistake", "given", "cause"),
+    ("mistake", "given"),
     [
-        ({}, {"softcap": 0.5}, "softcap_argument"),
-        ({}, {"alibi_slopes": SLOPES}, "slopes_argument"),
-        ({"alibi_slopes": -SLOPES}, {"alibi_slopes": SLOPES}, "slopes_argument"),
-        ({}, {"sinks": 16 * SLOPES}, "sinks_argument"),
-        ({"window_size": (2, 0)}, {"window_size": (3, 0)}, "window_argument"),
-        ({"window_size": (3, 1)}, {"window_size": (3, 0)}, "window_argument"),
-        ({}, {"is_causal": True}, "causality"),
+        ({}, {"softcap": 0.5}),
+        ({}, {"alibi_slopes": SLOPES}),
+        ({"alibi_slopes": -SLOPES}, {"alibi_slopes": SLOPES}),
+        ({}, {"sinks": 16 * SLOPES}),
+        ({"window_size": (2, 0)}, {"window_size": (3, 0)}),
+        ({"window_size": (3, 1)}, {"window_size": (3, 0)}),
+        ({}, {"is_causal": True}),
     ],
 )
-def test_an_option_that_is_forgotten_or_misread_is_named(
-    dtype: Any, mistake: Any, given: Any, cause: str
+def test_an_option_that_is_forgotten_or_misread_is_refused(
+    dtype: Any, mistake: Any, given: Any
 ) -> None:
     tensors = _tensors(dtype)
     output = textbook_output(Inputs(*tensors, **mistake)).to(dtype)
-    with pytest.raises(InvariantViolation) as caught:
+    with pytest.raises(InvariantViolation):
         assert_attention_close(output, *tensors, **given)
-    assert caught.value.cause == cause
-
-
-def test_a_cap_that_brings_hidden_keys_back_and_values_of_other_heads_are_named() -> None:
-    query, key, value = _tensors(torch.float32)
-    scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(~MASK, -1e4)
-    capped = (torch.tanh(scores / 2) * 2).softmax(-1) @ value
-    for output, options, cause in (
-        (capped, {"attn_mask": MASK, "softcap": 2.0}, "softcap_argument"),
-        (sdpa(query, key, value.roll(1, -3)), {}, "heads"),
-    ):
-        with pytest.raises(InvariantViolation) as caught:
-            assert_attention_close(output, query, key, value, **options)
-        assert caught.value.cause == cause
 
 
 def test_inputs_in_float64_stay_as_they_are_where_it_fails() -> None:
@@ -169,17 +136,6 @@ def test_inputs_in_float64_stay_as_they_are_where_it_fails() -> None:
     with pytest.raises(InvariantViolation):
         assert_attention_close(2 * sdpa(*tensors), *tensors)
     assert all(map(torch.equal, tensors, before))
-
-
-def test_a_loss_of_precision_or_a_single_wrong_element_has_no_cause_among_mistakes() -> None:
-    query, key, value = _tensors(torch.float32)
-    narrow = _textbook(*(t.bfloat16() for t in (query, key, value))).float()
-    output = sdpa(query, key, value)
-    output[0, 0, 0, 0] += 1
-    for wrong in (narrow, output):
-        with pytest.raises(InvariantViolation) as caught:
-            assert_attention_close(wrong, query, key, value)
-        assert "likely cause" not in str(caught.value)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])

@@ -26,7 +26,6 @@ FOUND = Failure(
     expected=1.5,
     allowed=1e-6,
     multiple=math.inf,
-    mistakes=("mask_ignored",),
     case=Case().id,
 )
 REPORT = CheckReport(
@@ -102,15 +101,3 @@ def test_what_is_no_report_of_this_version_is_refused_in_one_line(text: str, tol
     with pytest.raises(UsageError, match=told) as refused:
         CheckReport.from_json(text)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("invariant", "words"),
-    [
-        ("training_equals_evaluation", "training and evaluation give different outputs"),
-        ("gradient_modes_agree", "calls with and without gradients give different outputs"),
-    ],
-)
-def test_the_modes_that_differ_are_those_of_the_failed_property(invariant: str, words: str) -> None:
-    failure = Failure(cause="modes_differ")
-    assert Outcome("mine", invariant, "failed", failure=failure).diagnosis == words

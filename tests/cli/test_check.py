@@ -122,25 +122,6 @@ def test_a_failure_is_shown_whole_and_its_cause_once() -> None:
     assert "Traceback" not in result.out
 
 
-def test_a_change_that_mends_what_failed_stands_below_the_cause(tmp_path: Path) -> None:
-    path = tmp_path / "attending.py"
-    path.write_text(
-        "import torch\n\n\n"
-        "def attend(query, key, value):\n"
-        "    query = query * query.shape[-1] ** -0.5\n"
-        "    weights = torch.softmax(query @ key.mT, dim=-2)\n"
-        "    return weights @ value\n"
-    )
-    arguments = (f"{path}:attend", "--as", "sdpa", *SUM, "-j", "2")
-    lines = run("check", *arguments, "--mend").out.splitlines()
-    (place,) = (i for i, line in enumerate(lines) if line.startswith("  likely here: with this"))
-    assert lines[place - 1].endswith("(likely cause)")
-    assert lines[place + 1].endswith("dim=-2)")
-    assert lines[place + 2].endswith("dim=-1)")
-    assert lines[place + 3].startswith("FAILED attend")
-    assert "likely here" not in run("check", *arguments, "--no-mend").out
-
-
 def test_an_invariant_that_raises_is_an_error_and_no_finding() -> None:
     from attnbench.checking.profiles import PROFILES
     from attnbench.checking.runner import run_invariant

@@ -255,8 +255,6 @@ def test_scores_at_late_positions_are_those_of_float64(make: type[Turned], statu
     )
     (outcome,) = check(spec, profile="quick", invariants=["agrees_with_float64"]).outcomes
     assert outcome.status == status, outcome.reason
-    told = outcome.diagnosis or ""
-    assert outcome.failure is None or "converts something to the dtype of the query" in told
 
 
 @pytest.mark.parametrize(("error", "bounds"), [(1.0, 5), (1e-5, 7)])

@@ -89,12 +89,20 @@ _RANK_OF = {name: rank for rank, names in enumerate(_RANKS, 1) for name in names
 
 
 def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
-    """The failure to describe: the most specific one, after a broken contract.
+    """The failure to describe: a broken contract, or else the most specific property.
 
-    If most checks raised, it is one that raised, since the others say little.
+    If most checks raised, it is one that raised, since the others say little. That an answer is NaN
+    somewhere breaks the contract as well, and most other properties say more.
     """
     failures = [o for o in outcomes if o.failure is not None] or list(outcomes[:1])
     raising = [o for o in failures if o.failure is not None and o.failure.raised]
     comparing = [o for o in failures if o not in raising]
     leads = raising if len(raising) > len(comparing) else comparing
-    return min(leads, key=lambda o: (o.invariant != KEEPS_CONTRACT, _RANK_OF.get(o.invariant, 0)))
+    return min(leads, key=_rank)
+
+
+def _rank(outcome: Outcome) -> int:
+    if outcome.invariant != KEEPS_CONTRACT:
+        return _RANK_OF.get(outcome.invariant, 0)
+    is_nan = outcome.failure is not None and outcome.failure.fault == "nan"
+    return len(_RANKS) if is_nan else -1

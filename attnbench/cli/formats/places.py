@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.explain.leading import lead_of
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.work import Work
 from attnbench.errors import AttnbenchError

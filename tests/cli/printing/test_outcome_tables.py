@@ -57,25 +57,6 @@ def test_a_subject_that_was_skipped_is_not_ok(capsys: pytest.CaptureFixture[str]
     assert second == "ok multi_head 0.1 s 1 case: 1 passed"
 
 
-def test_a_failure_that_comes_again_with_a_change_is_shown_in_the_end_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    failed = Outcome("soft", OUTCOMES[0].invariant, "failed", "it is wrong", 3, failure=Failure())
-    screen = Screen({"soft": 2}, STATEMENTS)
-    screen.add(failed)
-    before = capsys.readouterr().out
-    screen.add(replace(failed, failure=Failure(mends=("- mine.py:3: x = 1\n+ mine.py:3: x = 2",))))
-    assert (before.count("\n"), capsys.readouterr().out) == (1, "")
-    screen.add(OUTCOMES[1])
-    lines = capsys.readouterr().out.splitlines()
-    place = lines.index("    - mine.py:3: x = 1")
-    assert lines[place - 1].startswith("  likely here: with this change, what failed holds")
-    assert lines[place + 1 : place + 3] == [
-        "    + mine.py:3: x = 2",
-        "FAILED soft: keeps_the_contract",
-    ]
-
-
 def test_a_failure_that_was_announced_has_one_line_and_what_came_of_it_another(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -206,7 +206,6 @@ def test_a_query_that_softmax_cancels_is_told(before: bool) -> None:
     )
     (found,) = attnbench.check(spec, profile="quick", invariants=[REACH.name]).outcomes
     assert found.status == ("failed" if before else "passed"), found.reason
-    assert str(found.diagnosis).startswith("no weight depends on the query") == before
 
 
 class SmallGradients(nn.Module):
@@ -265,21 +264,18 @@ class DividedOut(Linear):
 
 
 @pytest.mark.parametrize(
-    ("make", "words", "cause"),
+    ("make", "words"),
     [
-        (Frozen, "though changing it changes the scores", "though it has an effect"),
-        (Silenced, "has no effect: changing it does not", "since it has no effect"),
-        (DividedOut, "has no effect: changing it does not", "since it has no effect"),
+        (Frozen, "though changing it changes the scores"),
+        (Silenced, "has no effect: changing it does not"),
+        (DividedOut, "has no effect: changing it does not"),
     ],
 )
-def test_a_parameter_without_effect_is_told_from_one_that_is_cut_off(
-    make: Any, words: str, cause: str
-) -> None:
+def test_a_parameter_without_effect_is_told_from_one_that_is_cut_off(make: Any, words: str) -> None:
     spec = ScoringSpec(name="linear", make=make, equal_sizes=True)
     (found,) = attnbench.check(spec, profile="quick", invariants=[REACH.name]).outcomes
     assert found.status == "failed"
     assert words in found.reason
-    assert cause in str(found.diagnosis)
 
 
 def test_a_subject_without_parameters_is_skipped() -> None:

@@ -45,7 +45,7 @@ def checked(make: Any, *names: str, **fields: Any) -> CheckReport:
 def cause(report: CheckReport) -> str | None:
     (outcome,) = report.outcomes
     assert outcome.failure is not None
-    return outcome.failure.cause
+    return outcome.reason
 
 
 def test_an_output_that_depends_on_the_place_of_its_item_is_told_so() -> None:
@@ -313,7 +313,7 @@ def test_what_is_kept_in_a_default_argument_is_not_taken_for_random_numbers() ->
     report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
     (outcome,) = report.outcomes
     assert outcome.failure is not None
-    assert outcome.failure.cause == "kept_or_unwritten"
+    assert outcome.failure.fault == "random"
     assert "random numbers" not in str(report)
 
 

@@ -285,15 +285,3 @@ class LastRowLost(MergedByView):
     def forward(self, hidden: Tensor) -> Tensor:
         kept = torch.arange(hidden.shape[1], device=hidden.device)[:, None] < 3
         return self.out(hidden * kept)
-
-
-@pytest.mark.parametrize(
-    ("make", "named"), [(MergedByView, "layer_tokens_mixed"), (LastRowLost, "layer_row_lost")]
-)
-def test_an_output_without_its_token_says_whether_it_has_others(
-    make: type[nn.Module], named: str
-) -> None:
-    spec = LayerSpec(name="lost", make=make, sizes=lambda size: max(4, size // 4 * 4))
-    found = outcome(spec, "outputs_depend_on_their_token")
-    assert found.failure is not None
-    assert found.failure.named == named

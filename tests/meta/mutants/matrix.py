@@ -2,9 +2,7 @@
 
 Three measurements, each resumable (what is in ``--work`` is not run again):
 
-``matrix``   every invariant on every mutant; writes ``results/kill_matrix.{md,json}``. Of its
-             ``--work``, ``python -m tests.meta.mutants.causes`` counts how often the likely cause
-             is right.
+``matrix``   every invariant on every mutant; writes ``results/kill_matrix.{md,json}``.
 ``killed``   on several seeds, whether each mutant is killed by anything at all.
 ``right``    on several seeds, whether any right implementation is accused. With ``--accounts``,
              what is done is kept in a short file that can be committed, and another machine goes

@@ -58,7 +58,6 @@ class Result:
     seconds: float
     reason: str
     counterexample: str | None
-    named: str | None = None
     raised: str | None = None
 
 
@@ -102,7 +101,6 @@ def run_job(job: Job) -> list[Result]:
                     round(outcome.seconds, 3),
                     outcome.reason if outcome.status != "passed" else "",
                     outcome.counterexample,
-                    outcome.failure.named if outcome.failure else None,
                     outcome.failure.raised if outcome.failure else None,
                 )
             )
