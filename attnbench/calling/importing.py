@@ -15,10 +15,8 @@ import inspect
 import io
 import os
 import re
-import signal
 import sys
 import sysconfig
-import threading
 import traceback
 import types
 import zlib
@@ -30,8 +28,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.calling.missing import OnCPU, loading, stub
 from attnbench.calling.roles import role_of
+from attnbench.calling.sandbox import OnCPU, TooLongError, loading, stub, within
 from attnbench.errors import AddressError, AttnbenchError, UnknownNameError
 
 LIMIT_S = 20.0
@@ -40,10 +38,6 @@ LIMIT_S = 20.0
 _STUBS = 30
 _OWN = "attnbench_file_"
 _NOTES: dict[str, list[str]] = {}
-
-
-class _TooLongError(Exception):
-    """An import took more than :data:`LIMIT_S` seconds."""
 
 
 def load(source: str) -> ModuleType:
@@ -103,9 +97,9 @@ def _package_of(path: Path) -> tuple[str, Path]:
 def _import_from(name: str, path: Path) -> ModuleType:
     """The module of a file in a package; where the package cannot be imported, the file alone."""
     try:
-        with _within(3 * LIMIT_S):
+        with within(3 * LIMIT_S):
             module = importlib.import_module(name)
-    except (ModuleNotFoundError, AttnbenchError, _TooLongError):
+    except (ModuleNotFoundError, AttnbenchError, TooLongError):
         raise
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
@@ -139,7 +133,7 @@ def _run(name: str, path: Path) -> ModuleType:
     sys.modules[name] = module  # so that its objects can be pickled
     tree = ast.parse(path.read_bytes(), str(path))
     try:
-        with _within(LIMIT_S):
+        with within(LIMIT_S):
             _execute(tree, module)
         return module
     except ModuleNotFoundError:
@@ -173,7 +167,7 @@ def _run_definitions(tree: ast.Module, module: ModuleType, error: BaseException)
         elif isinstance(node, _DEFINES):
             return False
     for node in kept:
-        with contextlib.suppress(Exception, SystemExit), _within(LIMIT_S / 4):
+        with contextlib.suppress(Exception, SystemExit), within(LIMIT_S / 4):
             _execute(ast.Module([node], []), module)
     return True
 
@@ -214,9 +208,36 @@ def _imported(source: str, name: str, run: Callable[[], ModuleType]) -> ModuleTy
     if stubs:
         listed = ", ".join(sorted({each.partition(".")[0] for each in stubs}))
         notes.append(f"not installed, and stubbed: {listed}")
+    forgotten = _give_forgotten(module)
+    if forgotten:
+        notes.append(f"it uses {', '.join(forgotten)} without importing it, which was done for it")
     if gpu.used:
         notes.append("what it asks of a GPU was done on the CPU")
     return module
+
+
+_USUAL = {
+    **{name: name for name in ("copy", "functools", "itertools", "math", "random", "torch")},
+    "np": "numpy",
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+}
+"""Names that files use without importing them, and what they mean."""
+
+
+def _give_forgotten(module: ModuleType) -> list[str]:
+    """Import what the code of a module uses by a usual name and never imports; their names."""
+    space = vars(module)
+    source = _source(module) if space.get("__file__") else ""
+    nodes = [*ast.walk(ast.parse(source))]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    bound |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+    given = sorted(name for name in used & {*_USUAL} if name not in bound and name not in space)
+    space.update({name: importlib.import_module(_USUAL[name]) for name in given})
+    return given
 
 
 def _forget(before: set[str], *folders: Path) -> None:
@@ -242,25 +263,6 @@ def _quiet() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         if torch.get_default_device() != device:
             torch.set_default_device(device)
-
-
-@contextlib.contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    """Raise in what takes longer, where signals can be used."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
-        yield
-        return
-
-    def late(*_: Any) -> None:
-        raise _TooLongError(f"it takes more than {seconds:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _in_one_line(error: BaseException) -> str:

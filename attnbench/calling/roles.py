@@ -63,7 +63,8 @@ CONSTRUCTOR: Mapping[str, str] = {
     "bias": "bias qkv_bias attention_bias use_bias attn_bias kv_bias proj_bias lm_bias out_bias",
     "config": "config cfg args hparams opt opts params options conf model_args configuration "
     "hps hp model_config hyperparams settings",
-    "module_list": "norm_layer act_layer activation act_fn",
+    "activation": "activation hidden_act act_fn activation_function hidden_activation act",
+    "implementation": "_attn_implementation attn_implementation",
 }
 """Roles of a constructor's arguments and of a config's fields, with the names they go by."""
 
@@ -185,12 +186,13 @@ _ROLES = {
 }
 
 
-def role_of(name: str, table: str) -> str | None:
+def role_of(name: str, table: str, *, exact: bool = False) -> str | None:
     """What a name means.
 
     Args:
         name: an argument, a field of a config, or a key of a result.
         table: ``constructor``, ``forward`` or ``result``.
+        exact: whether the ending of a name that is not in the table counts for nothing.
 
     Returns:
         A role of that table or ``flag``; ``None`` where the name says nothing.
@@ -199,7 +201,7 @@ def role_of(name: str, table: str) -> str | None:
     roles = _ROLES[table]
     bare = _OWNERS.sub("", plain)
     found = roles.get(plain) or roles.get(bare)
-    if found:
+    if found or exact:
         return found
     endings = _ENDINGS[table]
     return next((role for pattern, role in endings if re.search(pattern, plain)), None)

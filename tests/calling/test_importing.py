@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 from attnbench.calling.importing import candidates, load, notes_of
 from attnbench.errors import AddressError, UnknownNameError
+from tests.calling.conftest import written
 
 ATTENTION = """
 from torch import nn
@@ -18,21 +18,6 @@ class Attention(nn.Module):
     def forward(self, q, k, v):
         return (q @ k.mT).softmax(-1) @ v
 """
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder whose modules are forgotten afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
-    return tmp_path
-
-
-def written(path: Path, text: str) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(textwrap.dedent(text))
-    return str(path)
 
 
 def test_a_file_does_not_stand_for_the_standard_library_module_of_its_name(tmp_path: Path) -> None:
@@ -143,7 +128,7 @@ def test_a_script_that_trains_is_stopped(repository: Path, monkeypatch: pytest.M
     monkeypatch.setattr("attnbench.calling.importing.LIMIT_S", 0.2)
     module = load(written(repository / "loop.py", "WIDTH = 8\nwhile True:\n    pass"))
     assert module.WIDTH == 8
-    assert " raises _TooLongError: it takes more than" in notes_of(module)[0]
+    assert " raises TooLongError: it takes more than" in notes_of(module)[0]
 
 
 def test_what_asks_for_a_gpu_at_import_is_done_on_the_cpu(repository: Path) -> None:

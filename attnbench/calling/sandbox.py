@@ -1,11 +1,14 @@
-"""What stands for what is not there: modules that are not installed, and a GPU."""
+"""What somebody's code meets here: stubs of what is not installed, no GPU, and limits."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
@@ -13,10 +16,16 @@ from typing import Any, NoReturn
 import torch
 from torch.overrides import TorchFunctionMode
 
+LIMIT_S = 20.0
+"""Most seconds for a constructor."""
+
+LIMIT_ELEMENTS = 2**28
+"""Most numbers that a constructor may make."""
+
 _loading = [False]
 
 
-@contextmanager
+@contextlib.contextmanager
 def loading() -> Iterator[None]:
     """While a file is imported, its decorators and registries may call what is missing."""
     before, _loading[0] = _loading[0], True
@@ -125,3 +134,69 @@ class OnCPU(TorchFunctionMode):
             self.used = True
             return torch.device("cpu")
         return value
+
+
+class TooLargeError(Exception):
+    """A constructor makes more numbers than a check can hold."""
+
+
+class DownloadError(OSError):
+    """A constructor opens a connection."""
+
+
+class TooLongError(Exception):
+    """Code took more seconds than its limit."""
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise in what takes longer, where signals can be used."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
+    def late(*_: Any) -> None:
+        raise TooLongError(f"it takes more than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Bounded(OnCPU):
+    """Ends a constructor that makes too much."""
+
+    count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs)
+        if func in _FACTORIES:
+            self.count += result.numel()
+            if self.count > LIMIT_ELEMENTS:
+                raise TooLargeError(f"it makes more than {LIMIT_ELEMENTS:,} numbers")
+        return result
+
+
+_FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn, torch.full}
+
+
+@contextlib.contextmanager
+def confined() -> Iterator[None]:
+    """Without connections, for a limited time, on the CPU, and with limited memory."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise DownloadError("it opens a connection")
+
+    before = socket.getaddrinfo
+    socket.getaddrinfo = refuse
+    try:
+        with within(LIMIT_S), Bounded(), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        socket.getaddrinfo = before

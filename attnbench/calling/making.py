@@ -1,0 +1,506 @@
+"""How a module is made of somebody's class, again and again, with other sizes.
+
+Each argument of the constructor gets a value by what its name means, by its annotation or by its
+default. A config is made of its own class where there is one, and else a stand-in answers what is
+read from it, by name, and remembers it.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+import enum
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from attnbench.calling.roles import METHODS, role_of
+from attnbench.calling.sandbox import DownloadError, TooLargeError, TooLongError, confined
+from attnbench.calling.signature import Argument, arguments, plain_type
+from attnbench.errors import StyleError
+
+_TRIES = 60
+_DEPTH = 3
+_CONFIG_ENDINGS = ("Config", "Args", "Cfg", "Hparams", "HParams", "Options", "Params")
+
+
+class MakingError(StyleError):
+    """No module can be made of a class; the message says what was tried, and what is missing."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes for which a module is made; 0 for what follows from the others.
+
+    Args:
+        width: E, features of a hidden state.
+        heads: number of heads.
+        kv_heads: number of heads of key and value; by default as many.
+        head_dim: features of a head; by default E over the number of heads.
+        query, key, value: Eq, Ek and Ev, where they may differ; by default E.
+        length: most tokens.
+        grid: rows and columns of an image.
+        dropout: the share of weights that training drops.
+    """
+
+    width: int = 16
+    heads: int = 2
+    kv_heads: int = 0
+    head_dim: int = 0
+    query: int = 0
+    key: int = 0
+    value: int = 0
+    length: int = 64
+    grid: int = 4
+    dropout: float = 0.0
+
+    def of(self, role: str) -> tuple[Any, str] | None:
+        """The value of a role, and the Python expression of ``size`` that gives it."""
+        head_dim = self.head_dim or self.width // self.heads
+        wide = (self.width, "size")
+        known: dict[str, tuple[Any, str]] = {
+            "width": wide,
+            "query": (self.query, str(self.query)) if self.query else wide,
+            "key": (self.key, str(self.key)) if self.key else wide,
+            "value": (self.value, str(self.value)) if self.value else wide,
+            "inner": wide,
+            "heads": (self.heads, str(self.heads)),
+            "kv_heads": (self.kv_heads or self.heads, str(self.kv_heads or self.heads)),
+            "head_dim": (head_dim, str(head_dim) if self.head_dim else f"size // {self.heads}"),
+            "feedforward": (2 * self.width, "2 * size"),
+            "root": (head_dim**0.5, f"(size // {self.heads}) ** 0.5"),
+        }
+        fixed = {**_FIXED, "length": self.length, "grid": self.grid, "dropout": self.dropout}
+        if role in fixed:
+            return fixed[role], repr(fixed[role])
+        return known.get(role)
+
+
+_FIXED: Mapping[str, Any] = {
+    "batch": 8,
+    "layer": 0,
+    "layers": 1,
+    "vocabulary": 32,
+    "bias": False,
+    "flag": False,
+    "epsilon": 1e-5,
+    "base": 10000.0,
+    "scale": None,
+    "window": None,
+    "dtype": torch.float32,
+    "device": "cpu",
+    "implementation": "eager",
+    "activation": "gelu",
+}
+_VARIED = (
+    *("width", "query", "key", "value", "inner", "heads", "kv_heads", "head_dim", "root"),
+    *("feedforward", "batch", "layers"),
+)
+"""Roles whose default is replaced, so that a module can be made small, and at other sizes."""
+
+
+@dataclass(eq=False)
+class Recipe:
+    """How a class is made.
+
+    Args:
+        target: a class, or a module, of which copies are made.
+        roles: what each argument that was given means; those of a config as ``config.n_embd``.
+        config_read: what a stand-in was asked, with its answers.
+        guessed: arguments whose names say nothing, and which were found by trying.
+        base: sizes with which it can be made.
+        line: Python that makes the same for a ``size``, which was run; ``""`` if there is none.
+        works: raises where a module cannot be called; what it raises makes sizes illegal.
+    """
+
+    target: Any
+    roles: dict[str, str] = field(default_factory=dict)
+    config_read: dict[str, Any] = field(default_factory=dict)
+    guessed: tuple[str, ...] = ()
+    base: Sizes = field(default_factory=Sizes)
+    line: str = ""
+    works: Callable[[nn.Module, Sizes], object] | None = None
+    answers: dict[str, int] = field(default_factory=dict)
+    written: str = ""
+    _legal: dict[Sizes, Sizes | None] = field(default_factory=dict)
+
+    def __call__(self, sizes: Sizes | None = None) -> nn.Module:
+        """A new module for these sizes, in evaluation."""
+        if isinstance(self.target, nn.Module):
+            return copy.deepcopy(self.target)
+        if self.written:
+            return _evaluated(self.written, self.target, sizes or self.base)
+        return _Maker(self.target, sizes or self.base, dict(self.answers)).make()
+
+    @property
+    def varies(self) -> tuple[str, ...]:
+        """Which of the fields of :class:`Sizes` a call of the recipe follows."""
+        roles = {*self.roles.values()}
+        return tuple(f.name for f in dataclasses.fields(Sizes) if f.name in roles)
+
+    def legal(self, sizes: Sizes) -> Sizes:
+        """The nearest sizes with which it can be made: these, wider ones, or its own."""
+        if sizes not in self._legal:
+            self._legal[sizes] = next(filter(self._can_make, _near(sizes)), None)
+        return self._legal[sizes] or self.base
+
+    def _can_make(self, sizes: Sizes) -> bool:
+        try:
+            made = self(sizes)
+            if self.works is not None:
+                self.works(made, sizes)
+        except Exception:  # whatever is raised about sizes
+            return False
+        return True
+
+
+def recipe_of(target: Any) -> Recipe:
+    """How a class is made, found by trying; of a module, how it is copied.
+
+    Raises:
+        MakingError: it cannot be made; the message says why in a line or two.
+    """
+    if isinstance(target, nn.Module):
+        return Recipe(target)
+    failure: BaseException | None = None
+    for sizes in _STARTS:
+        answers: dict[str, int] = {}
+        for _ in range(_TRIES):
+            maker = _Maker(target, sizes, answers)
+            try:
+                maker.make()
+            except _UnansweredError as error:
+                answers[error.name] = 0
+                continue
+            except _HOPELESS as error:
+                raise MakingError(_why(target, error)) from error
+            except Exception as error:  # whatever a constructor raises
+                failure = error
+                if not maker.advance():
+                    break
+                continue
+            recipe = Recipe(target, maker.roles, maker.read, tuple(answers), sizes, answers=answers)
+            recipe.line = _proved(recipe, maker.source)
+            return recipe
+    assert failure is not None
+    raise MakingError(_why(target, failure)) from failure
+
+
+def recipe_from(written: str, target: Any) -> Recipe:
+    """The recipe that somebody wrote: ``Attention(Config(n_embd=E, n_head=2))``.
+
+    Args:
+        written: Python that makes the module; ``E`` or ``size`` is its number of features, and
+            ``H`` its number of heads. What it does not name stays as it is.
+        target: the class, whose module's names it may use.
+
+    Raises:
+        MakingError: it cannot be run, or gives no module.
+    """
+    names = {node.id for node in ast.walk(_parsed(written)) if isinstance(node, ast.Name)}
+    roles = {name: role for name, role in _FREE.items() if name in names}
+    failure = None
+    for sizes in _STARTS if roles else _STARTS[:1]:
+        recipe = Recipe(target, roles, base=sizes, line=written, written=written)
+        try:
+            recipe()
+            return recipe
+        except _HOPELESS as error:
+            raise MakingError(f"--make {written!r}: {error}") from error
+        except Exception as error:  # whatever a constructor raises
+            failure = error
+    raise MakingError(f"--make {written!r}: {_in_one_line(failure)}") from failure
+
+
+_FREE = {"E": "width", "size": "width", "H": "heads"}
+"""What may be free in a recipe that somebody writes."""
+
+
+def _parsed(written: str) -> ast.AST:
+    try:
+        return ast.parse(written.strip(), mode="eval")
+    except SyntaxError as error:
+        raise MakingError(
+            f"--make {written!r} is no expression of Python ({error.msg}); write it like "
+            '--make "Attention(Config(n_embd=E, n_head=2))".'
+        ) from None
+
+
+def _evaluated(written: str, target: Any, sizes: Sizes) -> nn.Module:
+    """The module that a line of Python makes, in evaluation."""
+    space = {**vars(sys.modules.get(target.__module__, SimpleNamespace()))}
+    space |= {"types": sys.modules["types"], "torch": torch, "nn": nn}
+    space |= {"E": sizes.width, "size": sizes.width, "H": sizes.heads}
+    with confined():
+        made = eval(written.strip(), space)  # noqa: S307  the user's own line
+    if not isinstance(made, nn.Module):
+        raise MakingError(f"it gives {type(made).__name__}, not a module")
+    return made.eval()
+
+
+_STARTS = tuple(
+    Sizes(width, heads)
+    for width, heads in [(16, 2), (64, 4), (128, 1), (256, 8), (768, 12), (1024, 16), (2048, 16)]
+)
+"""Sizes to begin with: most constructors take the first, some want a number of features."""
+
+
+def _near(sizes: Sizes) -> Iterator[Sizes]:
+    yield sizes
+    heads = sizes.heads
+    for unit in (heads, 2 * heads, 4 * heads, 8 * heads, 32, 64, 128):
+        width = -(-sizes.width // unit) * unit
+        yield dataclasses.replace(sizes, width=width)
+
+
+class _UnansweredError(AttributeError, KeyError):
+    """A stand-in was asked for a name that says nothing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name: str = name
+
+
+_HOPELESS = (TooLargeError, DownloadError, TooLongError, RecursionError, ModuleNotFoundError)
+
+
+class _Maker:
+    """One attempt to make a module.
+
+    Args:
+        target: the class.
+        sizes: for which it is made.
+        answers: which of the guesses to give for each name that says nothing; it is changed.
+    """
+
+    def __init__(self, target: Any, sizes: Sizes, answers: dict[str, int]) -> None:
+        self.target, self.sizes, self.answers = target, sizes, answers
+        self.roles: dict[str, str] = {}
+        self.read: dict[str, Any] = {}
+        self.counts: dict[str, int] = {}
+        self.source = ""
+        self.space = vars(sys.modules.get(target.__module__, SimpleNamespace()))
+
+    def make(self) -> nn.Module:
+        """The module, in evaluation."""
+        with confined():
+            given, source = self.arguments_of(self.target, "", 0)
+            made = self.target(**given)
+        if not isinstance(made, nn.Module):
+            raise MakingError(f"{self.target.__name__} gives {type(made).__name__}, not a module")
+        self.source = f"{self.target.__name__}({_listed(source)})"
+        for name, standing in given.items():
+            if isinstance(standing, _StandIn):
+                self.source = self.source.replace(f"{name}={_MARK}", f"{name}={standing.source}")
+        return made.eval()
+
+    def advance(self) -> bool:
+        """Change the last guess that can be changed; whether there is one."""
+        for name in reversed([*self.answers]):
+            self.answers[name] += 1
+            if self.answers[name] < self.counts.get(name, 0):
+                return True
+            self.answers[name] = 0
+        return False
+
+    def arguments_of(
+        self, target: Any, prefix: str, depth: int
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """The arguments for a constructor, and their Python source."""
+        given, source = {}, {}
+        for argument in arguments(target, "constructor") or ():
+            found = self.value_of(argument, prefix, depth)
+            if found is not None:
+                given[argument.name], source[argument.name] = found
+                if argument.role:
+                    self.roles[prefix + argument.name] = argument.role
+        return given, source
+
+    def value_of(self, argument: Argument, prefix: str, depth: int) -> tuple[Any, str] | None:
+        """The value of an argument, and its source; ``None`` to leave it at its default."""
+        role = argument.role
+        if not argument.required:
+            return self.instead_of(argument)
+        kind = plain_type(argument.annotation)
+        if inspect.isclass(kind) and issubclass(kind, enum.Enum):
+            member = next(iter(kind))
+            return member, f"{self.name_of(kind)}.{member.name}"
+        if _is_config(kind):
+            return self.config_of(kind, f"{prefix}{argument.name}.", depth)
+        if role == "config":
+            return self.config_named(argument.name, prefix, depth)
+        known = self.sizes.of(role or "")
+        if known is not None:
+            return known
+        return self.guess(prefix + argument.name, _guesses(self.target, role, kind, self.sizes))
+
+    def instead_of(self, argument: Argument) -> tuple[Any, str] | None:
+        """What is given in place of a default: a small size, or no dropout."""
+        default, role = argument.default, argument.role
+        if isinstance(default, bool) or not isinstance(default, int | float):
+            return None
+        is_size = default > 1 or role_of(argument.name, "constructor", exact=True) == role
+        if role == "dropout" or (role in _VARIED and is_size):
+            return self.sizes.of(role)
+        return None
+
+    def guess(self, name: str, options: tuple[Any, ...]) -> tuple[Any, str]:
+        """The value that the answers choose for a name that says nothing."""
+        self.answers.setdefault(name, 0)
+        self.counts[name] = len(options)
+        value = options[self.answers[name]]
+        return value, "size" if value == self.sizes.width else repr(value)
+
+    def config_named(self, name: str, prefix: str, depth: int) -> tuple[Any, str]:
+        """A config whose class is not declared: of the file's only class of configs, or none."""
+        near = [
+            value
+            for key, value in self.space.items()
+            if _is_config(value) and key.endswith(_CONFIG_ENDINGS)
+        ]
+        options = (*near[:1], _StandIn) if len(near) == 1 else (_StandIn,)
+        place = f"{prefix}{name}: class"
+        self.counts[place] = len(options)
+        if len(options) > 1 and options[self.answers.setdefault(place, 0)] is not _StandIn:
+            return self.config_of(near[0], f"{prefix}{name}.", depth)
+        return _StandIn(self, f"{name}."), _MARK
+
+    def config_of(self, kind: Any, prefix: str, depth: int) -> tuple[Any, str]:
+        """A config of its own class."""
+        if depth == _DEPTH:
+            raise RecursionError(f"its config holds a config, {_DEPTH} deep and more")
+        given, source = self.arguments_of(kind, prefix, depth + 1)
+        return kind(**given), f"{self.name_of(kind)}({_listed(source)})"
+
+    def name_of(self, kind: Any) -> str:
+        """How a class is called in the module of the target."""
+        own = str(kind.__name__)
+        for name, value in self.space.items():
+            if value is kind:
+                return name
+            if inspect.ismodule(value) and vars(value).get(own) is kind:
+                return f"{name}.{own}"
+        return own
+
+
+_MARK = "<config>"
+
+
+class _StandIn:
+    """A config that answers what is read from it, as an attribute or an item, and remembers it.
+
+    A name that says nothing is not there at first, so that ``getattr(config, name, default)`` gets
+    its default; where that fails, it is guessed.
+    """
+
+    def __init__(self, maker: _Maker, prefix: str) -> None:
+        self.__dict__.update(_maker=maker, _prefix=prefix, _asked={}, _by_item=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        maker, place = self._maker, self._prefix + name
+        role = role_of(name, "constructor")
+        found = maker.sizes.of(role or "")
+        if role == "config":
+            found = _StandIn(maker, f"{place}."), _MARK
+        if found is None and place not in maker.answers and role != "method":
+            raise _UnansweredError(place)
+        if found is None:
+            options = _guesses(maker.target, role, None, maker.sizes)
+            found = maker.guess(place, (*options, _StandIn(maker, f"{place}.")))
+        self._asked[name] = found
+        maker.read[place] = found[0]
+        maker.roles[place] = role or "guess"
+        return found[0]
+
+    def __getitem__(self, name: str) -> Any:
+        self.__dict__["_by_item"] = True
+        return self.__getattr__(name)
+
+    def __contains__(self, name: object) -> bool:
+        return role_of(str(name), "constructor") is not None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The item of a name whose meaning is known; the default for others."""
+        self.__dict__["_by_item"] = True
+        return self.__getattr__(name) if name in self else default
+
+    @property
+    def source(self) -> str:
+        """Python that makes a config with what was asked."""
+        pairs = {
+            name: value.source if isinstance(value, _StandIn) else text
+            for name, (value, text) in self._asked.items()
+        }
+        return f"{'dict' if self._by_item else 'types.SimpleNamespace'}({_listed(pairs)})"
+
+
+def _is_config(kind: Any) -> bool:
+    """Whether a class is a config: a dataclass, a named tuple, of pydantic, or by its name."""
+    if not inspect.isclass(kind) or issubclass(kind, nn.Module | torch.Tensor):
+        return False
+    fields = dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+    return fields or hasattr(kind, "model_fields") or kind.__name__.endswith(_CONFIG_ENDINGS)
+
+
+def _guesses(target: Any, role: str | None, kind: Any, sizes: Sizes) -> tuple[Any, ...]:
+    """What to try for a name that says nothing, by its annotation."""
+    if role == "method" or kind is str:
+        return _choices(target) or METHODS
+    by_kind: dict[Any, tuple[Any, ...]] = {
+        int: (sizes.width, 1),
+        float: (0.0, 1.0),
+        bool: (False, True),
+        None: (None, False, sizes.width, 1),
+    }
+    return by_kind.get(kind, (sizes.width, None, 1) if role is None else (None, sizes.width))
+
+
+def _choices(target: Any) -> tuple[str, ...]:
+    """The strings with which the code of a class compares."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(target)))
+    except (OSError, TypeError, SyntaxError):
+        return ()
+    compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    found = [n.value for c in compared for n in ast.walk(c) if isinstance(n, ast.Constant)]
+    return tuple(dict.fromkeys(value for value in found if isinstance(value, str)))
+
+
+def _listed(source: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={text}" for name, text in source.items())
+
+
+def _proved(recipe: Recipe, source: str) -> str:
+    """The source, if it makes a module of the same parameters; ``""`` if it does not."""
+    try:
+        made = _evaluated(source, recipe.target, recipe.base)
+    except Exception:  # it is not shown then
+        return ""
+    return source if _shapes(made) == _shapes(recipe()) else ""
+
+
+def _shapes(module: nn.Module) -> dict[str, Any]:
+    tensors = module.state_dict().items()
+    return {name: None if is_lazy(tensor) else tensor.shape for name, tensor in tensors}
+
+
+def _why(target: Any, error: BaseException) -> str:
+    """Why a class cannot be made, in a line."""
+    name = getattr(target, "__name__", str(target))
+    return f"{name} cannot be made: {_in_one_line(error)}"
+
+
+def _in_one_line(error: BaseException | None) -> str:
+    text = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text}"

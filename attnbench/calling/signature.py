@@ -1,0 +1,134 @@
+"""The arguments of a constructor, a config or a forward, with what each means."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from attnbench.calling.roles import role_of
+
+NOTHING: Any = inspect.Parameter.empty
+"""The default of an argument that has none, and the annotation of one that has none."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a callable.
+
+    Args:
+        name: its name.
+        role: what it means, of the table that was asked; ``None`` where its name says nothing.
+        default: its default; :data:`NOTHING` where it has none.
+        annotation: its type, resolved where that is possible; :data:`NOTHING` where it has none.
+        by_name: whether it can be given by name only.
+    """
+
+    name: str
+    role: str | None
+    default: Any = NOTHING
+    annotation: Any = NOTHING
+    by_name: bool = False
+
+    @property
+    def required(self) -> bool:
+        """Whether a call has to give it."""
+        return self.default is NOTHING
+
+
+def arguments(callee: Callable[..., Any], table: str) -> list[Argument] | None:
+    """The arguments of a callable in order, without ``*args``, ``**kwargs`` and ``self``.
+
+    Args:
+        callee: a class, a function or a module; of a module those of its ``forward``.
+        table: the table of names: ``constructor`` or ``forward``.
+
+    Returns:
+        ``None`` where nothing tells them, as for some built-in functions.
+    """
+    called = getattr(callee, "forward", callee) if not inspect.isclass(callee) else callee
+    if dataclasses.is_dataclass(called):
+        return _fields(called, table)
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    types = annotations_of(called.__init__ if inspect.isclass(called) else called)
+    found = [
+        Argument(
+            p.name,
+            role_of(p.name, table),
+            p.default,
+            types.get(p.name, NOTHING),
+            p.kind is p.KEYWORD_ONLY,
+        )
+        for p in parameters
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if inspect.isclass(called) and any(p.kind is p.VAR_KEYWORD for p in parameters):
+        names = {argument.name for argument in found}
+        found += [a for a in _of_bases(called, table) if a.name not in names]
+    return found
+
+
+def _of_bases(cls: type, table: str) -> list[Argument]:
+    """The arguments that the constructor of a class may hand on to that of its base."""
+    own = next((k for k in cls.__mro__ if "__init__" in vars(k)), object)
+    rest = cls.__mro__[cls.__mro__.index(own) + 1 :]
+    base = next((k for k in rest if "__init__" in vars(k)), object)
+    if base in (object, nn.Module):
+        return []
+    return arguments(base, table) or []
+
+
+def _fields(called: Any, table: str) -> list[Argument]:
+    """The fields of a dataclass that its constructor takes."""
+    types = annotations_of(called)
+    found = []
+    for field in dataclasses.fields(called):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory
+        elif default is dataclasses.MISSING:
+            default = NOTHING
+        if field.init:
+            annotation = types.get(field.name, NOTHING)
+            role = role_of(field.name, table)
+            found.append(Argument(field.name, role, default, annotation, field.kw_only is True))
+    return found
+
+
+def is_open(callee: Callable[..., Any]) -> bool:
+    """Whether a callable takes any keyword."""
+    called = getattr(callee, "forward", callee) if not inspect.isclass(callee) else callee
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def annotations_of(called: Any) -> dict[str, Any]:
+    """The types that a callable declares; text that names nothing is left out."""
+    try:
+        return typing.get_type_hints(called)
+    except Exception:  # one name of a module that is missing would hide all others
+        space = vars(sys.modules.get(getattr(called, "__module__", ""), typing))
+        return {
+            name: found
+            for name, kind in getattr(called, "__annotations__", {}).items()
+            if (found := space.get(kind) if isinstance(kind, str) else kind) is not None
+        }
+
+
+def plain_type(annotation: Any) -> Any:
+    """The one type that an annotation allows beside ``None``; itself where it allows several."""
+    options = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+    is_union = type(None) in typing.get_args(annotation)
+    return options[0] if is_union and len(options) == 1 else annotation

@@ -1,0 +1,173 @@
+"""How modules are made of classes: what is given for each argument, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from attnbench.calling.making import MakingError, Sizes, recipe_from, recipe_of
+from tests.calling.conftest import loaded
+
+HEADS = """
+class Heads(nn.Module):
+    def __init__(self, {arguments}):
+        super().__init__()
+        {lines}
+        self.proj = nn.Linear({width}, {width})
+"""
+
+
+def heads(arguments: str, width: str = "width", lines: str = "pass") -> str:
+    """The source of a module with one projection."""
+    return HEADS.format(arguments=arguments, width=width, lines=lines)
+
+
+CONFIG = """
+@dataclass
+class {name}:
+    n_embd: int = 768
+    n_head: int = 12
+    dropout: float = 0.1
+"""
+SPLIT = "assert config.n_embd % config.n_head == 0"
+
+MADE = {
+    "sizes by name": (heads("width, num_heads"), "Heads(width=size, num_heads=2)"),
+    "a default that is a size, and dropout": (
+        heads("d_model=512, nhead=8, attn_drop=0.1, label_dim=1, name='a'", "d_model"),
+        "Heads(d_model=size, nhead=2, attn_drop=0.0)",
+    ),
+    "features of a head": (
+        heads("n_head, d_model, d_k, d_v", "d_model"),
+        "Heads(n_head=2, d_model=size, d_k=size // 2, d_v=size // 2)",
+    ),
+    "an annotated config": (
+        CONFIG.format(name="Shape") + heads("config: 'Shape'", "config.n_embd", SPLIT),
+        "Heads(config=Shape(n_embd=size, n_head=2, dropout=0.0))",
+    ),
+    "the only config of the file": (
+        CONFIG.format(name="ModelConfig") + heads("config", "config.n_embd", SPLIT),
+        "Heads(config=ModelConfig(n_embd=size, n_head=2, dropout=0.0))",
+    ),
+    "a named tuple": (
+        "class Shape(typing.NamedTuple):\n    dim: int\n    depth: int = 3\n"
+        + heads("shape: Shape", "shape.dim"),
+        "Heads(shape=Shape(dim=size, depth=1))",
+    ),
+    "a stand-in": (
+        heads("args", "args.dim", "getattr(args, 'unknown', 3) + args.max_seq_len"),
+        "Heads(args=types.SimpleNamespace(max_seq_len=64, dim=size))",
+    ),
+    "a stand-in for a dict": (
+        heads("cfg", "cfg['emb_dim']", "cfg.get('unknown', 3) + cfg['n_heads']"),
+        "Heads(cfg=dict(n_heads=2, emb_dim=size))",
+    ),
+    "a config within a config": (
+        heads("config", "config.text_config.hidden_size"),
+        "Heads(config=types.SimpleNamespace(text_config=types.SimpleNamespace(hidden_size=size)))",
+    ),
+    "a name of a config that says nothing": (
+        heads("config", "config.hidden_size", "self.spam = config.spam"),
+        "Heads(config=types.SimpleNamespace(spam=None, hidden_size=size))",
+    ),
+    "an enumeration": (
+        "class Kind(enum.Enum):\n    NEAR = 1\n    FAR = 2\n" + heads("dim, kind: Kind", "dim"),
+        "Heads(dim=size, kind=Kind.NEAR)",
+    ),
+    "a method that the code compares with": (
+        heads("method, size", "size", "if method != 'dotted': raise ValueError(method)"),
+        "Heads(method='dotted', size=size)",
+    ),
+    "what a base takes": (
+        heads("dim, heads=8", "dim")
+        + "class More(Heads):\n    def __init__(self, *, extra=1, **rest):\n"
+        "        super().__init__(**rest)\n",
+        "More(dim=size, heads=2)",
+    ),
+    "no argument": ("class Plain(nn.Module):\n    pass\n", "Plain()"),
+    "a module with lazy parameters": (
+        heads("dim", "dim", "self.lazy = nn.LazyLinear(dim)"),
+        "Heads(dim=size)",
+    ),
+}
+
+
+def last_class(folder: Path, text: str) -> Any:
+    """The last class that a source defines."""
+    return [v for v in vars(loaded(folder, text)).values() if isinstance(v, type)][-1]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_class_is_made_and_the_line_says_how(repository: Path, name: str) -> None:
+    text, line = MADE[name]
+    recipe = recipe_of(last_class(repository, text))
+    assert recipe.line == line  # which was run
+    assert not recipe().training
+    if "size" in line:
+        assert recipe(Sizes(width=24)).get_parameter("proj.weight").shape == (24, 24)
+
+
+def test_an_assertion_about_sizes_is_met_by_wider_ones(repository: Path) -> None:
+    cls = last_class(repository, heads("dim, heads", "dim", "assert dim % (heads * 16) == 0"))
+    recipe = recipe_of(cls)
+    assert recipe.base.width == 64
+    assert recipe.legal(Sizes(width=7, heads=2)).width == 32
+    assert recipe.varies == ("width", "heads")
+
+
+def test_sizes_are_legal_only_if_the_module_can_be_called_with_them(repository: Path) -> None:
+    recipe = recipe_of(last_class(repository, heads("dim", "dim")))
+    recipe.works = lambda module, sizes: module.proj(torch.zeros(8))
+    assert recipe.legal(Sizes(width=5, heads=2)).width == 8
+
+
+def test_a_module_is_copied() -> None:
+    module = nn.Linear(2, 2)
+    made = recipe_of(module)()
+    assert made is not module
+    assert torch.equal(made.get_parameter("weight"), module.weight)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("self.big = nn.Linear(60_000, 60_000)", "makes more than 268,435,456 numbers"),
+        ("import urllib.request; urllib.request.urlopen('http://a.b')", "it opens a connection"),
+        ("raise ValueError('seven heads\\nare needed')", "ValueError: seven heads$"),
+        ("self.lazy = Heads(dim)", "RecursionError"),
+    ],
+)
+def test_why_a_class_cannot_be_made_is_said_in_a_line(
+    repository: Path, lines: str, said: str
+) -> None:
+    with pytest.raises(MakingError, match=rf"^Heads cannot be made: .*{said}"):
+        recipe_of(last_class(repository, heads("dim", "dim", lines)))
+
+
+def test_what_a_constructor_asks_of_a_gpu_is_done_on_the_cpu(repository: Path) -> None:
+    recipe = recipe_of(last_class(repository, heads("dim", "dim", "self.cuda()")))
+    assert recipe().get_parameter("proj.weight").device == torch.device("cpu")
+
+
+def test_a_written_recipe_is_followed(repository: Path) -> None:
+    cls = last_class(repository, CONFIG.format(name="Shape") + heads("a, b", "a.n_embd"))
+    recipe = recipe_from("Heads(Shape(n_embd=E, n_head=H), b=[E])", cls)
+    assert recipe(Sizes(width=6)).get_parameter("proj.weight").shape == (6, 6)
+    assert recipe.varies == ("width", "heads")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Heads(", "is no expression of Python"),
+        ("Heads(Spam)", "NameError: name 'Spam' is not defined"),
+        ("3", "it gives int, not a module"),
+    ],
+)
+def test_a_written_recipe_that_cannot_be_run_is_one_error(
+    repository: Path, text: str, said: str
+) -> None:
+    with pytest.raises(MakingError, match=said):
+        recipe_from(text, last_class(repository, heads("dim", "dim")))
