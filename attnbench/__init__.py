@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from attnbench.checking.outcomes import Outcome
     from attnbench.checking.parametrization import parametrize_with_checks
     from attnbench.cli.compare import compare
-    from attnbench.judging.court import judge
-    from attnbench.judging.decision import Judgement
     from attnbench.report.notebook_tables import Comparison, Records
     from attnbench.subject.lookup import get, subjects
     from attnbench.subject.recorded_inputs import record
@@ -56,7 +54,6 @@ _LAZY = {
     "CheckReport": "checking.check_report",
     "Comparison": "report.notebook_tables",
     "Inputs": "subject.tensors",
-    "Judgement": "judging.decision",
     "Outcome": "checking.outcomes",
     "Records": "report.notebook_tables",
     "Subject": "subject.subject",
@@ -66,7 +63,6 @@ _LAZY = {
     "check": "checking.api",
     "compare": "cli.compare",
     "get": "subject.lookup",
-    "judge": "judging.court",
     "parametrize_with_checks": "checking.parametrization",
     "record": "subject.recorded_inputs",
     "subjects": "subject.lookup",
@@ -86,7 +82,6 @@ __all__ = [
     "Inputs",
     "Invariant",
     "InvariantViolation",
-    "Judgement",
     "JudgementError",
     "KernelSpec",
     "LayerSpec",
@@ -110,7 +105,6 @@ __all__ = [
     "compare",
     "get",
     "hookimpl",
-    "judge",
     "parametrize_with_checks",
     "record",
     "subjects",

@@ -19,6 +19,7 @@ crashes does not end the command. Importing this module imports no torch. An
 :class:`attnbench.AttnbenchError` that the function raises is printed in one line, with exit code 2.
 """
 
+from attnbench.checking.plain_tables import escaped as printable
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
     AsJson,
@@ -69,6 +70,7 @@ __all__ = [
     "print_json",
     "print_line",
     "print_table",
+    "printable",
     "progress",
     "write_file",
 ]

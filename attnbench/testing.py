@@ -23,7 +23,6 @@ from attnbench.attention.windows import Band, band, last_slots
 from attnbench.benchmark.workloads import bench_cases
 from attnbench.cases.case import MASKS
 from attnbench.checking.api import run_invariants
-from attnbench.checking.plain_tables import escaped as printable
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.toolkit.applicability import resizes
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -74,7 +73,6 @@ __all__ = [
     "parse_address",
     "pool",
     "prepare",
-    "printable",
     "reject",
     "resizes",
     "resolve",

@@ -42,7 +42,6 @@ from attnbench.errors import AttnbenchError, PluginError, UnknownNameError, Usag
 COMMANDS = {
     "list": "listing",
     "check": "check",
-    "judge": "judge",
     "bench": "bench",
     "run": "run",
     "compare": "compare",

@@ -111,13 +111,6 @@ def load_plugins(
     return list(plugins)
 
 
-def load_foreign_plugins() -> None:
-    """Load every plugin in a child, forked from this process, unless all are built in."""
-    plugins = [p for p in discovery.discover() if p.status == "found"]
-    if any(plugin.distribution != "attnbench" for plugin in plugins):
-        load_plugins(fork=True)
-
-
 def _block_deadly() -> dict[str, dict[str, Any]]:
     """Find the plugins that kill the process that imports them, and block them."""
     variable = discovery.DISABLED_VARIABLE

@@ -1,0 +1,190 @@
+"""``judge``: correctness and speed of code that nobody trusts, decided where it cannot reach."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnbench import Case
+from attnbench.errors import UsageError
+from attnbench.testing import bench_cases, parse_address
+from attnbench_judge.assistant import Assistant
+from attnbench_judge.confined import Confined
+from attnbench_judge.decision import Judgement
+from attnbench_judge.entry import SETTLED_BYTES, Limits, Nursery
+from attnbench_judge.trial import Task, Trial
+from attnbench_judge.turns import TEXTBOOK
+
+_LENGTHS = (256, 512)
+_SETTLING = 2048
+"""Length of the first calls of the honest process. They leave it memory that later calls use again;
+else the textbook form takes 1.7 times as long, until a candidate has long cases."""
+_HONEST = Path(__file__).with_name("honest.py")
+
+
+def judge(
+    target: str,
+    *,
+    style: str | None = None,
+    conventions: Mapping[str, Any] | None = None,
+    profile: str = "quick",
+    set_name: str | None = None,
+    lengths: Iterable[int] = (),
+    invariants: Iterable[str] | None = None,
+    seed: int | None = None,
+    limits: Limits | None = None,
+) -> Judgement:
+    """Judge a candidate in a process of its own, whatever it does.
+
+    Args:
+        target: ``path/to/file.py``, ``path/to/file.py:NAME`` or ``package.module:NAME`` of an
+            attention function, perhaps followed by `` as STYLE with KEY=VALUE``.
+        style: its style of call: ``"sdpa"`` or ``"flash"``.
+        conventions: which it follows, as of a ``MechanismSpec``; ``hidden_slots`` is ``"finite"``
+            unless given.
+        profile: number of cases an invariant: ``quick``, ``default`` or ``thorough``.
+        set_name: set of cases to time, as of ``bench``, if no lengths are given.
+        lengths: lengths S to time at, L = S; 256 and 512 if neither is given.
+        invariants: names of the invariants to run; by default all.
+        seed: draws everything; ``None`` for one that nobody knows.
+        limits: what the candidate may use.
+
+    Returns:
+        A judgement; what the candidate does ends in it and raises nothing.
+
+    Raises:
+        AttnbenchError: the address, the style, a convention or a name is wrong.
+    """
+    with Court(limits or Limits(), set_name=set_name, lengths=tuple(lengths)) as court:
+        return court.judge(
+            target,
+            style=style,
+            conventions=conventions or {},
+            profile=profile,
+            invariants=invariants,
+            seed=seed,
+        )
+
+
+class Court:
+    """Judges one candidate after another, against one honest process.
+
+    Args:
+        limits: what a candidate may use.
+        set_name: set of cases to time.
+        lengths: lengths to time at instead.
+        budget_s: seconds of timing for each case.
+        nursery: starts the processes of candidates; by default a new one.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        set_name: str | None = None,
+        lengths: tuple[int, ...] = (),
+        budget_s: float = 1.0,
+        nursery: Nursery | None = None,
+    ) -> None:
+        self.limits, self.budget_s = limits, budget_s
+        lengths = lengths if lengths or set_name else _LENGTHS
+        found = bench_cases(None if lengths else set_name, lengths)
+        self.cases = [one for one in found if one.direction == "forward" and _fits(one.case)]
+        if not self.cases:
+            raise UsageError(f"the set {set_name} has no forward case of q·k attention to time.")
+        self.nursery = nursery or Nursery()
+        self.assistant = Assistant(self.nursery)
+        self._honest: Confined | None = None
+
+    def __enter__(self) -> Court:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._honest is not None:
+            self._honest.close()
+        self.assistant.close()
+        self.nursery.close()
+
+    def honest(self) -> Confined:
+        """A process with what candidates are measured against."""
+        if self._honest is None or self._honest.refused is not None:
+            places = [(str(_HONEST), name) for name in ("fused", "textbook", "empty", "product")]
+            self._honest = Confined(self.nursery, places, Limits(total_s=math.inf))
+            self._honest.load()
+            large = [torch.ones(1, 1, _SETTLING, 32) for _ in range(3)]
+            for _ in range(3):
+                self._honest.call(large, {}, callee=TEXTBOOK)
+        return self._honest
+
+    def judge(
+        self,
+        target: str,
+        *,
+        style: str | None = None,
+        conventions: Mapping[str, Any] | None = None,
+        profile: str = "quick",
+        invariants: Iterable[str] | None = None,
+        seed: int | None = None,
+    ) -> Judgement:
+        """Judge one candidate; see :func:`judge`."""
+        started = time.monotonic()
+        place, named, given = _place(target)
+        task = Task(
+            target,
+            place,
+            style or named,
+            {**given, **(conventions or {})},
+            profile,
+            None if invariants is None else tuple(invariants),
+            secrets.randbits(62) if seed is None else seed,
+            self.limits,
+        )
+        trial = Trial(self.nursery, task)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        torch.empty(SETTLED_BYTES, dtype=torch.uint8)  # or each large temporary is mapped anew
+        try:
+            verdict, refused = trial.run(self)
+        finally:
+            torch.set_num_threads(threads)
+            trial.close()
+        return trial.judgement(verdict, refused, time.monotonic() - started)
+
+
+def _fits(case: Case) -> bool:
+    """Whether a case is one of q·k attention, with at most two leading sizes."""
+    return case.query_size == case.key_size and len(case.lead) <= 2
+
+
+def _place(target: str) -> tuple[tuple[str, str], str | None, Mapping[str, Any]]:
+    """File or module and attribute of an address, its style and its conventions."""
+    if target.endswith(".py"):
+        source, name, style, conventions = target, "", None, {}
+    else:
+        address = parse_address(target)
+        if address.source is None:
+            raise UsageError(
+                f"{target} is not the address of a function: give path/to/file.py:NAME or "
+                "package.module:NAME. What is installed is checked by 'attnbench check'."
+            )
+        source, name = address.source, address.name
+        style, conventions = address.style, dict(address.conventions)
+    if source.endswith(".py"):
+        path = Path(source).resolve()
+        if not path.is_file():
+            raise UsageError(f"there is no file {source}.")
+        shadowed = sys.modules.get(path.stem) if path.stem in sys.stdlib_module_names else None
+        if getattr(shadowed, "__file__", None) == str(path):
+            raise UsageError(
+                f"{source} was imported in place of Python's own {path.stem}, so that it runs "
+                "in the judge: call from another folder, or with python -P."
+            )
+        source = str(path)
+    return (source, name), style, conventions

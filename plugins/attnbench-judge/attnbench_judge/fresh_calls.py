@@ -1,0 +1,200 @@
+"""Calls whose answers are checked, and why one is wrong."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import random
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from attnbench import Case, Inputs
+from attnbench_judge.confined import Confined
+from attnbench_judge.decision import RefusedError
+from attnbench_judge.entry import Answer
+from attnbench_judge.right_answers import RightOutput, RightRows
+from attnbench_judge.streams import Stream
+
+
+@dataclass
+class Tally:
+    """How many calls were made, right and compared whole; largest sizes of right ones."""
+
+    calls: int = 0
+    right: int = 0
+    whole: int = 0
+    largest: dict[str, int] = field(default_factory=lambda: dict.fromkeys("BHLSE", 0))
+
+    def add(self, case: Case, *, whole: bool) -> None:
+        """Count a right answer."""
+        self.right += 1
+        self.whole += whole
+        sizes = *case.lead[-2:], case.q_len, case.kv_len, case.query_size
+        for name, size in zip("BHLSE"[-len(sizes) :], sizes, strict=True):
+            self.largest[name] = max(self.largest[name], size)
+
+    def __iadd__(self, other: Tally) -> Tally:
+        self.calls += other.calls
+        self.right += other.right
+        self.whole += other.whole
+        self.largest = {name: max(size, other.largest[name]) for name, size in self.largest.items()}
+        return self
+
+
+class Comparison:
+    """What the answer to a call is compared with.
+
+    Args:
+        stream: what the call is given.
+        seed: draws which rows are compared.
+        whole: compare all rows, or as many as there is time for, and not one or a few.
+    """
+
+    def __init__(self, stream: Stream, seed: int, *, whole: bool) -> None:
+        self.stream, self.seed, self.whole = copy.copy(stream), seed, whole  # it is drawn anew
+
+    @functools.cached_property
+    def inputs(self) -> Inputs:
+        """The inputs of the call."""
+        return self.stream.inputs()
+
+    @functools.cached_property
+    def right(self) -> RightOutput | RightRows:
+        """The right answer, which takes most of the time."""
+        chance = random.Random(self.seed)  # noqa: S311  # to be repeated by seed
+        if self.whole:
+            return RightOutput(self.inputs, chance)
+        (*lead, q_len, _) = self.inputs.query.shape
+        chosen = [q_len - 1, *(chance.randrange(q_len) for _ in range(2))]
+        rows = sorted({*chosen[chance.randrange(2) :]})
+        return RightRows(self.inputs, chance.randrange(math.prod(lead)), rows)
+
+    def error(self, output: Tensor) -> float:
+        """The error of an output as a multiple of what is allowed; infinite for a wrong shape."""
+        inputs, output = self.inputs, self.stream.by_heads(output)
+        wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+        if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:
+            return math.inf
+        error = self.right.error(output)
+        if error <= 1.0:
+            return error
+        return self.right.error(self.stream.averaged(output, inputs.value))
+
+
+class Caller:
+    """Calls a candidate and looks at its answers.
+
+    Right answers are computed in a thread, while the candidate computes and the next call is drawn.
+    An answer is compared before the next request, so that nothing follows a wrong one. While calls
+    are timed, there is no such thread: nothing runs beside them.
+
+    Args:
+        cell: the candidate's process.
+        fresh: makes another process of the same candidate, to find out why an answer is wrong.
+        names: the callee's own name of each keyword.
+        chance: what is looked at, in which order.
+    """
+
+    def __init__(
+        self,
+        cell: Confined,
+        fresh: Callable[[], Confined],
+        names: Mapping[str, str],
+        chance: random.Random,
+    ) -> None:
+        self.cell, self.fresh = cell, fresh
+        self.names, self.chance = names, chance
+        self.tally = Tally()
+        self.timing = False
+        self._clerk = ThreadPoolExecutor(1)
+        self._open: tuple[Comparison, Future[Any] | None, Tensor | None] | None = None
+
+    def call(self, stream: Stream, *, whole: bool = False) -> Answer:
+        """Call with what a stream has drawn; the answer is compared by :meth:`settle`.
+
+        Args:
+            stream: of which :meth:`Stream.draw` was called.
+            whole: compare all rows and not a few.
+
+        Raises:
+            RefusedError: this answer, while calls are timed, or the last one is wrong, and why.
+        """
+        self.settle()
+        check = Comparison(stream, self.chance.getrandbits(32), whole=whole)
+        begun = None if self.timing else self._clerk.submit(lambda: check.right)
+        answer = self._ask(self.cell, stream)
+        self.tally.calls += 1
+        self._open = check, begun, answer.output
+        if begun is None:
+            self.settle()
+        return answer
+
+    def settle(self) -> None:
+        """Compare the last answer, unless that is done.
+
+        Raises:
+            RefusedError: it is wrong, and why.
+        """
+        if self._open is None:
+            return
+        (check, begun, output), self._open = self._open, None
+        if begun is not None:
+            begun.result()
+        if output is None:
+            return
+        if check.error(output) > 1.0:
+            self._refuse(check, output)
+        self.tally.add(check.stream.case, whole=check.whole)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._clerk.shutdown()
+
+    def _ask(self, cell: Confined, stream: Stream) -> Answer:
+        keywords = {self.names[name]: value for name, value in stream.keywords.items()}
+        return cell.call(stream.tensors(), keywords)
+
+    def _refuse(self, check: Comparison, wrong: Tensor) -> None:
+        """Refuse for a wrong answer; the same rows of other calls are compared to find out why."""
+        stream, shown = check.stream, _shown(check, wrong)
+        checks = [Comparison(stream, check.seed, whole=whole) for whole in (False, True)]
+
+        def right(output: Tensor | None) -> bool:
+            return output is not None and all(one.error(output) <= 1.0 for one in checks)
+
+        if right(self.cell.again()):
+            raise RefusedError("arrived_late", f"at {stream.in_words()}")
+        right_again = right(self._ask(self.cell, stream).output)
+        other = self.fresh()
+        try:
+            right_alone = right(self._ask(other, stream).output)
+        finally:
+            other.close()
+        name = "wrong"
+        if right_again:
+            name = "differs_when_timed" if self.timing else "unsteady"
+        elif right_alone:
+            name = "depends_on_history"
+        answer = "the right answer" if right_alone else "a wrong answer too"
+        seen = f"{shown}, in call {self.tally.calls} with {stream.in_words()}"
+        raise RefusedError(name, f"{seen}; a new process gives {answer}")
+
+
+def _shown(check: Comparison, output: Tensor) -> str:
+    """The worst element of a wrong output, or its shape and dtype if those are wrong."""
+    inputs, stream = check.inputs, check.stream
+    answer = stream.by_heads(output)
+    (*lead, q_len, _), last = inputs.query.shape, inputs.value.shape[-1]
+    if answer.shape != (*lead, q_len, last) or answer.dtype != inputs.query.dtype:
+        got = f"{tuple(output.shape)} in {output.dtype}"
+        shape = (lead[0], q_len, lead[1], last) if stream.turned else (*lead, q_len, last)
+        return f"the output has shape {got}, but should have {shape} in {inputs.query.dtype}"
+    chance = random.Random(check.seed)  # noqa: S311  # draws the rows of the comparison
+    (item, head, row, column), found, right = RightOutput(inputs, chance).furthest(answer)
+    place = [item, row, head, column] if stream.turned else [item, head, row, column]
+    return f"output{place} = {found:.6g}, but should be {right:.6g}"

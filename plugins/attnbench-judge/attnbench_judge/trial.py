@@ -1,0 +1,289 @@
+"""The trial of one candidate: calls with inputs nobody could know, the invariants, and times."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbench import Case, Outcome, Subject
+from attnbench.errors import StyleError
+from attnbench.testing import run_invariants
+from attnbench_judge.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for, typical_rows
+from attnbench_judge.confined import Confined
+from attnbench_judge.covering import Coverage
+from attnbench_judge.decision import Judgement, RefusedError, Row
+from attnbench_judge.drawn_streams import Deck, keywords_of_case, stream_of
+from attnbench_judge.entry import Limits, Nursery
+from attnbench_judge.fresh_calls import Caller, Tally
+from attnbench_judge.proxy import Proxy, style_of, subject_of
+from attnbench_judge.secret import Secret
+from attnbench_judge.streams import Stream
+from attnbench_judge.turns import FUSED_PLACE, timed
+
+if TYPE_CHECKING:
+    from attnbench_judge.court import Court
+
+_CALLS_AFTER = 28
+"""Calls after all that is timed."""
+_MOST_S = 30.0
+"""Seconds of calls of shapes that came before, after which no more are made at first."""
+_KEPT, _BETWEEN, _REPEATED, _WHOLE = 24, 0.18, 0.15, 0.25
+"""Shapes that come again; how often one does, with the same values, and is compared as a whole."""
+_REFUSED = 6
+_BESIDE = 12
+"""Shapes of the calls that the assistant makes between invariants."""
+MOST_FAILURES = 5
+"""After so many no further invariant runs; 'attnbench check' runs all."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Who is judged, and by what.
+
+    Args:
+        target, place: its address, and its file or module with its attribute.
+        style, conventions: as of :func:`attnbench_judge.court.judge`.
+        profile, invariants: names of the profile and of the invariants.
+        seed: draws everything.
+        limits: what the candidate may use.
+    """
+
+    target: str
+    place: tuple[str, str]
+    style: str | None
+    conventions: Mapping[str, Any]
+    profile: str
+    invariants: tuple[str, ...] | None
+    seed: int
+    limits: Limits
+
+
+class Trial:
+    """The judging of one candidate, or the part of it that the assistant does.
+
+    Args:
+        nursery: starts the processes of the candidate.
+        task: who it is, and what to do.
+    """
+
+    def __init__(self, nursery: Nursery, task: Task) -> None:
+        self.nursery, self.task = nursery, task
+        self.outcomes: list[Outcome] = []
+        self.checks: Iterator[Outcome] = iter(())
+        self.rows: list[Row] = []
+        self.untried: list[str] = []
+        self.streams: list[Stream] = []
+        self.cell: Confined | None = None
+        self.caller: Caller | None = None
+        self.beside = Tally()  # the assistant's
+        self.secret = Secret(task.seed)
+        self.chance, self.hidden = map(self.secret.chance, ("what is seen", "what is verified"))
+
+    @property
+    def tally(self) -> Tally:
+        """The calls that were made, with those of the assistant."""
+        both = Tally()
+        for tally in (self.beside, *(() if self.caller is None else (self.caller.tally,))):
+            both += tally
+        return both
+
+    def cell_of(self) -> Confined:
+        """A new process of the candidate."""
+        place = self.task.place
+        file = place[0].endswith(".py")
+        paths = (str(Path(place[0]).parent if file else Path.cwd()),)
+        callees = [place, FUSED_PLACE]
+        again = self.secret.chance("old outputs")
+        cell = Confined(self.nursery, callees, self.task.limits, paths, again)
+        try:
+            cell.load()
+        except BaseException:
+            cell.close()
+            raise
+        return cell
+
+    def close(self) -> None:
+        """End the candidate's process."""
+        if self.cell is not None:
+            self.cell.close()
+        if self.caller is not None:
+            self.caller.close()
+
+    def run(self, court: Court) -> tuple[str, RefusedError | None]:
+        """Calls, with the invariants beside them, and times; the verdict, and why it is refused."""
+        try:
+            court.assistant.ask(replace(self.task, seed=self.secret.number("invariants")))
+            proxy, subject = self._begin()
+            assert self.caller is not None
+            wrong = self._wrong_answer(proxy, subject)
+            found = court.assistant.answer()
+            self.outcomes += found.outcomes
+            self.beside = found.tally
+            if found.refused is not None and (wrong is None or found.refused.name != wrong.name):
+                raise found.refused
+            if wrong is not None:
+                raise wrong
+            if any(o.status not in ("passed", "skipped") for o in self.outcomes):
+                return "failed", None
+            self.caller.timing = True
+            for bench in court.cases:
+                self.rows.append(self._timed(court, bench.case, bench.kv_heads, proxy))
+            self.caller.timing = False
+            self._calls_again(_CALLS_AFTER)
+            self.caller.settle()
+        except RefusedError as refused:
+            return "refused", refused
+        finally:
+            court.assistant.give_up()
+        enough = any(o.status == "passed" for o in self.outcomes) and self.tally.right
+        return ("accepted" if enough else "inconclusive"), None
+
+    def check(self) -> None:
+        """The assistant's part: the invariants, and between them calls of a few shapes.
+
+        Raises:
+            RefusedError: an answer broke a rule, or is wrong.
+        """
+        proxy, subject = self._begin()
+        wrong = self._wrong_answer(proxy, subject, _BESIDE)
+        self._check(calls=wrong is None)
+        assert self.caller is not None
+        if wrong := self.caller.cell.refused or wrong:
+            raise wrong
+
+    def _begin(self) -> tuple[Proxy, Subject]:
+        """Load the candidate."""
+        self.cell = self.cell_of()
+        described = self.cell.callees[0]
+        proxy, subject = self._subject(style_of(described, self.task.style), described)
+        self.caller = Caller(self.cell, self.cell_of, proxy.names, self.hidden)
+        self.checks = run_invariants(
+            subject.spec,
+            self.task.invariants,
+            profile=self.task.profile,
+            seed=self.secret.number("invariants") % 2**31,
+        )
+        return proxy, subject
+
+    def _subject(self, style: str, described: Mapping[str, Any]) -> tuple[Proxy, Subject]:
+        """What the invariants see; a callee that they cannot call ends its own trial only."""
+        assert self.cell is not None
+        if described.get("class"):
+            name = described.get("name")
+            raise RefusedError("not_loaded", f"{name} is a class; name a function or a module")
+        try:
+            proxy = Proxy(self.cell, style, described)
+            return proxy, subject_of(proxy, self.task.conventions)
+        except (StyleError, TypeError) as error:
+            raise RefusedError("not_loaded", str(error)) from error
+
+    def _wrong_answer(
+        self, proxy: Proxy, subject: Subject, most: int | None = None
+    ) -> RefusedError | None:
+        """A wrong answer among the first calls, or ``most`` of them; invariants may explain it."""
+        try:
+            self._first_calls(proxy, subject, most)
+        except RefusedError as refused:
+            if refused.name != "wrong":
+                raise
+            return refused
+        return None
+
+    def _first_calls(self, proxy: Proxy, subject: Subject, most: int | None) -> None:
+        """A call for each pair of levels, some that models make, and others of these shapes.
+
+        Many errors before anything was right end it.
+        """
+        assert self.caller is not None
+        conventions = subject.conventions
+        axes = axes_for(
+            proxy.names,
+            grouped=proxy.grouped(subject),
+            style=proxy.style,
+            masks=conventions.masks,
+            causal=conventions.causal,
+            empty_rows=conventions.empty_rows,
+        )
+        self.untried += [name for axis in AXES for name in AXES[axis] if name not in axes[axis]]
+        coverage = Coverage(axes, (FEW.fits, MANY.fits), self.chance)
+        again_s, deck = 0.0, Deck(self.chance)
+        causal, refused = conventions.causal, 0
+        rows = itertools.chain(coverage.rows(), typical_rows(axes, self.chance))
+        for row in itertools.islice(rows, most):
+            stream = stream_of(row, proxy.style, causal, deck, self.secret)
+            stream.draw()
+            right = self.caller.call(stream, whole=True).raised is None
+            coverage.add(row, right=right)
+            refused += not right
+            if refused == _REFUSED and not self.streams:
+                break
+            if right and len(self.streams) < _KEPT:
+                self.streams.append(stream)
+            if self.chance.random() < _BETWEEN and again_s < _MOST_S:
+                again_s -= time.monotonic()
+                self._calls_again(1)
+                again_s += time.monotonic()
+        self.caller.settle()
+        self.untried += coverage.untried()
+
+    def _calls_again(self, count: int) -> None:
+        """Calls of shapes that came before, a few of them with the same values as before."""
+        assert self.caller is not None
+        for _ in range(count if self.streams else 0):
+            stream = self.chance.choice(self.streams)
+            if self.chance.random() > _REPEATED:
+                stream.draw()
+            self.caller.call(stream, whole=self.hidden.random() < _WHOLE)
+
+    def _check(self, *, calls: bool) -> None:
+        """Run invariants, each followed by a call of the judge's own if there are to be calls."""
+        for outcome in self.checks:
+            self.outcomes.append(replace(outcome, subject=self.task.target))
+            failed = sum(one.status not in ("passed", "skipped") for one in self.outcomes)
+            assert self.caller is not None
+            if failed == MOST_FAILURES or self.caller.cell.refused is not None:
+                return
+            if calls and outcome.status == "passed":
+                self._calls_again(1)
+                self.caller.settle()
+
+    def _timed(self, court: Court, case: Case, kv_heads: int | None, proxy: Proxy) -> Row:
+        case = case.replace(seed=self.chance.getrandbits(31))
+        keywords = keywords_of_case(case, proxy.names, proxy.style)
+        if kv_heads is not None and keywords is not None:
+            grouped = "enable_gqa" in proxy.names
+            keywords = {**keywords, "enable_gqa": True} if grouped else None
+        if keywords is None:
+            return Row(case.id, "unsupported", reason="it does not take what the case needs")
+        assert self.caller is not None
+        return timed(
+            self.caller,
+            court.honest(),
+            Stream(case, keywords, proxy.style, self.secret, kv_heads),
+            budget_s=court.budget_s,
+            chance=self.chance,
+        )
+
+    def judgement(self, verdict: str, refused: RefusedError | None, seconds: float) -> Judgement:
+        """All that was found."""
+        tally = self.tally
+        return Judgement(
+            self.task.target,
+            verdict,
+            refused,
+            tuple(self.outcomes),
+            tuple(self.rows),
+            tally.calls,
+            tally.right,
+            tally.whole,
+            tuple(dict.fromkeys((*self.untried, *NEVER_TRIED))),
+            tally.largest,
+            () if self.cell is None else tuple(self.cell.held),
+            {} if self.cell is None else self.cell.missing,
+            self.task.seed,
+            seconds,
+        )

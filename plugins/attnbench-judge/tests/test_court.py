@@ -1,0 +1,366 @@
+"""What the judge says of right implementations and of cheats; each runs in a process of its own."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from attnbench_judge.confined import Confined
+from attnbench_judge.court import Court
+from attnbench_judge.decision import REFUSALS, RefusedError
+from attnbench_judge.entry import Limits
+
+import attnbench
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+CHEATS = HERE / "cheats"
+FEW = ("agrees_with_float64",)
+ASSISTING = 2
+"""Processes that a court keeps once it has begun: an assistant, and what starts its candidates."""
+SEED = 1
+"""Draws the same in every run; ``tests/slow`` tries what others draw."""
+GAIN = 1.1
+"""Most of what a cheat that is accepted may be faster than torch's fused attention."""
+
+WRONG = {"wrong", "failed"}
+"""Always wrong for some inputs: either the judge's own calls or an invariant meets them first."""
+
+CHANGING = {
+    *WRONG,
+    *("unsteady", "depends_on_history", "differs_when_timed", "arrived_late", "changed_later"),
+}
+"""Wrong at times: what it is called depends on which of the calls that are made again are right."""
+
+OUTCOMES = {
+    "memory.py:by_address": {"depends_on_history"},
+    "memory.py:by_shape": {"depends_on_history"},
+    "memory.py:by_fingerprint": {"depends_on_history"},
+    "memory.py:by_content": {"accepted"},
+    "memory.py:one_buffer": {"alias_of_output"},
+    "memory.py:ring_of_buffers": {"alias_of_output"},
+    "memory.py:one_late": {"depends_on_history", "unsteady"},
+    "memory.py:uninitialised": CHANGING,
+    "memory.py:into_query": {"alias_of_input"},
+    "memory.py:zeroes_inputs": WRONG,
+    "memory.py:finds_the_judges_memory": CHANGING,
+    "memory.py:value_itself": {"alias_of_input"},
+    "clocks.py:threaded": CHANGING,
+    "clocks.py:threaded_with_head_start": CHANGING,
+    "clocks.py:lazy": {"not_plain"},
+    "clocks.py:patched_clocks": {"accepted"},
+    "clocks.py:all_cores": {"accepted"},
+    "clocks.py:forked_per_call": {"left_processes", "accepted"},
+    "clocks.py:watches_the_memory": {"accepted", *CHANGING},
+    # lasts longer than a judgement on a fast machine, and has gained nothing in it
+    "clocks.py:right_for_three_seconds": {"accepted", "depends_on_history", "failed"},
+    "clocks.py:hidden_processes": {"left_processes", "accepted"},
+    "clocks.py:child_without_its_first_thread": {"left_processes"},
+    "clocks.py:changes_masks": {"failed"},
+    "clocks.py:hides_in_a_program": {"accepted"},
+    "clocks.py:deletes_its_own_time": {"accepted"},
+    "clocks.py:refuses_to_stop": CHANGING,
+    "clocks.py:sleeps": {"accepted"},
+    "clocks.py:slow_now_and_then": {"accepted"},
+    "less_work.py:zeros": WRONG,
+    "less_work.py:nan": WRONG,
+    "less_work.py:mean_of_values": WRONG,
+    "less_work.py:in_bfloat16": WRONG,
+    "less_work.py:with_noise": CHANGING,
+    "less_work.py:half_the_keys": WRONG,
+    "less_work.py:half_the_rows": WRONG,
+    "less_work.py:last_rows_only": WRONG,
+    "less_work.py:one_head": WRONG,
+    "less_work.py:without_maximum": WRONG,
+    "less_work.py:first_order": WRONG,
+    "less_work.py:ignores_masks": WRONG,
+    "less_work.py:drifts_after_five": {"depends_on_history", "failed"},
+    "less_work.py:drifts_late": {"depends_on_history"},
+    "less_work.py:zeros_where_long": WRONG,
+    "less_work.py:zeros_now_and_then": CHANGING,
+    "less_work.py:refuses_what_is_timed": {"refused_when_timed"},
+    "less_work.py:refuses_all": {"failed", "inconclusive", "refused_when_timed"},
+    "less_work.py:wrong_dtype": WRONG,
+    "protocol.py:forges_an_answer": {"broke_protocol", *CHANGING},
+    "protocol.py:answers_early": {"broke_protocol", *CHANGING},
+    "protocol.py:answers_all_in_advance": {"broke_protocol"},
+    "protocol.py:claims_a_huge_shape": {"broke_protocol"},
+    "protocol.py:claims_a_strange_shape": {"broke_protocol"},
+    "protocol.py:sends_rubbish": {"broke_protocol"},
+    "protocol.py:sends_depth": {"broke_protocol"},
+    "protocol.py:shuts_its_half": {"ended"},
+    "protocol.py:peeks_at_requests": {
+        "accepted",
+        "broke_protocol",
+    },  # right until the channel is full
+    "protocol.py:closes_descriptors": {"ended", "hung"},
+    "protocol.py:closes_the_channel": {"ended", "hung"},
+    "protocol.py:patches_the_desk": CHANGING,
+    "protocol.py:patches_torch": CHANGING,
+    "protocol.py:patches_objects": WRONG,
+    "protocol.py:writes_after_answering": {"changed_later", "accepted", *CHANGING},
+    "protocol.py:cuts_the_memory": WRONG,
+    "protocol.py:one_buffer_that_nobody_finds": {"changed_later"},
+    "protocol.py:saves_at_the_desk": {"accepted"},
+    "protocol.py:looks_into_the_judge": {"accepted"},
+    "destruction.py:exits": {"ended"},
+    "destruction.py:raises_system_exit": {"ended"},
+    "destruction.py:raises_interrupt": {"ended"},
+    "destruction.py:hangs": {"hung"},
+    "destruction.py:crashes": {"ended"},
+    "destruction.py:recurses": {"failed"},
+    "destruction.py:fork_bomb": {"too_much_memory", "hung", "left_processes", "ended"},
+    "destruction.py:leaves_a_daemon": {"left_processes"},
+    "destruction.py:fills_memory": {"hung", "too_much_memory", "ended"},
+    "destruction.py:fills_memory_by_children": {
+        "too_much_memory",
+        "hung",
+        "left_processes",  # a child that cannot have more answers in the place of its parent
+        "ended",
+    },
+    "destruction.py:fills_the_disk": {"failed", "hung", "too_much_memory"},
+    "destruction.py:kills_its_group": {"ended"},
+    "destruction.py:prints_a_gigabyte": {"accepted"},
+    "destruction.py:waits_where_nothing_stops_it": {"hung"},
+    "tricks.py:by_time_since_the_last_call": {"accepted", *CHANGING},
+    "tricks.py:by_number_of_calls": CHANGING,
+    # cases of an invariant may differ by their masks only, which it does not look at
+    "tricks.py:by_hash_of_a_slice": {"accepted", "failed"},
+    "tricks.py:by_place_of_the_process": WRONG,
+    "tricks.py:by_thread": {"depends_on_history"},
+    "tricks.py:where_all_inputs_are_one": WRONG,
+    "tricks.py:within_an_arena": {"alias_of_output"},
+    "tricks.py:strides_over_the_query": {"alias_of_input"},
+    "tricks.py:dispatches_when_copied": {"accepted", *CHANGING},
+    "tricks.py:in_a_finaliser": CHANGING,
+    "tricks.py:by_an_alarm": CHANGING,
+    "tricks.py:traced": CHANGING,
+    "tricks.py:by_a_server": {"left_processes"},
+    "tricks.py:overwrites_the_package": WRONG,
+    "tricks.py:preloads_a_library": {"ended", "hung"},
+    "tricks.py:maps_over_the_output": WRONG,
+    "tricks.py:nobody_knows_its_type": {"accepted"},
+    "tricks.py:a_sparse_one": {"not_plain"},
+    "tricks.py:one_without_memory": {"not_plain"},
+    "tricks.py:repeats_one_row": WRONG,
+    "less_work.py:scores_in_half": WRONG,
+    # right on a machine without products of bfloat16
+    "less_work.py:products_as_fast_as_allowed": {"accepted", *WRONG},
+    "less_work.py:tiles_by_their_corner": WRONG,
+    "less_work.py:causal_by_tiles": WRONG,
+    "less_work.py:even_sizes_only": WRONG,
+    "less_work.py:right_where_small": CHANGING,
+    "less_work.py:largest_scores_only": WRONG,
+    "narrow_paths.py:clamps_the_scale": WRONG,
+    "narrow_paths.py:takes_the_size_of_the_scale": WRONG,
+    "narrow_paths.py:causal_with_more_queries": WRONG,
+    "narrow_paths.py:causal_with_more_keys": WRONG,
+    "narrow_paths.py:views_of_a_storage": WRONG,
+    "narrow_paths.py:pointers_not_aligned": WRONG,
+    "narrow_paths.py:expanded_masks": WRONG,
+    "narrow_paths.py:masks_of_two_dimensions": WRONG,
+    "narrow_paths.py:masks_of_three_dimensions": WRONG,
+    "narrow_paths.py:far_below_is_hidden": WRONG,
+    "narrow_paths.py:least_number_is_hidden": WRONG,
+    "narrow_paths.py:many_queries": WRONG,
+    "narrow_paths.py:many_keys": WRONG,
+    "narrow_paths.py:many_features": WRONG,
+    "narrow_paths.py:many_heads": WRONG,
+    "narrow_paths.py:batches_of_long_heads": WRONG,
+    "narrow_paths.py:prompts_of_models": WRONG,
+    "narrow_paths.py:tokens_of_models": WRONG,
+    "narrow_paths.py:patterns_as_masks": WRONG,
+    "narrow_paths.py:in_eight_bits": WRONG,
+    "import_hooks.py": {"ended", "wrong", "not_loaded"},
+    "import_serves.py": {"left_processes"},
+    "import_raises.py": {"not_loaded"},
+    "import_exits.py": {"not_loaded", "ended"},
+    "import_ends.py": {"ended"},
+    "import_hangs.py": {"hung"},
+    "import_forks.py": {"too_much_memory", "hung", "ended", "not_loaded"},
+    "import_patches.py": {"ended", "wrong", "not_loaded"},
+}
+"""For each cheat the refusals, or other verdicts, that answer it, whatever is drawn."""
+
+
+KINDS = {cheat: min(met) for cheat, met in OUTCOMES.items()}
+"""An outcome of each cheat: one with the same is tried in CI, and all of them by tox -e long."""
+
+
+@pytest.fixture(scope="module")
+def court() -> Iterator[Court]:
+    limits = Limits(memory_gib=3.0, call_s=2.0, load_s=4.0)
+    with Court(limits, lengths=(512,), budget_s=0.2) as found:
+        found.honest()
+        yield found
+
+
+def test_every_cheat_has_an_expected_outcome() -> None:
+    found = set()
+    for path in CHEATS.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        alone = path.name.startswith("import_")
+        found |= {path.name} if alone else {f"{path.name}:{n}" for n in names if n[0] != "_"}
+    assert found == set(OUTCOMES)
+    assert all(
+        outcomes <= {*REFUSALS, "accepted", "failed", "inconclusive"}
+        for outcomes in OUTCOMES.values()
+    )
+
+
+def _first_of_a_kind_at_once() -> list[Any]:
+    """The cheats as parameters; all but the first of a kind are long."""
+    first = {kind: name for name, kind in reversed(KINDS.items())}
+    return [
+        pytest.param(name, marks=() if first[kind] == name else pytest.mark.long)
+        for name, kind in KINDS.items()
+    ]
+
+
+@pytest.mark.parametrize("cheat", _first_of_a_kind_at_once())
+def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    begins = court.assistant.ended
+    found = court.judge(str(CHEATS / cheat), style="sdpa", invariants=FEW, seed=SEED)
+    assert (found.refusal or found.verdict) in OUTCOMES[cheat], found.sentence
+    assert all((row.ratio_low or 0.0) < GAIN for row in found.rows if row.status == "ok")
+    if cheat.endswith(":slow_now_and_then"):
+        assert found.rows[0].ratio < 0.7
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    kept = ASSISTING if begins and not court.assistant.ended else 0
+    assert len(after - before) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "style"),
+    [
+        ("textbook", "sdpa"),
+        pytest.param("online", "sdpa", marks=pytest.mark.long),
+        pytest.param("chunked", "sdpa", marks=pytest.mark.long),
+        pytest.param("with_log_sums", "sdpa", marks=pytest.mark.long),
+        ("module", "sdpa"),
+        ("flash", "flash"),
+    ],
+)
+def test_right_implementation_is_accepted(court: Court, name: str, style: str) -> None:
+    whole = name == "textbook"  # the others with all invariants would take minutes
+    found = court.judge(
+        f"{HERE / 'right.py'}:{name}",
+        style=style,
+        invariants=None if whole else FEW,
+        seed=SEED,
+    )
+    assert found.ok, (found.sentence, [o for o in found.outcomes if o.status == "failed"])
+    assert found.calls == found.calls_right > 0
+
+
+def test_what_was_not_tried_is_told(court: Court) -> None:
+    target = f"{HERE / 'right.py'}:without_masks"
+    found = court.judge(target, style="sdpa", invariants=FEW, seed=SEED)
+    assert found.ok, found.sentence
+    assert {"dropout", "float64", "scale above 2", "mask (H, L, S)"} <= set(found.untried)
+    assert found.largest["L"] > 1024 < found.largest["S"]
+    assert found.largest["E"] > 128
+    assert found.as_data()["untried"] == list(found.untried)
+
+
+def test_waiting_is_seen_apart_from_computing(court: Court) -> None:
+    cell = Confined(court.nursery, [(str(HERE / "cheats/clocks.py"), "sleeps")], court.limits)
+    try:
+        cell.load()
+        answers = [cell.call([torch.zeros(1, 1, 2, 8)] * 3, {}) for _ in range(20)]
+        assert max(answer.idle_s for answer in answers) > 0.009
+        assert min(answer.seconds for answer in answers) < 0.009
+    finally:
+        cell.close()
+
+
+def test_a_full_channel_is_refused(court: Court) -> None:
+    path = str(HERE / "cheats/protocol.py")
+    cell = Confined(court.nursery, [(path, "peeks_at_requests")], court.limits)
+    try:
+        cell.load()
+        calls = (cell.call([torch.zeros(1, 1, 2, 8)] * 3, {}) for _ in range(5000))
+        with pytest.raises(RefusedError, match="leaves requests unread"):
+            list(calls)
+    finally:
+        cell.close()
+
+
+def test_error_between_two_answers_accuses_nobody(court: Court) -> None:
+    cell = Confined(court.nursery, [(str(HERE / "right.py"), "without_masks")], court.limits)
+    try:
+        cell.load()
+        first, second = ([torch.randn(1, 2, 4, 8) for _ in range(3)] for _ in range(2))
+        assert cell.call(first, {}).output is not None
+        assert cell.call(first, {"no_such_argument": 1}).raised is not None
+        assert cell.call(second, {}).output is not None
+    finally:
+        cell.close()
+
+
+@pytest.mark.long
+def test_compiled_implementation_is_accepted() -> None:
+    with Court(Limits(), lengths=(256,), budget_s=0.3) as court:
+        found = court.judge(str(HERE / "compiled.py"), style="sdpa", invariants=FEW, seed=SEED)
+    assert found.ok, found.sentence
+
+
+def test_torch_itself_is_accepted_and_as_fast_as_itself() -> None:
+    found = attnbench.judge(
+        "torch.nn.functional:scaled_dot_product_attention",
+        lengths=[512],
+        invariants=FEW,
+        seed=SEED,
+    )
+    assert found.ok
+    (row,) = found.rows
+    assert row.ratio_low < 1.2
+    assert row.ratio_high > 0.8
+
+
+def test_a_seed_repeats_what_is_drawn(court: Court) -> None:
+    target = f"{CHEATS / 'less_work.py'}:zeros"
+    first, second = (
+        court.judge(target, style="sdpa", invariants=FEW, seed=7).sentence for _ in range(2)
+    )
+    assert first == second
+
+
+def test_a_class_is_refused_and_told(court: Court) -> None:
+    found = court.judge(f"{HERE / 'right.py'}:_Module", style="sdpa")
+    assert found.refusal == "not_loaded"
+    assert "_Module is a class" in found.sentence
+
+
+def test_candidates_of_a_folder_are_ranked(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(
+        "from torch.nn.functional import scaled_dot_product_attention as right\n"
+        "def good(query, key, value, attn_mask=None, is_causal=False):\n"
+        "    return right(query, key, value, attn_mask, is_causal=is_causal)\n"
+    )
+    (tmp_path / "bad.py").write_text(
+        "def bad(query, key, value, attn_mask=None, is_causal=False):\n    return query * 0\n"
+    )
+    (tmp_path / "broken.py").write_text("def broken(:\n")
+    (tmp_path / "another.py").write_text("def another(pages):\n    return pages\n")
+    options = ["--as", "sdpa", "--invariant", "keeps_the_contract", "--length", "256", "--json"]
+    line = [sys.executable, "-m", "attnbench", "judge", "--candidates", str(tmp_path), *options]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr  # some could not be loaded
+    told = json.loads(done.stdout)["judgements"]
+    assert Path(told[0]["target"]).name == "good.py"
+    assert {Path(one["target"]).name: one["verdict"] for one in told} == {
+        "good.py": "accepted",
+        "bad.py": "refused",
+        "broken.py": "refused",
+        "another.py": "refused",
+    }

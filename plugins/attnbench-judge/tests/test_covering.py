@@ -1,0 +1,147 @@
+"""Pairs of levels: each that may come together does, whatever the seed."""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+from attnbench_judge.axes import AXES, FEW, MANY, axes_for
+from attnbench_judge.covering import Coverage, Pair, Row, cover, pairs_of
+from attnbench_judge.drawn_streams import Deck
+
+NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}
+SDPA = axes_for(NAMES, causal="top_left", grouped=True, style="sdpa")
+FLASH = axes_for({"is_causal", "scale"}, grouped=True, style="flash")
+BARE = axes_for((), causal="top_left", masks=(), grouped=False, style="sdpa")
+FITS = (FEW.fits, MANY.fits)
+
+
+def found_at_random(axes: Mapping[str, list[str]], count: int) -> set[Pair]:
+    """Pairs of rows that are drawn without a cover, and fit."""
+    chance = random.Random(0)
+    pairs: set[Pair] = set()
+    for _ in range(count):
+        row: Row = {}
+        for axis in chance.sample(list(axes), len(axes)):  # level by level, as long as it fits
+            fitting = [level for level in axes[axis] if MANY.fits({**row, axis: level})]
+            row = {**row, axis: chance.choice(fitting)} if fitting else {}
+            if not row:
+                break
+        pairs |= pairs_of(row) if len(row) == len(axes) else set()
+    return pairs
+
+
+@pytest.mark.parametrize("axes", [SDPA, FLASH, BARE], ids=["sdpa", "flash", "bare"])
+def test_every_pair_that_any_row_has_is_covered(axes: Mapping[str, list[str]]) -> None:
+    rows = list(cover(axes, FITS, random.Random(0)))
+    assert all(set(row) == set(AXES) and MANY.fits(row) for row in rows)
+    covered = {pair for row in rows for pair in pairs_of(row)}
+    assert not found_at_random(axes, 600) - covered
+    assert {level for pair in covered for level in pair} == {
+        (axis, level) for axis in axes for level in axes[axis]
+    }
+
+
+def test_pairs_that_an_outsider_won_with_are_covered() -> None:
+    covered = {pair for row in cover(SDPA, FITS, random.Random(0)) for pair in pairs_of(row)}
+    for row in (
+        {"H": "H = 7", "dtype": "float16"},
+        {"H": "H of 9 to 31", "L": "L of 129 to 512"},
+        {"E": "E of 129 to 256", "S": "S of 1101 to 4096"},
+        {"mask": "causal, L > S", "dtype": "bfloat16"},
+        {"mask": "floating mask with -inf", "S": "S of 4097 to 8192"},
+        {"E": "E of 513 to 1024", "mask": "causal, L < S"},
+        {"B": "B of 33 to 128", "dtype": "bfloat16"},
+        {"mask": "floating mask, finite", "shape of mask": "mask (B, 1, L, S)"},
+        {"layout of key": "contiguous key", "layout of value": "value in column-major order"},
+        {"tensors": "views of one packed tensor", "S": "S of 1101 to 4096"},
+    ):
+        assert pairs_of(row) <= covered
+
+
+@pytest.mark.parametrize("axes", [SDPA, BARE], ids=["sdpa", "bare"])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_kind_comes_twice_among_few_keys_and_among_many(
+    axes: Mapping[str, list[str]], seed: int
+) -> None:
+    chance = random.Random(seed)
+    deck = Deck(chance)
+    dealt: dict[bool, Counter[tuple[str, str]]] = {True: Counter(), False: Counter()}
+    for row in cover(axes, FITS, chance):
+        many = deck.many = list(AXES["S"]).index(row["S"]) >= 4
+        for axis in row.keys() - {"S", "work"}:
+            level = AXES[axis][row[axis]]
+            kinds = level.get("kinds", level.get("sizes")) if isinstance(level, dict) else level
+            dealt_here = axis.startswith(("mask", "shape", "layout")) and kinds
+            kind = deck.one_of(kinds, axis) if dealt_here else ""
+            dealt[many][row[axis], kind] += 1
+    every = dealt[True].keys() | dealt[False].keys()
+    assert len(every) > 50
+    assert not [kind for kind in every if min(dealt[True][kind], dealt[False][kind]) < 2]
+
+
+def test_a_seed_repeats_the_rows() -> None:
+    first, second = (list(cover(SDPA, FITS, random.Random(3))) for _ in range(2))
+    assert first == second
+    assert first != list(cover(SDPA, FITS, random.Random(4)))
+
+
+@pytest.mark.parametrize("seed", [0, 17, 35])
+def test_what_is_refused_hides_no_other_pair(seed: int) -> None:
+    def refuses(row: Row) -> bool:
+        wide = row["E"] == "E of 513 to 1024"
+        return wide or (row["H"] == "H = 7" and row["dtype"] == "float16")
+
+    coverage = Coverage(SDPA, FITS, random.Random(seed))
+    for row in coverage.rows():
+        coverage.add(row, right=not refuses(row))
+    *told, triples = coverage.untried()
+    assert told == ["E of 513 to 1024", "H = 7 with float16"]
+    assert " % of the combinations of three levels, such as " in triples
+
+
+def test_a_callee_that_takes_everything_is_called_once_for_each_row() -> None:
+    coverage = Coverage(BARE, FITS, random.Random(0))
+    rows = list(coverage.rows())
+    for row in rows:
+        coverage.add(row, right=True)
+    assert len(rows) < 280
+    (told,) = coverage.untried()
+    share, _, example = told.partition(" % of the combinations of three levels, such as ")
+    assert int(share) < 55
+    came = (itertools.combinations([row[axis] for axis in BARE], 3) for row in rows)
+    assert example.count(" with ") >= 2
+    assert example not in {" with ".join(three) for triples in came for three in triples}
+
+
+def test_the_share_of_triples_that_did_not_come_is_that_of_a_plain_count() -> None:
+    axes = {"a": ["a1", "a2"], "b": ["b1", "b2"], "c": ["c1", "c2"]}
+    coverage = Coverage(
+        axes, [lambda row: {"a1", "b1"} - {*row.values()} != set()], random.Random(0)
+    )
+    coverage.add({"a": "a1", "b": "b2", "c": "c2"}, right=True)
+    coverage.add({"a": "a2", "b": "b2", "c": "c2"}, right=False)
+    assert coverage.untried()[-1].startswith("83 % of the combinations")  # five of six that may be
+    for levels in ("a1 b2 c1", "a2 b1 c1", "a2 b1 c2", "a2 b2 c1", "a2 b2 c2"):
+        coverage.add(dict(zip("abc", levels.split(), strict=True)), right=True)
+    assert coverage.untried() == []
+
+
+@pytest.mark.parametrize(
+    ("names", "conventions", "style", "left_out"),
+    [
+        ((), {"masks": ()}, "sdpa", {"scale above 2", "causal, L > S"}),
+        (NAMES, {"empty_rows": "mean"}, "flash", {"causal, L > S", "Ev < E"}),
+        (NAMES, {"masks": ("boolean",)}, "sdpa", {"floating mask, finite"}),
+        (NAMES, {"causal": "square"}, "sdpa", {"causal, L > S", "causal, L < S"}),
+    ],
+)
+def test_levels_that_a_callee_does_not_take_are_left_out(
+    names: Collection[str], conventions: dict[str, Any], style: str, left_out: set[str]
+) -> None:
+    axes = axes_for(names, grouped=True, style=style, **conventions)
+    left = {level for axis in axes for level in axes[axis]}
+    assert not left_out & left
+    assert {"L = 1", "no mask", "causal, L = S"} - left <= {"causal, L = S"} - set(names)

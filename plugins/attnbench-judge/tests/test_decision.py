@@ -1,0 +1,40 @@
+"""What is said of a candidate can be passed on, and ranks it only if all of it was timed."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from attnbench_judge.decision import KEPT_UNTIMED, Judgement, RefusedError, Row, plain_text
+
+
+def test_a_refusal_survives_pickling() -> None:
+    refused = pickle.loads(pickle.dumps(RefusedError("wrong", "by 3")))
+    assert (refused.name, refused.detail) == ("wrong", "by 3")
+    assert str(refused) == "the output is wrong: by 3"
+
+
+@pytest.mark.parametrize(
+    "said", ["x\ny: accepted", "\x1b[2Ky", "\x9b2K", "\ud800", "a\u2028b\r", "\0"]
+)
+def test_whatever_a_candidate_says_is_one_printable_line(said: str) -> None:
+    for text in (plain_text(said), str(RefusedError("not_loaded", said))):
+        assert text.isprintable(), ascii(text)
+        text.encode()
+    assert plain_text("é · 3") == "é · 3"
+
+
+@pytest.mark.parametrize("status", KEPT_UNTIMED)
+def test_a_candidate_that_keeps_a_case_from_being_timed_has_no_speed(status: str) -> None:
+    rows = [
+        Row("a", "ok", ratio=2.0, textbook_ratio=4.0, roofline_share=0.5),
+        Row("b", "too_short", ratio=9.0),
+    ]
+    ranked = Judgement("x", "accepted", rows=tuple(rows))
+    assert ranked.score["speed_against_fused"] == pytest.approx(2.0)
+    assert not ranked.unranked
+    found = Judgement("x", "accepted", rows=(*rows, Row("c", status, reason="why")))
+    for name in ("speed_against_fused", "speed_against_textbook", "roofline_share"):
+        assert found.score[name] is None
+    assert found.unranked == f"{status} at c: why"
+    assert found.as_data()["unranked"] == found.unranked

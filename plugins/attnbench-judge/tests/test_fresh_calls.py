@@ -1,0 +1,159 @@
+"""What the judge says of a wrong answer to a call of its own."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from typing import Any
+
+import pytest
+import torch
+from attnbench_judge.decision import Judgement, RefusedError
+from attnbench_judge.entry import Answer
+from attnbench_judge.fresh_calls import Caller, Comparison, Tally
+from attnbench_judge.right_answers import RightOutput
+from attnbench_judge.secret import Secret
+from attnbench_judge.streams import Stream
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnbench import Case
+
+pytestmark = pytest.mark.slow
+
+
+class Zeros:
+    """A candidate whose answers are zeros of some shape."""
+
+    def __init__(self, *shape: int) -> None:
+        self.output = torch.zeros(*shape)
+
+    def call(self, tensors: list[Tensor], keywords: dict[str, Any]) -> Answer:
+        """The same answer for all."""
+        return Answer(self.output, 0.0, 0.0)
+
+    def again(self) -> Tensor:
+        """The last answer."""
+        return self.output
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.mark.parametrize(
+    ("style", "shape", "told"),
+    [
+        ("sdpa", (2, 3, 4, 5), r"output\[[01], [012], [0-3], [0-4]\] = 0, but should be -?\d"),
+        ("flash", (2, 4, 3, 5), r"output\[[01], [0-3], [012], [0-4]\] = 0, but should be -?\d"),
+        ("flash", (2, 3, 4, 5), r"the output has shape \(2, 3, 4, 5\) in torch.float32, but "),
+    ],
+)
+def test_a_wrong_answer_is_told_with_its_place(
+    style: str, shape: tuple[int, ...], told: str
+) -> None:
+    case = Case((2, 3), 4, 6, 8, 8, 5)
+    stream = Stream(case, {}, style, Secret(0), name="keys far from 0")
+    stream.draw()
+    caller = Caller(Zeros(*shape), lambda: Zeros(*shape), {}, random.Random(0))  # type: ignore[return-value]  # no process
+    caller.call(stream)
+    with pytest.raises(RefusedError) as refused:
+        caller.settle()
+    text = str(refused.value)
+    assert re.match(f"the output is wrong: {told}", text), text
+    assert "with B=2, H=3, L=4, S=6, E=8, Ev=5, float32, keys far from 0" in text
+    assert text.endswith("a new process gives a wrong answer too")
+
+
+class Fused:
+    """A candidate whose answers are right but for one; it tells which requests came."""
+
+    def __init__(self, events: list[str], wrong: int = 0) -> None:
+        self.events, self.wrong, self.count = events, wrong, 0
+        self.compares = threading.Event()
+
+    def call(self, tensors: list[Tensor], keywords: dict[str, Any]) -> Answer:
+        """The right answer, or zeros."""
+        self.count += 1
+        self.compares.wait(2.0)
+        self.events.append(f"call {self.count}")
+        output = scaled_dot_product_attention(*tensors)
+        return Answer(output * (self.count != self.wrong), 0.0, 0.0)
+
+    again = Zeros.again
+    close = Zeros.close
+    output = torch.zeros(1)
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> Fused:
+    """A candidate that waits, for a while, until its right answer is computed."""
+    cell = Fused([])
+    init = RightOutput.__init__
+
+    def told(self: RightOutput, *given: Any) -> None:
+        init(self, *given)
+        cell.events.append("right answer")
+        cell.compares.set()
+
+    monkeypatch.setattr(RightOutput, "__init__", told)
+    return cell
+
+
+@pytest.mark.parametrize("timing", [False, True])
+def test_right_answers_are_computed_beside_calls_that_are_not_timed(
+    timing: bool, beside: Fused
+) -> None:
+    stream = Stream(Case((2, 3), 4, 6, 8, 8, 5), {}, "sdpa", Secret(0))
+    stream.draw()
+    caller = Caller(beside, lambda: beside, {}, random.Random(0))  # type: ignore[return-value]  # no process
+    caller.timing = timing
+    caller.call(stream, whole=True)
+    caller.close()
+    in_order = ["call 1", "right answer"]
+    assert beside.events == (in_order if timing else in_order[::-1])
+
+
+def test_no_request_follows_a_wrong_answer_before_it_is_found_out() -> None:
+    cell = Fused([], wrong=2)
+    cell.compares.set()
+    stream = Stream(Case((2, 3), 4, 6, 8, 8, 5), {}, "sdpa", Secret(0))
+    caller = Caller(cell, lambda: cell, {}, random.Random(0))  # type: ignore[return-value]  # no process
+    for _ in range(2):
+        stream.draw()
+        caller.call(stream, whole=True)
+    stream.draw()  # the same tensors hold other values then
+    with pytest.raises(RefusedError) as refused:
+        caller.call(stream, whole=True)
+    assert refused.value.name == "unsteady"
+    assert cell.events == [f"call {n}" for n in range(1, 5)]  # with the inputs of the wrong one
+    assert (caller.tally.calls, caller.tally.right) == (2, 1)
+
+
+def test_calls_that_are_compared_whole_are_counted_apart() -> None:
+    tally, case = Tally(), Case((2, 3), 4, 6, 8, 8, 5)
+    for whole in (True, False, False):
+        tally.add(case, whole=whole)
+    found = Judgement("x", "accepted", calls=4, calls_right=tally.right, calls_whole=tally.whole)
+    assert found.as_data()["calls"] == [4, 3, 1]
+
+
+def test_any_mean_of_the_values_is_right_where_a_mask_rounds_the_scores_away() -> None:
+    mask = torch.full((4, 6), torch.finfo(torch.float32).min)
+    mask[0] = 0.0
+    case = Case((2, 3), 4, 6, 8, 8, 5)
+    stream = Stream(case, {"attn_mask": mask}, "sdpa", Secret(0), values="far_values")
+    stream.draw()
+    query, key, value = stream.tensors()
+    whole = scaled_dot_product_attention(query, key, value, mask)
+    merged = whole.clone()  # of the first four keys and the last two
+    merged[..., 1:, :] = (value[..., :4, :].mean(-2) + value[..., 4:, :].mean(-2))[..., None, :] / 2
+    beyond, zeros, first = merged.clone(), merged.clone(), merged.clone()
+    beyond[..., 2, 1] = value[..., 1].abs().amax(-1) * 1.01
+    zeros[..., 3, :] = 0.0
+    first[..., 0, :] = merged[..., 1, :]
+    errors = [
+        Comparison(stream, 0, whole=True).error(one) > 1.0
+        for one in (whole, merged, beyond, zeros, first)
+    ]
+    assert errors == [False, False, True, True, True]

@@ -1,0 +1,120 @@
+"""Requests of ``attnbench judge -``: a bad one gets an answer, and the next one is judged."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attnbench_judge import court as judging_court
+from attnbench_judge.command import _properties, _serve, _text, command
+from attnbench_judge.court import Court
+from attnbench_judge.decision import Judgement, Row
+from attnbench_judge.entry import Limits
+
+from attnbench import Outcome
+from attnbench.errors import AttnbenchError
+
+pytestmark = pytest.mark.slow
+
+
+class Easygoing:
+    """A court that accepts whatever it is asked about."""
+
+    def judge(self, target: str, **given: Any) -> Judgement:
+        """Accept; names of invariants are looked up, as a court does."""
+        known = {name: name for name in given.get("invariants", ())}
+        return Judgement(target, "accepted", untried=tuple(known))
+
+
+BAD = {
+    "nonsense": "Expecting value",
+    "[1]": "a request is",
+    '{"target": 5}': "a request is",
+    '{"target": "x", "colour": 1}': "a request has no 'colour', but conventions,",
+    '{"target": "x", "seed": "1"}': 'seed is "1", but should be of type int',
+    '{"target": "x", "seed": true}': "seed is true, but should be of type int",
+    '{"target": "x", "invariants": [[5]]}': "unhashable",
+    '{"target": "x", "conventions": 3}': "conventions is 3, but should be of type dict",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_bad_request_ends_nothing(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = json.dumps({"target": "\ud800.py"})
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n\n{good}\n"))
+    assert _serve(Easygoing(), {}) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert BAD[line] in first["error"]
+    assert second["ok"]
+
+
+def test_an_unknown_profile_is_told_before_anything_is_judged() -> None:
+    with Court(Limits()) as court, pytest.raises(AttnbenchError, match="no profile is called"):
+        court.judge("torch.nn.functional:scaled_dot_product_attention", profile="none")
+
+
+class Strict:
+    """A court in which judging one of the candidates ends in an error."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Whatever its limits are."""
+
+    def __enter__(self) -> "Strict":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to end."""
+
+    def judge(self, target: str, **_: Any) -> Judgement:
+        """Accept, unless it is the bad one."""
+        if Path(target).name.startswith("bad"):
+            raise ValueError("\x1b[2K\nanything")
+        rows = (Row("a", "ok", 1e-3, ratio=2.0, ratio_low=1.9, ratio_high=2.1, textbook_ratio=3.0),)
+        if "slow" in target:
+            rows += (Row("b", "waits", 1e-3, ratio=9.0, reason="it waits"),)
+        return Judgement(target, "accepted", rows=rows)
+
+
+def test_one_candidate_never_takes_a_folder_down(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(judging_court, "Court", Strict)
+    monkeypatch.setenv("COLUMNS", "300")
+    for name in ("bad", "good", "a\n\x1b[2J", "slow"):
+        (tmp_path / f"{name}.py").touch()
+    (tmp_path / "folder.py").mkdir()
+    assert command(candidates=tmp_path, style="sdpa") == 3
+    told = capsys.readouterr().out
+    assert told.replace("\n", "").isprintable()
+    assert "bad.py: refused (not_judged)" in told
+    assert "good.py: accepted" in told
+    assert "not ranked: waits at b: it waits" in told
+    table = [line for line in told.splitlines() if "slow.py" in line][-1]
+    assert table.split()[0] == "-"
+    assert command(candidates=tmp_path, style="sdpa", as_json=True) == 3
+    found = json.loads(capsys.readouterr().out)["judgements"]
+    assert [Path(one["target"]).name for one in found[2:]] == ["slow.py", "bad.py"]
+    with pytest.raises(ValueError, match="anything"):
+        command([str(tmp_path / "bad.py")], style="sdpa")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "told"),
+    [
+        ((), "no property was checked"),
+        (("skipped",), "no property was checked (one: why)"),
+        (("passed", "skipped", "failed"), "1 of 2 properties held"),
+        (("passed", *("failed",) * 5), "1 of 6 properties held (stopped after 5 failures)"),
+    ],
+)
+def test_what_was_checked_is_told(statuses: tuple[str, ...], told: str) -> None:
+    assert _properties([Outcome("mine", "one", status, "why") for status in statuses]) == told
+
+
+def test_the_text_says_how_many_calls_were_compared_whole() -> None:
+    found = Judgement("x", "accepted", calls=4, calls_right=3, calls_whole=1)
+    assert "3 of 4 calls were right, 1 of them compared whole" in _text(found)
