@@ -7,7 +7,6 @@ run. They are compared with each other before either judges a subject.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from attnbench.invariants.toolkit.applicability import adds_keys
 from attnbench.invariants.toolkit.comparisons import needs, reject, within
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
-from attnbench.invariants.toolkit.score_repairs import repaired_scores
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import KINDS
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
@@ -88,16 +86,13 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
     try:
         within(oracle.output, scalar, near, "output in float64", "the scalar reference")
     except InvariantViolation as violation:
-        told = violation.reworded(
+        raise violation.reworded(
             f"{oracle.subject.maker.name} run in float64 is not what its reference= computes in "
             f"Python floats: one of the two, most often the module, does not compute "
             f"{oracle.subject.maker.formula or 'the formula'}.\n"
             f"  {violation}",
-            cause=None if oracle.subject.scoring is None else "scores_formula",
             compared={"lines": compared_with_reference(oracle.subject, case)},
-        )
-        more = partial(repaired_scores, oracle.subject, case) if oracle.subject.scoring else str
-        raise told.explained(more) from None
+        ) from None
     return scalar
 
 
@@ -175,11 +170,7 @@ def agrees_with_float64(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
     oracle = Oracle(subject, module, inputs)
     representable(oracle, case)
-    try:
-        judge(oracle, subject.output(module, inputs))
-    except InvariantViolation as found:
-        own = subject.kind == "scoring" and not case.is_narrow  # a formula is compared with itself
-        raise found.reworded(str(found), cause="precision" if own else found.cause) from None
+    judge(oracle, subject.output(module, inputs))
     late = case.kv_len >= _LATE and (case.regime, case.mask) == ("normal", "none")
     late = late and "float64" in subject.dtypes
     if late and oracle.eps > _HALF and (subject.kind == "scoring" or subject.gives_weights):
@@ -212,7 +203,6 @@ def _judge_scores(oracle: Oracle, scores: Tensor) -> None:
             other="the float64 run",
             allowed=allowed,
             error=got / allowed,
-            cause="half_precision",
         )
 
 

@@ -21,12 +21,8 @@ from attnbench.invariants.toolkit.comparisons import (
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
-from attnbench.invariants.toolkit.layer_faults import told_once
-from attnbench.invariants.toolkit.partings import agreed, parting
-from attnbench.invariants.toolkit.repairs import repair
 from attnbench.specs.common import DTYPES
 from attnbench.specs.invariant import KINDS
-from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
@@ -121,9 +117,7 @@ def _same_layer(layer: LayerCase, there: LayerCase) -> None:
     dtype = got.dtype  # who rounds more coarsely has the budget
     judge = layer if layer.subject.eps(dtype) >= there.subject.eps(dtype) else there
     change = f"{there.subject.name}, which same_as names,"
-    violation = judge.differs(got, expected, real, what="output", other=change)
-    if violation is not None:
-        raise violation.reworded(f"{violation}{_parting(layer.subject)}")
+    judge.expect(got, expected, real, "output", change)
     if has_no_gradients(layer.subject) or has_no_gradients(there.subject):
         return
     weight, gradients = layer.other(got), []
@@ -136,28 +130,6 @@ def _same_layer(layer: LayerCase, there: LayerCase) -> None:
         gradients.append(differentiate(output, [hidden], weight)[0])
     eps = 4 * torch.finfo(dtype).eps
     same_gradient(gradients[1], gradients[0], "gradient by hidden", change, eps=eps)
-
-
-@told_once
-def _parting(subject: LayerSubject) -> str:
-    """What makes a layer right, or else the line in which it parts from the other."""
-    found, other = [], _other(subject)
-    assert isinstance(other, LayerSubject)
-
-    def beside(layer: LayerCase) -> LayerCase:
-        there = LayerCase(other, layer.case)
-        there.module = _loaded(other, layer.module, layer.case)
-        return there
-
-    for length in (7, 11):
-        sizes = (length, length, 16, 16, 16)
-        case = subject.legal(Case((2,), *sizes, dtype="float64", seed=length))
-        one = LayerCase(subject, case)
-        two = beside(one)
-        there = parting(two.run, one.run, one.hidden)
-        found.append(parting(one.run, two.run, one.hidden).lines(there))
-    places, change = repair(subject, lambda layer: beside(layer).run(layer.hidden))
-    return places + change + agreed(found, "it", other.name)
 
 
 def _told_of(subject: Subject, call: Callable[[], torch.Tensor]) -> torch.Tensor:

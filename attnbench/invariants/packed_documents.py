@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,10 +21,10 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, cases
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.comparisons import agree_within, fails, holds
+from attnbench.invariants.toolkit.comparisons import agree_within, holds
 from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.documents import HUGE, OPTIONS, Documents
-from attnbench.invariants.toolkit.pages import Pages, miscounted, misread
+from attnbench.invariants.toolkit.documents import OPTIONS, Documents
+from attnbench.invariants.toolkit.pages import Pages
 from attnbench.subject.subject import Subject
 
 _PAGES = (
@@ -36,45 +36,6 @@ _PAGES = (
 )
 """The size of pages, whether they are in another order, and what they are called."""
 _UNWRITTEN = "in another order, with NaN where nothing was written"
-
-
-_CAUSES = (
-    ("beside", "nothing", "options_lost"),
-    ("heads", "own", "groups"),
-    ("order", "plain", "packed_causality"),
-    ("documents", "equal", "packed_without_queries"),
-)
-"""Variants, the option with which they ask for nothing more, and what is wrong if it is right."""
-
-
-def _attributed(check: Callable[[Subject, Case], None], subject: Subject, case: Case) -> None:
-    """Check, and name the cause if a simpler variant of the case does not violate it."""
-    try:
-        check(subject, case)
-    except InvariantViolation as violation:
-        for name, plain, cause in _CAUSES:
-            simpler = [case.tried(**{name: plain})]
-            if name == "order" and case.variant("documents", "equal") != "equal":
-                simpler.append(case.tried(documents="equal"))  # diagonals alone are right there
-            if name == "documents" and case.variant(name, plain) not in ("one_empty", "no_queries"):
-                continue
-            right = not any(fails(check, subject, other) for other in simpler)
-            if right and case.variant(name, plain) != plain and not violation.cause:
-                found = _alone(check, subject, case) if name == "beside" else None
-                raise violation.reworded(str(found or violation), cause=cause) from None
-        raise
-
-
-def _alone(
-    check: Callable[[Subject, Case], None], subject: Subject, case: Case
-) -> InvariantViolation | None:
-    """What is found of the first option that is wrong without the others."""
-    for option in (name for name in OPTIONS if name in subject.accepts):
-        try:
-            check(subject, case.tried(beside=option))
-        except InvariantViolation as violation:
-            return violation
-    return None
 
 
 def _cases(subject: Subject, *documents: str) -> CaseStrategy:
@@ -111,7 +72,9 @@ _law = functools.partial(
 )
 
 
-def _equals(subject: Subject, case: Case) -> None:
+@_law()
+def packed_equals_separate(subject: Subject, case: Case) -> None:
+    """Documents that are packed into one call give outputs and gradients as each by itself."""
     documents = Documents(subject, case, "packed")
     leaves = [[t.requires_grad_(subject.conventions.gradients) for t in p] for p in documents.parts]
     got = documents.packed(documents.joined(leaves))
@@ -134,12 +97,6 @@ def _equals(subject: Subject, case: Case) -> None:
         one, two = (zeros if gradient is None else gradient for gradient in (one, two))
         what = f"packed {documents.text}: gradient of {name} of document {number}"
         agree_within(one, two, documents.allowed(two), what, other)
-
-
-@_law()
-def packed_equals_separate(subject: Subject, case: Case) -> None:
-    """Documents that are packed into one call give outputs and gradients as each by itself."""
-    _attributed(_equals, subject, case)
 
 
 @_law()
@@ -190,10 +147,6 @@ def packed_slack_is_inert(subject: Subject, case: Case) -> None:
 @invariant(cases=_cases, kinds=("mechanism",), law=True)
 def pages_are_invisible(subject: Subject, case: Case) -> None:
     """The order, the size and the number of pages change nothing, nor do other rows."""
-    _attributed(_over_all_pages, subject, case)
-
-
-def _over_all_pages(subject: Subject, case: Case) -> None:
     documents = Documents(subject, case, "paged")
     lengths = [max(1, keys) for _, keys in documents.lengths]
     new = 1 if case.q_len == 1 else min(lengths) if documents.causal else 2
@@ -204,28 +157,13 @@ def _over_all_pages(subject: Subject, case: Case) -> None:
             rows = Pages(documents, parts, size, mixed=mixed)
             got = rows.output()
             what = f"over pages {pages}, of rows of {lengths} tokens{documents.beside}: output"
-            try:
-                agree_within(got, expected, documents.allowed(expected), what, "each row by itself")
-            except InvariantViolation as violation:
-                if told := misread(documents, new):
-                    raise violation.reworded(str(violation), cause=told) from None
-                if not mixed and bool((got.abs() >= HUGE[case.dtype] / 2).any()):
-                    raise violation.reworded(str(violation), cause="unwritten_read") from None
-                plain = not (documents.causal or documents.grouped or documents.options)
-                if plain and (told := miscounted(documents, parts, expected, size, mixed=mixed)):
-                    text = f"{violation}\n  {told}"
-                    raise violation.reworded(text, cause="slots_counted") from None
-                if fails(_each_alone, documents, parts, expected):
-                    raise
-                text = f"{violation}; in a call of its own each row is right"
-                raise violation.reworded(text) from None
+            agree_within(got, expected, documents.allowed(expected), what, "each row by itself")
         if subject.conventions.hidden_slots == "any":
             got = Pages(documents, parts, 4, mixed=True, unwritten=math.nan).output()
             if not bool(got.isfinite().all()):
                 raise InvariantViolation(
                     f"over pages {_UNWRITTEN}, output is not finite, but should be that of each "
-                    "row by itself: declare the convention hidden_slots=finite if this is meant",
-                    cause="poison",
+                    "row by itself: declare the convention hidden_slots=finite if this is meant"
                 )
         _each_alone(documents, parts, expected)
 

@@ -15,7 +15,7 @@ from attnbench.cases.case_strategies import CaseStrategy, changed
 from attnbench.errors import DtypeError, InvariantViolation
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, fails, same_gradients
+from attnbench.invariants.toolkit.comparisons import agree_within, same_gradients
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
     benign,
@@ -90,17 +90,6 @@ def grouped_heads_equal_expanded_heads(subject: Subject, case: Case) -> None:
     )
     if "scale" in subject.accepts and case.variant("scale", "own") == "given":
         given = given.replace(scale=0.75)
-    try:
-        _compare_groups(base, given, group)
-    except InvariantViolation as violation:
-        plain = given.replace(attn_mask=None, valid_lens=None, is_causal=False)
-        if case.mask == "none" or fails(_compare_groups, base, plain, group):
-            raise
-        raise violation.reworded(f"{violation}; without a mask they agree") from None
-
-
-def _compare_groups(base: Baseline, given: Inputs, group: int) -> None:
-    subject, case, heads = base.subject, base.case, given.key.shape[-3]
 
     def expanded(inputs: Inputs) -> Inputs:
         key, value = (t.repeat_interleave(group, -3) for t in (inputs.key, inputs.value))

@@ -69,7 +69,6 @@ def _share_follows_scores(subject: Subject, module: nn.Module, inputs: Inputs) -
             quantity="weights.sum(-1) where all keys are equal",
             got=float(one.flatten()[0]),
             expected="another number once the query is -2 times as large",
-            cause="extra_keys_share",
         )
 
 

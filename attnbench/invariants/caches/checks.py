@@ -12,7 +12,6 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_effort, current_profile
-from attnbench.invariants.caches.explanation import cause_of, explanation
 from attnbench.invariants.caches.program import in_words
 from attnbench.invariants.caches.program_script import script_of
 from attnbench.invariants.caches.properties import PROPERTIES
@@ -95,10 +94,8 @@ def cache_invariant(
         stage = stage_of(subject, case)
         found = explore(stage, judged, drawn, effort)
         if found is not None:
-            explained = explanation(stage, judged, found) if effort.explain else ""
             raise found.reworded(
-                f"{found}{explained}",
-                cause=found.cause or cause_of(explained, judged),
+                str(found),
                 program=in_words(found.steps),
                 compared={"lines": script_of(subject, case, found.lines)},
             ) from found.__cause__

@@ -128,10 +128,7 @@ class Player:
         self.lines.append(track.number, track.mask)
         track.seen = torch.cat([track.seen, hidden], 1)
         track.cuts.append(step.count)
-        mask = track.mask
-        if mask is not None and self.stage.narrow_masks:
-            mask = mask[:, -step.count :]
-        got, track.cache = self.subject.call(self.module, hidden, mask, track.cache)
+        got, track.cache = self.subject.call(self.module, hidden, track.mask, track.cache)
         if self.judged in ("alone", "ragged"):
             self._judge_alone(track, got)
         elif self.judged != "ledger":

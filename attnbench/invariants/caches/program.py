@@ -87,28 +87,6 @@ def in_words(program: Program) -> str:
     return ", ".join(map(str, program))
 
 
-def most_rows(program: Program) -> int:
-    """The most rows that a sequence has at any time."""
-    begun = [step.count for step in program if step.kind == "begin"]
-    return max(begun + [len(step.rows) for step in program if step.kind == "select"])
-
-
-def with_more_padding(program: Program) -> tuple[Program, int] | None:
-    """The same calls with one more padded slot in each row, and how many columns are before it.
-
-    Returns:
-        ``None`` unless a first call that others follow has padding.
-    """
-    begin, first, *rest = program
-    if first.kind != "append" or not rest or not (begin.rows or first.rows):
-        return None
-    if begin.rows:
-        begin = replace(begin, rows=tuple(pads + 1 for pads in begin.rows))
-        more = replace(first, count=first.count + 1, rows=tuple(own + 1 for own in first.rows))
-        return (begin, more, *rest), 1
-    return (begin, replace(first, count=first.count + 1), *rest), first.count
-
-
 def legalised(program: Iterable[Step], capacity: int) -> Program:
     """The same program with illegal steps made legal or left out."""
     found: list[Step] = []

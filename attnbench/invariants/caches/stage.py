@@ -53,11 +53,10 @@ class Stage:
     Args:
         subject: a layer with a cache.
         case: case whose seed gives the parameters and the tokens.
-        narrow_masks: whether calls with a cache get only the mask of the new tokens.
     """
 
-    def __init__(self, subject: LayerSubject, case: Case, *, narrow_masks: bool = False) -> None:
-        self.subject, self.case, self.narrow_masks = subject, case, narrow_masks
+    def __init__(self, subject: LayerSubject, case: Case) -> None:
+        self.subject, self.case = subject, case
         self._module, _ = subject.build(case.replace(lead=(1,), q_len=1, kv_len=1, mask="none"))
         generator = torch.Generator().manual_seed(case.seed)
         shape = (MOST_ROWS, TOKENS, case.query_size)

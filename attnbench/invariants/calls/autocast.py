@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,8 +18,6 @@ from attnbench.invariants.toolkit.comparisons import agree_within, reject, withi
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import benign
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
-from attnbench.invariants.toolkit.origins import Correction, Number
-from attnbench.invariants.toolkit.other_operations import Replaced, given
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import KINDS
 from attnbench.subject.layer import LayerSubject
@@ -68,38 +64,4 @@ def autocast_agrees(subject: Subject, case: Case) -> None:
     if isinstance(subject, LayerSubject):  # what is rounded within a submodule is no excuse
         inputs = (base.inputs.query, getattr(base.inputs, "padding_mask", None))
         allowed = rounding_of(subject, base.module, *inputs, eps=eps)
-        try:
-            agree_within(got, base.output, allowed, what, "the call without it")
-        except InvariantViolation as violation:
-            raise violation.explained(partial(_rounded_line, base, allowed)) from None
-
-
-def _rounded_line(base: Baseline, allowed: Tensor) -> str:
-    """A sentence on the first line without whose rounding the output is right."""
-
-    def run() -> Tensor:
-        return under_autocast(lambda *_: base.run(base.inputs), base.inputs.query)
-
-    with torch.no_grad(), Correction() as wide:
-        base.run(base.inputs)
-    with Correction() as narrow:
-        run()
-    lines: dict[str, dict[Number, tuple[Tensor, ...]]] = {}
-    for key, result in narrow.results.items():
-        value = wide.results.get(key)
-        if value is not None and value.shape == result.shape and value.dtype != result.dtype:
-            rounded = value.to(result.dtype)
-            again = rounded.to(value.dtype)  # for this, what follows computes in no other dtype
-            lines.setdefault(key.line, {})[narrow.numbers[key]] = value, rounded, again
-    for line, results in lines.items():
-        is_right = []
-        for part in range(3):
-            others = {number: given(tries[part]) for number, tries in results.items()}
-            with contextlib.suppress(Exception), Replaced(others):  # another dtype may not do
-                gap = (run().to(base.output) - base.output).abs()
-                is_right.append(bool((gap <= allowed).all()))
-        if is_right == [True, False, False]:
-            tries = next(iter(results.values()))
-            one, two = (str(each.dtype).removeprefix("torch.") for each in tries[:2])
-            return f"\n  it is right with {one} as the result of {line}, not with {two}"
-    return ""
+        agree_within(got, base.output, allowed, what, "the call without it")

@@ -92,15 +92,13 @@ def _holds(option: str, subject: Subject, case: Case) -> None:
     inputs = _given(option, base)
     try:
         _agrees(option, base, inputs)
-    except InvariantViolation as violation:
+    except InvariantViolation:
         others = [n for n in (*_KINDS, "scale") if getattr(inputs, n) is not None and n != option]
         if not others:
             raise
         if fails(_agrees, others[0], base, inputs.replace(**{option: None})):
             reject("the options beside it are wrong without it, too")  # theirs report it
-        if fails(_agrees, option, base, inputs.replace(**dict.fromkeys(others))):
-            raise
-        raise violation.reworded(str(violation), cause="options_combined") from None
+        raise
 
 
 def _agrees(option: str, base: Baseline, inputs: Inputs) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
 import pickle
@@ -16,7 +15,6 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import ordinary
-from attnbench.invariants.toolkit.kept_values import unsaved
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 
@@ -52,56 +50,18 @@ def copies_agree(subject: Subject, case: Case) -> None:
             raise InvariantViolation(
                 f"{way} of the module raised {type(error).__name__}: {error}. Usual cause: a "
                 "lambda or a non-leaf tensor stored on the module. If torch itself cannot copy it, "
-                "set exempt={'copies_agree': '...'}.",
-                cause="copy_refused",
+                "set exempt={'copies_agree': '...'}."
             ) from None
         places = {p.data_ptr() for p in module.parameters() if p.numel()}
         for name, parameter in base.module.named_parameters():
             if parameter.data_ptr() in places:
                 raise InvariantViolation(
                     f"after {way} the copy's {name} is the module's own, but should be another "
-                    "tensor: who trains one would change the other",
-                    cause="copy_shares",
+                    "tensor: who trains one would change the other"
                 )
         with torch.no_grad():  # the mode in which something may be kept from call to call
             got = subject.output(module.eval(), base.inputs)
-        try:
-            base.expect(got, f"after {way} output", "the module itself")
-        except InvariantViolation as violation:
-            _expect_no_change_by_eval(base)
-            if way.startswith("a state"):
-                raise _with_what_is_lost(violation, base) from None
-            raise
-
-
-def _with_what_is_lost(violation: InvariantViolation, base: Baseline) -> InvariantViolation:
-    """A violation that names what the output needs and the state lacks, if that is seen."""
-
-    def is_right(module: nn.Module) -> bool:
-        got = base.subject.output(module, base.inputs)
-        return torch.allclose(got, base.output, 1e-3, 1e-3 * float(base.output.abs().max()))
-
-    with torch.no_grad(), contextlib.suppress(Exception, SystemExit):  # others report
-        loaded = _reloaded(base, called=False)  # a call would leave something else behind
-        if told := unsaved(loaded, base.module, is_right):
-            return violation.reworded(f"{violation}{told}", cause="state_incomplete")
-    return violation
-
-
-def _expect_no_change_by_eval(base: Baseline) -> None:
-    """Raise where ``eval()`` changes a module that is in evaluation mode already, copied or not.
-
-    A module that answers differently without it as well may have changed by itself.
-    """
-    try:
-        base.repeat("output", "the call before it")
-    except InvariantViolation:
-        return
-    try:
-        base.module.eval()
-        base.repeat("after eval() was called once more, output", "the call before it")
-    except InvariantViolation as violation:
-        raise violation.reworded(str(violation), cause="eval_again") from None
+        base.expect(got, f"after {way} output", "the module itself")
 
 
 def _torch_refuses(error: BaseException) -> bool:

@@ -153,8 +153,7 @@ def one_tensor_equals_three_copies(subject: Subject, case: Case) -> None:
     if not bool(total.isfinite().all()) and _is_finite_apart(base, weight):
         raise InvariantViolation(
             "where query and key hold the same numbers, a gradient is not finite; where they hold "
-            "other numbers, all are",
-            cause="nan_at_equal",
+            "other numbers, all are"
         )
     same_gradient(got, total, what, "those of three copies together", eps=base.eps)
     whole = base.inputs.query

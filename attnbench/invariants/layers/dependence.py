@@ -16,7 +16,6 @@ from attnbench.invariants.toolkit.comparisons import holds, reject
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
-from attnbench.invariants.toolkit.mixing import raise_mixing
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.layer_limits import change_by_length
 from attnbench.subject.subject import Subject
@@ -37,12 +36,12 @@ def items_are_independent(layer: LayerCase) -> None:
     mates[item] = layer.hidden[item]
     only = slice(item, item + 1)
     alike = layer.run(layer.hidden[only].repeat(batch, 1, 1))
-    for got, want, change, cause in (
-        (layer.run(mates)[only], expected[only], f"item {item} among others", "items_mixed"),
-        (alike, alike[:1].expand_as(alike), f"{batch} times item {item}", "layer_item_place"),
-        (alike[:1], expected[only], f"item {item} among its equals", "items_mixed"),
-        (layer.run(layer.hidden[order]), expected[order], f"items in order {order.tolist()}", None),
-        (layer.run(layer.hidden[only]), expected[only], f"item {item} alone", None),
+    for got, want, change in (
+        (layer.run(mates)[only], expected[only], f"item {item} among others"),
+        (alike, alike[:1].expand_as(alike), f"{batch} times item {item}"),
+        (alike[:1], expected[only], f"item {item} among its equals"),
+        (layer.run(layer.hidden[order]), expected[order], f"items in order {order.tolist()}"),
+        (layer.run(layer.hidden[only]), expected[only], f"item {item} alone"),
     ):
 
         def allowed(count: int = got.shape[0]) -> Tensor:
@@ -50,10 +49,7 @@ def items_are_independent(layer: LayerCase) -> None:
 
         other = f"the same item in its batch of {batch}"
         what = f"for {change}, output"
-        violation = layer.differs(
-            got, want, layer.real(got), allowed, what=what, other=other, cause=cause
-        )
-        raise_mixing(layer, violation, "items")
+        layer.expect(got, want, layer.real(got), what, other, allowed=allowed)
 
 
 def _is_causal(subject: LayerSubject) -> str | None:
@@ -76,23 +72,19 @@ def later_tokens_are_invisible(layer: LayerCase) -> None:
     given = "" if layer.mask is None else " and a padding_mask"
     what = f"with other tokens from {own} on{given}, output"
     other = "the output before they were changed"
-    violation = layer.differs(got, expected, real, what=what, other=other, cause="layer_future")
-    raise_mixing(layer, violation, "later", layer.mask is not None)
+    layer.expect(got, expected, real, what, other)
     spec, changes = layer.subject.spec, change_by_length(layer.subject)
     if layer.subject.conventions.positions == "relative" and spec.cache is None and not spec.grid:
         changes = "moved"
     if layer.mask is None and changes == "moved":
-        sees = sees_the_future(layer.subject, "none")
-        violation = layer.differs(
+        layer.expect(
             layer.run(layer.hidden[:, :own]),
             expected[:, :own],
             real[:, :own],
-            lambda: layer.rounding[:, :own],
-            what=f"without the tokens from {own} on, output",
-            other="the output with them",
-            cause="layer_future" if sees else "layer_total_counts",
+            f"without the tokens from {own} on, output",
+            "the output with them",
+            allowed=lambda: layer.rounding[:, :own],
         )
-        raise_mixing(layer, violation, "later" if sees else "number")
 
 
 @layer_invariant(
@@ -192,21 +184,10 @@ def outputs_depend_on_their_token(layer: LayerCase) -> None:
         if mixed and layer.subject.spec.causal and still.nonzero().tolist() == [[1]]:
             return  # a token may see itself only where it is alone, as in Reformer
         beside = "; it does depend on the other tokens" * mixed
-        cause = "layer_tokens_mixed" if mixed else "layer_row_lost"
-        if length == 1 and _counts_among_others(layer):
-            beside, cause = "; with a token behind it it does so", "layer_norm_of_tokens"
         raise InvariantViolation(
             f"of {length} tokens, output {token} = {expected[0, token, 0].item():.6g}, ... is the "
-            f"same for four values of token {token}, but should depend on its own token{beside}",
-            cause=cause,
+            f"same for four values of token {token}, but should depend on its own token{beside}"
         )
-
-
-def _counts_among_others(layer: LayerCase) -> bool:
-    """Whether the output of a token depends on it where another token follows."""
-    pairs = [torch.cat([token, layer.hidden], 1) for token in (layer.hidden, -layer.hidden)]
-    first, second = (layer.run(pair)[:, 0] for pair in pairs)
-    return not torch.equal(first, second)
 
 
 def _remember_the_first(layer: LayerCase) -> None:
@@ -225,8 +206,7 @@ def _remember_the_first(layer: LayerCase) -> None:
             return
     raise InvariantViolation(
         f"of {length} tokens, no output but the first changes with token 0, though a cache keeps "
-        "earlier tokens for later ones",
-        cause="layer_past_lost",
+        "earlier tokens for later ones"
     )
 
 
@@ -244,8 +224,7 @@ def _stay_in_place(layer: LayerCase) -> None:
     if torch.allclose(after[moved], before[moved[::-1]]):
         raise InvariantViolation(
             f"of {layer.case.q_len} tokens, exchanging tokens 0 and 1 exchanges outputs {moved[0]} "
-            f"and {moved[1]} and leaves all others: output {moved[0]} is that of token 0",
-            cause="layer_tokens_mixed",
+            f"and {moved[1]} and leaves all others: output {moved[0]} is that of token 0"
         )
 
 

@@ -13,13 +13,10 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
-from attnbench.invariants.layers.two_paths import PathCalls, partings_of_paths
 from attnbench.invariants.toolkit.applicability import supports
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
-from attnbench.invariants.toolkit.layer_faults import told_once
 from attnbench.invariants.toolkit.layer_rounding import copied, floor_of
-from attnbench.invariants.toolkit.repairs import repair
 from attnbench.oracle.references import NormEpsilon
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
@@ -147,7 +144,6 @@ def _takes_large_tokens(layer: LayerCase, wide: nn.Module, dtype: str) -> None:
                 got=got[place].item(),
                 expected=bounded[name][place].item(),
                 other=f"the same call in {dtype}",
-                cause="layer_large_tokens",
             )
             raise violation.reworded(f"{violation}\n  first infinite in {overflown[0]}")
 
@@ -189,20 +185,18 @@ def _two_paths(law: str, statement: str) -> Invariant:
             raise InvariantViolation(
                 f"paths[{law!r}] names {lacking[0]!r}, but the module has no such method"
             )
-        paths = PathCalls(layer, law).paths
         one, two = names
+        paths = {n: layer.module if n == "forward" else getattr(layer.module, n) for n in names}
 
         def judge(got: Tensor, start: int, way: str) -> None:
-            violation = layer.differs(
+            layer.expect(
                 got,
                 whole[:, start:],
                 real[:, start:],
-                lambda: layer.rounding[:, start:],
-                what=f"{way}, output",
-                other=f"one call of {one}",
+                f"{way}, output",
+                f"one call of {one}",
+                allowed=lambda: layer.rounding[:, start:],
             )
-            if violation is not None:
-                raise violation.reworded(f"{violation}{partings_of_paths(layer.subject, law)}")
 
         with torch.no_grad():
             whole = layer.subject.call(paths[one], layer.hidden, layer.mask)[0]
@@ -212,7 +206,9 @@ def _two_paths(law: str, statement: str) -> Invariant:
                 return
             cut = 1 + layer.choose(case.q_len - 1)
             for first, last in ((one, two), (two, one), (two, two)):
-                got = PathCalls(layer, law).behind(first, last, cut)
+                cache = layer.subject.new_cache(layer.module, len(layer.hidden))
+                _, cache = layer.subject.call(paths[first], layer.hidden[:, :cut], None, cache)
+                got, _ = layer.subject.call(paths[last], layer.hidden[:, cut:], None, cache)
                 judge(got, cut, f"{cut} tokens by {first} and the rest by {last}")
 
     def applies(subject: Subject) -> str | None:
@@ -259,9 +255,7 @@ def layer_agrees_with_reference(layer: LayerCase) -> None:
             f"{tuple(got.shape[1:])}, one row a token"
         )
     other = "the reference in Python floats"
-    violation = layer.differs(got, expected.to(got), real, other=other)
-    if violation is not None:
-        raise violation.reworded(f"{violation}{_repair(layer.subject)}")
+    layer.expect(got, expected.to(got), real, "output", other)
 
 
 def _referred(subject: LayerSubject, module: nn.Module, hidden: Tensor, real: Tensor) -> Tensor:
@@ -273,16 +267,6 @@ def _referred(subject: LayerSubject, module: nn.Module, hidden: Tensor, real: Te
         for item, own in zip(hidden, real, strict=True)
     ]
     return torch.tensor(rows, dtype=torch.float64)
-
-
-@told_once
-def _repair(subject: LayerSubject) -> str:
-    """What makes the output that of the reference."""
-
-    def expected(layer: LayerCase) -> Tensor:
-        return _referred(subject, layer.module, layer.hidden, layer.real(layer.hidden))
-
-    return "".join(repair(subject, expected))
 
 
 chunked_equals_recurrent = _two_paths(

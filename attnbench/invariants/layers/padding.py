@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 
 import torch
@@ -10,27 +9,20 @@ from torch import Tensor
 
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
-from attnbench.invariants.caches.repaired_calls import repaired_padding
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.comparisons import holds, reject, violation_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, takes_padding
 from attnbench.invariants.toolkit.layer_faults import (
     holds_left_padding,
-    holds_right_padding,
     leak,
     leaks_padding,
-    masks_no_key,
     mixes_items,
-    mixes_rows,
     sees_the_future,
 )
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
-from attnbench.invariants.toolkit.mixing import first_mixing
 from attnbench.subject.layer import LayerSubject
-from attnbench.subject.tracing import Operation, traced
 
 _SIDES = ("padding", "left_padding")
-_COUNTED = "padded_tokens_counted"
 
 
 @layer_invariant(masks=("padding",), applies=takes_padding)
@@ -38,50 +30,8 @@ def padded_tokens_are_inert(layer: LayerCase) -> None:
     """The outputs of real tokens do not depend on the finite numbers that padded tokens hold."""
     mask = layer.padded()
     violation = leak(layer, mask)
-    if violation is None or mixes_items(layer.subject):
-        return
-    remark, cause = _way(layer, mask)
-    raise violation.reworded(f"{violation}{remark}", cause=cause)
-
-
-def _way(layer: LayerCase, mask: Tensor) -> tuple[str, str | None]:
-    """A line on the way by which padding reaches real tokens, and the cause; empty if unknown."""
-    if (
-        bool((~mask).any(1).all())
-        # a layer that zeroes what the mask hides shows nothing at all with the mask inverted
-        and bool(layer.run(layer.hidden, ~mask)[mask].any())
-        and leak(layer, mask, ~mask) is None
-        and leak(layer, ~mask, mask) is None  # and so are real tokens hidden
-    ):
-        return (
-            "\n  With the mask inverted nothing of this happens: the layer takes True for padding, "
-            "but padding_mask is True for a real token."
-        ), "mask_inverted"
-    ahead = sees_the_future(layer.subject, "none")  # whatever the mask hides
-    if not ahead and (cause := masks_no_key(layer.subject)) is not None:
-        remark = "\n  The mask changes no output of a real token: it hides no key from them."
-        return remark, cause
-    if len(mask) > 1 and not any(_leaks_alone(layer, mask, item) for item in range(len(mask))):
-        remark = "\n  In a batch of its own nothing of this happens to any item"
-        if all(leak(layer, own.expand_as(mask)) is None for own in mask):
-            return f"{remark}, nor with one mask for all: it gets the mask of another one.", (
-                "mask_misplaced"
-            )
-        return f"{remark}.", None
-    if mixes_rows(layer.subject):
-        return (
-            "\n  With one real token nothing of this happens: padded keys are hidden, and padded "
-            "queries reach other rows."
-        ), "layer_tokens_mixed"
-    return first_mixing(layer.subject, "padded"), None
-
-
-def _leaks_alone(layer: LayerCase, mask: Tensor, item: int) -> bool:
-    """Whether padding reaches the real tokens of an item in a batch of its own."""
-    alone, own = copy.copy(layer), slice(item, item + 1)
-    alone.hidden, alone.mask = layer.hidden[own], mask[own]
-    vars(alone).pop("rounding", None)  # remembered of the batch
-    return leak(alone, mask[own]) is not None
+    if violation is not None and not mixes_items(layer.subject):
+        raise violation
 
 
 @layer_invariant(masks=_SIDES, applies=takes_padding)
@@ -96,12 +46,11 @@ def padded_outputs_are_finite(layer: LayerCase) -> None:
         item = "" if bool(mask[place[0]].any()) else ", of an item without a real token"
         raise InvariantViolation(
             f"output{place} = {output[tuple(place)].item()} at {kind}{item}, but should be finite: "
-            f"a gradient, a sum or a norm over the batch would be lost{_first_nan(layer, mask)}",
+            f"a gradient, a sum or a norm over the batch would be lost",
             quantity="output",
             place=place,
             got=output[tuple(place)].item(),
             expected="finite",
-            cause="layer_padding" if kind == "a real token" else None,
             compared={"condition": finite, "values": output},
         )
 
@@ -155,20 +104,16 @@ def padded_item_equals_item_alone(layer: LayerCase) -> None:
             expected, got = layer.run(own), output[item : item + 1, slots].detach()
 
             how = "with grad" if grad else "under no_grad"
-            compared = functools.partial(
-                layer.differs,
+            violation = layer.differs(
                 got,
-                real=layer.real(own),
-                allowed=functools.partial(layer.limits, own),
+                expected,
+                layer.real(own),
+                functools.partial(layer.limits, own),
                 what=f"item {item}, {length} real of {mask.shape[1]} slots, {how}: output",
                 other="the item alone without padding",
             )
-            violation = compared(expected)
             if violation is not None and not _told_elsewhere(layer, "padding"):
-                told = f"{violation}{first_mixing(layer.subject, 'padding')}"
-                whole, _ = layer.call(own, torch.ones_like(mask[item : item + 1, slots]))
-                is_counted = compared(whole.detach()) is not None  # a mask alone may count, too
-                raise violation.reworded(told, cause=_COUNTED if is_counted else None)
+                raise violation
 
 
 @layer_invariant(masks=("left_padding",), applies=takes_padding, law=True)
@@ -178,49 +123,10 @@ def left_padding_is_inert(layer: LayerCase) -> None:
     """
     mask = layer.padded()
     violation = leak(layer, mask)
-    is_read = violation is not None
     if violation is None or _told_elsewhere(layer, "padding"):
         violation = violation_of(padded_item_equals_item_alone.check, layer.subject, layer.case)
-    if violation is None:
-        return
-    is_lost = violation.got != violation.got and violation.expected == violation.expected
-    told = _first_nan(layer, mask) if is_lost else repaired_padding(layer.subject)
-    cause = "layer_left_nan" if is_lost else "layer_left_padding"
-    if not is_lost and not is_read and violation.cause == _COUNTED:
-        cause = "left_padding_counted"
-        told = told or "\n  what padded tokens hold does not matter, but that they are there does"
-    if not is_lost and ".py:" not in f"{violation}{told}":
-        told += first_mixing(layer.subject, "left_padded" if is_read else "left")
-    is_of_this_side = holds_right_padding(layer.subject)
-    raise violation.reworded(f"{violation}{told}", cause=cause if is_of_this_side else None)
-
-
-def _first_nan(layer: LayerCase, mask: Tensor) -> str:
-    """The operation of a call with padding that is the first to give NaN."""
-    try:
-        with torch.no_grad(), traced(layer.module) as trace:
-            layer.subject.call(layer.module, layer.hidden, mask)
-    except (Exception, SystemExit):  # a layer may refuse to be looked at
-        return ""
-    before = None
-    for one in trace.operations:
-        if bool((one.output == torch.inf).any()):
-            return ""
-        if bool(one.output.isnan().any()):
-            is_hidden = before is not None and _is_of_hidden_rows(one, before)
-            why = ", of a row in which all is -inf" if is_hidden else ""
-            return f"\n  first NaN in {one.line}{why}"
-        before = one
-    return ""
-
-
-def _is_of_hidden_rows(lost: Operation, before: Operation) -> bool:
-    """Whether a softmax gives NaN in just the rows that are -inf throughout in what it is of."""
-    scores, weights = before.output, lost.output
-    if "softmax" not in lost.name or scores.numel() != weights.numel() or not weights.dim():
-        return False
-    scores = scores.reshape(-1, weights.shape[-1])
-    return torch.equal((scores == -torch.inf).all(-1), weights.reshape_as(scores).isnan().any(-1))
+    if violation is not None:
+        raise violation
 
 
 def _told_elsewhere(layer: LayerCase, mask: str) -> bool:

@@ -6,12 +6,10 @@ In all other invariants they are one constant, which any cut, selection or paddi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy
@@ -25,7 +23,6 @@ from attnbench.subject.layer import SOURCE
 from attnbench.subject.subject import Subject
 
 _DRAWS = 8
-_KEPT = "; a new module gives another: the {} of an earlier call is kept"
 
 
 class _Beside(LayerCase):
@@ -65,45 +62,10 @@ class _Beside(LayerCase):
         hidden, given = self.hidden[rows][:, start:end], self.beside(rows, start, end)
         return self.subject.call(of or self.module, hidden, None, cache, **given)
 
-    def judge(
-        self, got: Tensor, expected: Tensor, change: str, other: str, cause: str | None = None
-    ) -> None:
+    def judge(self, got: Tensor, expected: Tensor, change: str, other: str) -> None:
         """Raise where two outputs differ by more than rounding."""
         real, limits = self.real(got), lambda: self.rounding.amax()
-        self.expect(got, expected, real, f"{change}, output", other, allowed=limits, cause=cause)
-
-    def judge_where(
-        self, where: str, call: Callable[[], Tensor], expected: Tensor, *names: str, cut: int = 0
-    ) -> None:
-        """Raise where a call gives another output, and say so if other side inputs change none.
-
-        Args:
-            where: ``padded``, ``cached`` or ``before``: the cause is that they are ignored there.
-            call: gives the output, with the side inputs that are given.
-            expected, names: what it should be, and the words of :meth:`judge`.
-            cut: how many first tokens alone get others; 0 for all.
-        """
-        got = call()
-        try:
-            self.judge(got, expected, *names)
-        except InvariantViolation as violation:
-            given, (what,), counted = self.given, self.given, []
-            for _ in range(_DRAWS):
-                self.given = self.drawn(what)
-                for name, own in given[what].items() if cut else ():
-                    drawn = self.given[what][name][:, :cut]
-                    self.given[what][name] = torch.cat([drawn, own[:, cut:]], 1)
-                counted += [not torch.equal(self.ask(self.rows)[0][:, cut:], expected)]
-                if not torch.equal(call(), got):
-                    counted = []
-                    break
-            self.given = given
-            if not any(counted):
-                raise
-            text = f"{_DRAWS} other draws of {what}{' of the cached tokens' * bool(cut)}"
-            text = f"with {text} this output is the same, bit for bit: they are ignored here"
-            text = f"{violation}\n  {text}"
-            raise violation.reworded(text, cause=f"side_ignored_{where}") from None
+        self.expect(got, expected, real, f"{change}, output", other, allowed=limits)
 
 
 def _follows(name: str, statement: str, what: str) -> Invariant:
@@ -152,17 +114,9 @@ def _counts(layer: _Beside, what: str) -> None:
     drawn = [layer.drawn(what) for _ in range(_DRAWS)]
     if any(not torch.equal(layer.call(layer.hidden, **other)[0], whole) for other in drawn):
         return
-    text = f"with {_DRAWS} other draws of {what} the output is the same, bit for bit"
-
-    def call(module: nn.Module, given: Any = drawn[0]) -> Tensor:
-        return layer.subject.call(module, layer.hidden, None, **given)[0]
-
-    expected = call(layer.subject.build(layer.case)[0])
-    if torch.equal(expected, whole):
-        raise InvariantViolation(f"{text}: it is unused")
-    violation = InvariantViolation(f"{text}{_KEPT.format(what)}", cause="layer_state")
-    earlier = partial(call, given=layer.given)
-    raise layer.left_behind(violation, expected, layer.real(expected), call, earlier)
+    raise InvariantViolation(
+        f"with {_DRAWS} other draws of {what} the output is the same, bit for bit: it is unused"
+    )
 
 
 def _behind_a_longer(layer: _Beside) -> None:
@@ -173,7 +127,7 @@ def _behind_a_longer(layer: _Beside) -> None:
     except Exception:  # it takes sources of one length
         return
     change, other = "after a call with a longer source", "the same call before"
-    layer.judge(layer.ask(layer.rows)[0], whole, change, other, "layer_state")
+    layer.judge(layer.ask(layer.rows)[0], whole, change, other)
 
 
 def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:
@@ -193,7 +147,7 @@ def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:
         return layer.call(hidden, mask, **given)[0][:, :length]
 
     names = f"with its {what} and a padded token behind", "the same without it"
-    layer.judge_where("padded", call, whole, *names)
+    layer.judge(call(), whole, *names)
 
 
 def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
@@ -206,16 +160,14 @@ def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
 
     caches = [layer.subject.new_cache(layer.module, batch) for _ in range(2)]
     names = f"with its {what}, the first {cut} of {length} tokens", "one call on all"
-    layer.judge_where("cached", begin, whole[:, :cut], *names)
+    layer.judge(begin(), whole[:, :cut], *names)
     turned = layer.rows.flip(0)
     second, caches[1] = layer.ask(turned, 0, cut, caches[1])  # items that have another source
-    _begun_second(layer, what, second, whole[turned][:, :cut])
+    change = f"with its {what}, tokens 0 to {cut - 1}, begun after those of others"
+    layer.judge(second, whole[turned][:, :cut], change, "one call on all")
     rest, caches[0] = layer.ask(layer.rows, cut, None, caches[0])
     change = f"with its {what}, and another cache in between, tokens {cut} to {length - 1}"
     given = whole[:, cut:], change, "one call on all"
-    if what == "extras" and fails(layer.judge, rest, *given):
-        again = partial(layer.ask, layer.rows, cut)  # with side inputs that are drawn anew
-        layer.judge_where("before", lambda: again(None, (begin(), *caches)[1])[0], *given, cut=cut)
     layer.judge(rest, *given)
     cache = layer.subject.spec.cache
     assert cache is not None
@@ -226,25 +178,7 @@ def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
             kept = layer.subject.crop(caches[0], cut)
             got, _ = layer.ask(layer.rows, cut, None, kept)
             change = f"with its {what}, after the cache was cropped to {cut}"
-            layer.judge(got, whole[:, cut:], change, "one call on all", "layer_crop")
-
-
-def _begun_second(layer: _Beside, what: str, got: Tensor, expected: Tensor) -> None:
-    """Raise if rows that begin a cache get what stands beside those that began the one before."""
-    cut, real = got.shape[1], layer.real(got)
-
-    def begin(module: nn.Module, rows: Tensor = layer.rows) -> Any:
-        return layer.ask(rows, 0, cut, layer.subject.new_cache(module, len(rows)), module)[0]
-
-    again = partial(begin, rows=layer.rows.flip(0))
-    change = f"with its {what}, tokens 0 to {cut - 1}, begun after those of others"
-    try:
-        layer.judge(got, expected, change, "one call on all")
-    except InvariantViolation as violation:
-        if layer.differs(again(layer.subject.build(layer.case)[0]), expected, real) is not None:
-            raise
-        told = violation.reworded(f"{violation}{_KEPT.format(what)}", cause="layer_state")
-        raise layer.left_behind(told, expected, real, again, begin) from None
+            layer.judge(got, whole[:, cut:], change, "one call on all")
 
 
 def _selected(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
@@ -269,7 +203,7 @@ def _selected(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
             if orders in further:
                 continue  # selected_rows_go_on_as_their_sequences doubles rows, too, and tells it
             raise
-        layer.judge(got, whole[rows][:, cut:], change, "one call on these rows", "layer_select")
+        layer.judge(got, whole[rows][:, cut:], change, "one call on these rows")
 
 
 def _cases(subject: Subject) -> CaseStrategy:

@@ -37,8 +37,7 @@ def cached_calls_keep_the_contract(subject: Subject, case: Case) -> None:
             place = (~one.isfinite()).nonzero()[0].tolist()
             raise InvariantViolation(
                 f"with a cache, output{place} of the call on {name} tokens = "
-                f"{one[tuple(place)].item()}, but should be finite for finite inputs",
-                cause="layer_cached_nan",
+                f"{one[tuple(place)].item()}, but should be finite for finite inputs"
             )
         if not torch.allclose(one.double(), two.double(), rtol=1e-3, atol=1e-5):
             raise InvariantViolation(

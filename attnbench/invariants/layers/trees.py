@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, listed
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
 from attnbench.subject.layer import LayerSubject
 
 _PATH, _MORE = 3, 3
@@ -48,42 +47,12 @@ def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
             for token in range(size):
                 slots = [*kept, *(start + place for place in _ancestors(parents, token))]
                 got, what = outputs[number][:, token : token + 1], f"token {token} {change}, output"
-                try:
-                    judge(got, slots, what, "its own sequence")
-                except InvariantViolation as found:
-                    sees = []
-                    for slot in range(start + size):
-                        changed = hidden.clone()
-                        changed[:, slot] = layer.other(changed[:, 0])
-                        again = _outputs(layer, changed, past, trees)[number]
-                        if bool(((again - outputs[number])[:, token].abs() > limits).any()):
-                            sees.append(slot)
-                    cause = "layer_tree_weights" if sees == slots else "layer_tree"
-                    told = f"depends on tokens {listed(sees)}; its path is tokens {listed(slots)}"
-                    before = [slot for slot in range(start, start + token) if slot not in slots]
-                    is_right = functools.partial(_is_right, layer, hidden, kept, slots[len(kept) :])
-                    if sees == slots and before and is_right([]) and is_right(before):
-                        cause = "layer_tree_positions"
-                        told += f"; without tokens {listed(before)}, or with them last, it is right"
-                    raise found.reworded(f"{found}\n  it {told}", cause=cause) from None
+                judge(got, slots, what, "its own sequence")
             kept += range(start, start + _PATH)
         if len(outputs) > len(trees):
             slots = [*kept, *range(shape[1] - 2, shape[1])]
             what = f"after a crop to the first {_PATH} tokens {change}, output"
             judge(outputs[-1], slots, what, "this path's own sequence")
-
-
-def _is_right(
-    layer: LayerCase, hidden: Tensor, kept: list[int], path: list[int], more: list[int]
-) -> bool:
-    """Whether the last token of a path is right in a tree that has further ones behind it."""
-    cache = layer.subject.new_cache(layer.module, len(hidden))
-    _, cache = layer.call(hidden[:, kept], None, cache)
-    parents = [*range(-1, len(path) - 1), *(-1 for _ in more)]
-    got = _appended(layer, hidden[:, path + more], cache, parents)[0][:, len(path) - 1 : len(path)]
-    expected = layer.run(hidden[:, kept + path])[:, -1:]
-    limits = layer.limits(hidden).amax()
-    return layer.differs(got, expected, layer.real(got), lambda: limits) is None
 
 
 def _outputs(layer: LayerCase, hidden: Tensor, past: int, trees: list[list[int]]) -> list[Tensor]:

@@ -27,7 +27,6 @@ from attnbench.invariants.toolkit.derivations import (
     with_junk,
     with_mask,
 )
-from attnbench.invariants.toolkit.reached import tells_mixing
 from attnbench.invariants.toolkit.slopes import gradients_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import largest
@@ -49,7 +48,6 @@ def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
     beyond=(Case((1,), 3, 520, mask="boolean"),),
     applies=any_of(knows_positions, ties("kv_len")),
 )
-@tells_mixing("keys", counted=True)
 def masking_equals_deleting(subject: Subject, case: Case) -> None:
     """Hiding keys from a query gives what giving it only the other keys gives."""
     base = Baseline(subject, case)
@@ -77,7 +75,6 @@ def masking_equals_deleting(subject: Subject, case: Case) -> None:
     variants={"hidden_by": ("boolean", "floating")},
     applies=any_of(hides_by_a_number, knows_positions, ties("kv_len")),
 )
-@tells_mixing("keys")
 def hidden_keys_stay_hidden_at_extreme_scores(subject: Subject, case: Case) -> None:
     """A key stays hidden however far below zero the scores of the others lie."""
     base = Baseline(subject, case)
@@ -115,7 +112,6 @@ def hidden_keys_stay_hidden_at_extreme_scores(subject: Subject, case: Case) -> N
 
 
 @invariant(cases=benign, masks=HIDING_MASKS, min_kv_len=2, max_len=65)
-@tells_mixing("keys")
 def masked_slots_are_inert(subject: Subject, case: Case) -> None:
     """Whatever finite key and value a hidden slot holds, the output is the same."""
     base = Baseline(subject, case)

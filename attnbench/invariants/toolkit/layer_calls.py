@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, cases
@@ -15,7 +15,6 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.kept_values import explained
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of, worst_place
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
@@ -148,7 +147,6 @@ class LayerCase:
         *,
         what: str = "output",
         other: str = "",
-        cause: str | None = None,
     ) -> InvariantViolation | None:
         """The violation at the worst place where two outputs differ by more than rounding.
 
@@ -157,7 +155,6 @@ class LayerCase:
             real: the elements to compare.
             allowed: returns the effect of rounding; by default that on the case's own call.
             what, other: names of the two outputs.
-            cause: a name of the cause, if there is only one.
         """
         floor = floor_of(self.subject, expected, got.dtype)
         if worst_place(got, expected, floor, real) is None:
@@ -175,30 +172,8 @@ class LayerCase:
             other=other,
             allowed=most,
             error=abs(one - two) / most if most else None,
-            cause=cause,
             compared={"got": got, "expected": expected},
         )
-
-    def left_behind(
-        self,
-        violation: InvariantViolation,
-        expected: Tensor,
-        real: Tensor,
-        call: Callable[[nn.Module], Tensor],
-        earlier: Callable[[nn.Module], object],
-    ) -> InvariantViolation:
-        """The violation of a call that a new module answers right, with what earlier calls left."""
-
-        def is_right(module: nn.Module) -> bool:
-            return self.differs(call(module), expected, real) is None
-
-        def modules() -> tuple[nn.Module, nn.Module]:
-            used, new = (self.subject.build(self.case)[0] for _ in range(2))
-            with torch.no_grad():
-                earlier(used)
-            return used, new
-
-        return explained(violation, modules, is_right, earlier)
 
     @functools.cached_property
     def rounding(self) -> Tensor:
@@ -214,10 +189,9 @@ class LayerCase:
         other: str,
         *,
         allowed: Any = None,
-        cause: str | None = None,
     ) -> None:
         """Raise where two outputs differ; the arguments are those of :meth:`differs`."""
-        violation = self.differs(got, expected, real, allowed, what=what, other=other, cause=cause)
+        violation = self.differs(got, expected, real, allowed, what=what, other=other)
         if violation is not None:
             raise violation
 

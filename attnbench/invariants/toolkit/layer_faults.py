@@ -6,45 +6,18 @@ Each is tested once per layer, at a case where it is unambiguous.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.checking.profiles import current_effort
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.layer_calls import LayerCase
 from attnbench.subject.layer import LayerSubject
 
 LEFT = "left_padding_is_inert"
 """The law on padding at the left."""
-
-
-_Explanation = TypeVar("_Explanation", bound=Callable[..., str])
-
-
-def told_once(explanation: _Explanation) -> _Explanation:
-    """Keep what an explanation says of a layer; it is empty where a call raises, or none is asked.
-
-    It is kept by the layer's spec: a subject whose calls are recorded is asked nothing anew.
-    """
-    known: dict[tuple[Any, ...], str] = {}
-
-    @functools.wraps(explanation)
-    def told(subject: LayerSubject, *more: Any) -> str:
-        if not current_effort().explain:
-            return ""
-        key = (subject.spec, subject.name, *more)
-        if key not in known:
-            try:
-                known[key] = explanation(subject, *more)
-            except (Exception, SystemExit):  # which a check reports
-                known[key] = ""
-        return known[key]
-
-    return cast(_Explanation, told)
 
 
 def _plain(subject: LayerSubject, mask: str, length: int = 6) -> Iterator[LayerCase]:
@@ -76,35 +49,6 @@ def leaks_padding(subject: LayerSubject, mask: str) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def masks_no_key(subject: LayerSubject) -> str | None:
-    """The cause where four padded slots behind two tokens change no output of these two."""
-    applied = False
-    for layer in _plain(subject, "none"):
-        mask = torch.arange(layer.hidden.shape[1], device=layer.hidden.device) < 2
-        mask = mask.expand(layer.hidden.shape[:2])
-        masked, whole = (layer.run(layer.hidden, m) for m in (mask, torch.ones_like(mask)))
-        if not torch.equal(masked[mask], whole[mask]):
-            return None
-        applied |= bool(masked[~mask].any()) and not torch.equal(masked, whole)
-    return "mask_misplaced" if applied else "mask_ignored"
-
-
-@functools.lru_cache(maxsize=256)
-def mixes_rows(subject: LayerSubject) -> bool:
-    """Whether padding reaches real tokens as queries only.
-
-    Where one token is real, it has all weight, whatever the queries are.
-    """
-
-    def leaks(layer: LayerCase, real: int) -> bool:
-        mask = torch.arange(layer.hidden.shape[1], device=layer.hidden.device) < real
-        return leak(layer, mask.expand(layer.hidden.shape[:2])) is not None
-
-    layers = list(_plain(subject, "none"))
-    return any(leaks(layer, 4) for layer in layers) and not any(leaks(layer, 1) for layer in layers)
-
-
-@functools.lru_cache(maxsize=256)
 def holds_left_padding(subject: LayerSubject) -> bool:
     """Whether an item padded at the left gives, in one call, what it gives alone.
 
@@ -116,31 +60,22 @@ def holds_left_padding(subject: LayerSubject) -> bool:
     if LEFT in subject.laws:
         return True
     try:
-        return all(_holds_padding(layer, at_left=True) for layer in _plain(subject, "none"))
+        return all(_holds_padding(layer) for layer in _plain(subject, "none"))
     except Exception:  # it refuses such padding
         return False
 
 
-@functools.lru_cache(maxsize=256)
-def holds_right_padding(subject: LayerSubject) -> bool:
-    """Whether an item padded at the right gives, in a few calls, what it gives alone."""
-    return all(_holds_padding(layer, at_left=False) for layer in _plain(subject, "none"))
-
-
-def _holds_padding(layer: LayerCase, *, at_left: bool) -> bool:
+def _holds_padding(layer: LayerCase) -> bool:
     rows, length = layer.hidden.shape[:2]
     pads = (0, length // 3, length - 1)[:rows]
     mask = torch.arange(length, device=layer.hidden.device) >= torch.tensor(pads)[:, None]
-    mask = mask if at_left else mask.flip(1)
     if leak(layer, mask) is not None:
         return False
     got = layer.run(layer.hidden, mask)
     for row, pad in enumerate(pads):
-        real = slice(pad, None) if at_left else slice(length - pad)
-        own = layer.hidden[row : row + 1, real]
+        own = layer.hidden[row : row + 1, pad:]
         expected = layer.run(own)
-
-        mine, limits = got[row : row + 1, real], functools.partial(layer.limits, own)
+        mine, limits = got[row : row + 1, pad:], functools.partial(layer.limits, own)
         if layer.differs(mine, expected, layer.real(own), limits) is not None:
             return False
     return True

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from attnbench.invariants.toolkit.documents import HUGE, Documents
-
-_SEVERAL = (7, 5, 6)
-"""Tokens of rows that take several pages of two."""
 
 
 class Pages:
@@ -69,88 +66,3 @@ class Pages:
             **self.documents.options,
         )
         return output
-
-    def slots_read(self, got: Tensor, expected: Tensor) -> str:
-        """How many slots a wrong row reads, if each of those reads too many or too few."""
-        near, told = self.documents.allowed(expected), []
-        for row, part in enumerate(self.parts):
-            if bool(((got[row] - expected[row]).abs() <= near).all()):
-                continue
-            slots = [cache[self.table[row].long()].flatten(0, 1) for cache in self.caches]
-            counts = (n for n in range(1, len(slots[0]) + 1) if n != self.lengths[row])
-            others = (
-                (n, self.documents.separate([part[0], *(slot[:n] for slot in slots)]))
-                for n in counts
-            )
-            is_read = (n for n, other in others if bool(((got[row] - other).abs() <= near).all()))
-            if (read := next(is_read, None)) is None:
-                return ""
-            told.append(
-                f"row {row}, of {self.lengths[row]} tokens, reads {read} slots of its pages"
-            )
-        return told[0] if told else ""
-
-    def read_elsewhere(self, got: Tensor, expected: Tensor) -> str:
-        """The cause of rows that are read from other slots than the table says, if that gives all
-        wrong ones; else ``""``.
-        """
-        near, size = self.documents.allowed(expected), self.caches[0].shape[1]
-        memory = [cache.flatten(0, 1) for cache in self.caches]
-
-        def is_from(row: int, slots: Tensor) -> bool:
-            tokens = (held[slots] for held in memory)
-            other = self.documents.separate([self.parts[row][0], *tokens])
-            return bool(((got[row] - other).abs() <= near).all())
-
-        def run(row: int, start: int) -> Tensor:
-            return torch.arange(start, min(start + self.lengths[row], len(memory[0])))
-
-        def paged(row: int, table: Tensor) -> Tensor:
-            slots = table[:, None] * size + torch.arange(size)
-            return slots.flatten()[: self.lengths[row]]
-
-        tables, starts = [*self.table.long()], range(len(memory[0]))
-        firsts = [int(table[0]) * size for table in tables]
-        ways: dict[str, Callable[[int], Iterable[Tensor]]] = {
-            "pages_after_the_first": lambda row: [run(row, firsts[row])],
-            "pages_in_memory": lambda row: (run(row, start) for start in starts),
-            "pages_of_another": lambda row: (paged(row, table) for table in tables),
-        }
-        wrong = [
-            n for n in range(len(got)) if not bool(((got[n] - expected[n]).abs() <= near).all())
-        ]
-        for cause, slots in ways.items():
-            if wrong and all(any(is_from(row, found) for found in slots(row)) for row in wrong):
-                return cause
-        return ""
-
-
-def _told_apart(
-    documents: Documents, parts: Sequence[Sequence[Tensor]], size: int, *, mixed: bool
-) -> Pages:
-    """Rows none of whose slots holds a number so large that it alone decides the output."""
-    return Pages(documents, parts, size, mixed=mixed, unwritten=1 / HUGE[documents.case.dtype])
-
-
-def miscounted(
-    documents: Documents,
-    parts: Sequence[Sequence[Tensor]],
-    expected: Tensor,
-    size: int,
-    *,
-    mixed: bool,
-) -> str:
-    """What :meth:`Pages.slots_read` tells of these rows in pages of a size."""
-    rows = _told_apart(documents, parts, size, mixed=mixed)
-    return rows.slots_read(rows.output(), expected)
-
-
-def misread(documents: Documents, new: int) -> str:
-    """The cause of rows of several pages that are not read by the table; ``""`` if none is seen."""
-    parts = [documents.part(min(new, *_SEVERAL), length) for length in _SEVERAL]
-    expected = torch.stack([documents.separate(part) for part in parts])
-    rows = _told_apart(documents, parts, 2, mixed=True)
-    try:
-        return rows.read_elsewhere(rows.output(), expected)
-    except Exception:  # it refuses this call: what was found before is told
-        return ""

@@ -82,30 +82,3 @@ def _ignores_query(base: Baseline) -> bool:
     output = base.run(base.inputs)
     seed(base.case.device, base.case.seed)
     return largest(base.run(other) - output) <= 256 * base.eps * largest(output)
-
-
-def has_effect(subject: Subject, case: Case, name: str) -> bool | None:
-    """Whether a change of a parameter changes the result; ``None`` if no two calls agree."""
-    base = Baseline(subject, case)
-    base.module.train()
-    parameter = base.module.get_parameter(name)
-    noise = base.other(parameter)
-
-    def result() -> Tensor:
-        seed(case.device, case.seed)
-        return _result(base, base.inputs).detach()
-
-    first = result()
-    tolerance = 256 * base.eps * largest(first)
-
-    def is_same() -> bool:
-        return bool(((result() - first).abs() <= tolerance).all())
-
-    if not is_same():
-        return None
-    for factor, added in ((1.0, noise), (1.0, 1.0), (1.5, 0.0)):
-        with torch.no_grad():
-            parameter.mul_(factor).add_(added)
-        if not is_same():
-            return True
-    return False

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from attnbench_zoo.right.broken_layers import BROKEN, KILLERS
-from attnbench_zoo.right.layers import RIGHT_LAYERS, Block
+from attnbench_zoo.right.layers import RIGHT_LAYERS
 from attnbench_zoo.twins.layers import PARTED, PartedLayer
 from attnbench_zoo.twins.stores import Parted
 from hypothesis.database import InMemoryExampleDatabase
@@ -271,86 +271,6 @@ def test_a_layer_of_the_wrong_dtype_gets_a_script() -> None:
     assert "the dtype should be" in found.reproduce
 
 
-class NarrowMasks(Block):
-    """Takes a mask of the new tokens, and holds those of the cache for real."""
-
-    def forward(
-        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
-    ) -> Tensor:
-        if padding_mask is not None and cache is not None:
-            seen = getattr(cache, "seen", padding_mask[:, :0])
-            padding_mask = torch.cat([seen, padding_mask], 1)
-            cache.seen = padding_mask
-        return super().forward(hidden, padding_mask, cache)
-
-
-def test_what_has_a_name_is_named() -> None:
-    both = outcome(BROKEN["selects_both_ways"], "selected_rows_go_on_as_their_sequences")
-    assert "select changed the cache that it was given and gave another one" in both.reason
+def test_an_operation_that_was_refused_is_named() -> None:
     late = outcome(BROKEN["refuses_too_late"], "cropped_slots_are_forgotten")
     assert "was refused, which should leave the cache as it was" in late.reason
-
-
-def test_a_mask_of_the_new_tokens_alone_is_named() -> None:
-    twin = RIGHT_LAYERS["causal_growing"]
-    spec = replace(twin, name="narrow", make=NarrowMasks)
-    found = outcome(spec, "padded_rows_decode_as_alone")
-    assert found.status == "failed"
-    assert "but padding_mask is (B, length + L), that of the cached tokens too" in found.reason
-
-
-class CountsWhatIsNotZero:
-    """Slots for keys and values, of which those count that hold a key other than zero."""
-
-    def __init__(self, like: Tensor, batch: int) -> None:
-        self.keys = like.new_zeros(batch, 48, like.shape[0])
-        self.values = self.keys.clone()
-
-    def length(self) -> int:
-        return int(self.keys[0].any(-1).sum())
-
-
-class ZeroedPadding(nn.Module):
-    """What is padded is set to zero, so that the next token is written over it."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.query_key = nn.Linear(size, size, bias=False)
-
-    def forward(
-        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
-    ) -> Tensor:
-        past, length = 0 if cache is None else cache.length(), hidden.shape[1]
-        if padding_mask is None:
-            padding_mask = torch.ones(len(hidden), past + length, dtype=torch.bool)
-        hidden = hidden * padding_mask[:, past:, None]
-        keys, values = self.query_key(hidden), hidden
-        if cache is not None:
-            cache.keys[:, past : past + length], cache.values[:, past : past + length] = (
-                keys,
-                values,
-            )
-            keys, values = cache.keys[:, : past + length], cache.values[:, : past + length]
-        seen = torch.ones(length, past + length, dtype=torch.bool).tril(past)
-        seen = seen & padding_mask[:, None, : past + length]
-        scores = (self.query_key(hidden) @ keys.mT).masked_fill(~seen, -torch.inf)
-        return scores.masked_fill(~seen.any(-1, keepdim=True), 0.0).softmax(-1) @ values
-
-
-def test_a_length_that_is_counted_wrongly_is_not_told_as_a_mask_of_the_new_tokens() -> None:
-    spec = LayerSpec(
-        name="counted",
-        make=ZeroedPadding,
-        causal=True,
-        accepts=("padding_mask", "cache"),
-        cache=CacheSpec(
-            new=lambda module, batch: CountsWhatIsNotZero(module.query_key.weight, batch),
-            capacity=48,
-        ),
-        dtypes=("float64", "float32"),
-        laws=("left_padding_is_inert",),
-    )
-    found = outcome(spec, "padded_rows_decode_as_alone")
-    assert found.status == "failed"
-    assert "raised" in found.reason
-    assert "but padding_mask is (B, length + L)" not in found.reason

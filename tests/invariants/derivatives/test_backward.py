@@ -54,6 +54,16 @@ def test_parameters_require_gradients_again_after_a_check() -> None:
     assert all(p.requires_grad for module in kept for p in module.parameters())
 
 
+def test_a_root_of_no_distance_is_told() -> None:
+    class ByDistance(Attention):
+        def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+            gap = query.unsqueeze(-2) - key.unsqueeze(-3)
+            return -gap.square().sum(-1).sqrt()
+
+    outcome = run(mutant(ByDistance), INVARIANTS["one_tensor_equals_three_copies"])
+    assert outcome.status == "failed"
+
+
 class _Raises(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor) -> Tensor:

@@ -200,7 +200,7 @@ class Additive(nn.Module):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_query_that_softmax_cancels_is_told(before: bool) -> None:
+def test_a_query_that_softmax_cancels_is_found(before: bool) -> None:
     spec = MechanismSpec(
         name="additive", make=lambda size, *_: Additive(size, before), equal_sizes=True
     )
@@ -263,19 +263,10 @@ class DividedOut(Linear):
         return query @ (key * self.vector).mT
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (Frozen, "though changing it changes the scores"),
-        (Silenced, "has no effect: changing it does not"),
-        (DividedOut, "has no effect: changing it does not"),
-    ],
-)
-def test_a_parameter_without_effect_is_told_from_one_that_is_cut_off(make: Any, words: str) -> None:
+@pytest.mark.parametrize("make", [Frozen, Silenced, DividedOut])
+def test_a_parameter_that_cannot_be_trained_is_found(make: Any) -> None:
     spec = ScoringSpec(name="linear", make=make, equal_sizes=True)
-    (found,) = attnbench.check(spec, profile="quick", invariants=[REACH.name]).outcomes
-    assert found.status == "failed"
-    assert words in found.reason
+    assert run(spec, REACH).status == "failed"
 
 
 def test_a_subject_without_parameters_is_skipped() -> None:

@@ -52,18 +52,16 @@ def told(how: str) -> str:
     return found.reason if found.status == "failed" else found.status
 
 
-def test_a_gradient_that_is_off_by_one_in_a_hundred_is_found_with_its_backward() -> None:
+def test_a_gradient_that_is_off_by_one_in_a_hundred_is_found() -> None:
     found = told("scaled")
     assert "of hidden and parameter value.weight = " in found
     assert "right by parameter query.weight, parameter key.weight" in found
-    assert "its graph has a backward of its own: Scaled (test_layer_gradients.py:17" in found
 
 
 def test_the_parameter_whose_gradient_is_cut_off_is_named() -> None:
     found = told("detached")
     assert "of hidden and parameter key.weight = " in found
     assert "right by parameter query.weight, parameter value.weight" in found
-    assert "backward of its own" not in found
 
 
 def test_a_right_layer_that_rounds_to_float32_within_is_not_accused() -> None:

@@ -56,7 +56,7 @@ class Grouped(nn.Module):
     "order",
     ["tiled", "crossed", "normed_crossed", "scaled", "in_place", "with_rates", "gated", "normed"],
 )
-def test_heads_that_share_with_others_than_their_neighbours_are_told(order: str) -> None:
+def test_heads_that_share_with_others_than_their_neighbours_are_found(order: str) -> None:
     layer = LayerSpec(
         name="grouped",
         make=lambda size: Grouped(size, order),
@@ -67,9 +67,6 @@ def test_heads_that_share_with_others_than_their_neighbours_are_told(order: str)
     )
     report = attnbench.check(layer, profile="quick", invariants=["heads_of_a_group_are_alike"])
     assert report.ok is (order not in ("tiled", "crossed", "normed_crossed")), str(report)
-    told = "grouped: query heads that share keys and values are as many places apart as there are"
-    assert (told in str(report)) is (order == "tiled")
-    assert ("heads 0 and 2 and 4 may change places in" in str(report)) is (order == "tiled")
 
 
 def test_a_right_layer_is_called_with_two_pairs_of_heads_exchanged(

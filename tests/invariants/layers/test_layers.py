@@ -60,55 +60,6 @@ def test_one_mistake_has_one_name(name: str) -> None:
     assert failed == [KILLERS[name]]
 
 
-def test_a_mask_of_the_other_polarity_is_named_as_such() -> None:
-    found = outcome(BROKEN["polarity_inverted"], "padded_tokens_are_inert")
-    assert "the layer takes True for padding, but padding_mask is True for a real" in found.reason
-    ignored = outcome(BROKEN["padding_ignored"], "padded_tokens_are_inert")
-    assert "takes True for padding" not in ignored.reason
-
-
-class ZeroedMean(nn.Module):
-    """The mean of all tokens, padded ones too, is added, and outputs of padded tokens are 0."""
-
-    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        output = hidden + hidden.mean(1, keepdim=True)
-        return output if padding_mask is None else output * padding_mask.unsqueeze(-1)
-
-
-def test_a_layer_that_zeroes_padded_outputs_is_not_told_that_its_mask_is_inverted() -> None:
-    spec = LayerSpec(name="zeroed", make=lambda size: ZeroedMean(), accepts=("padding_mask",))
-    found = outcome(spec, "padded_tokens_are_inert")
-    assert found.status == "failed"
-    assert "takes True for padding" not in found.reason
-
-
-class OverQueries(nn.Module):
-    """Causal attention whose softmax runs over the queries; padded keys are hidden."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.of = nn.Linear(size, 3 * size)
-
-    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        query, key, value = self.of(hidden).chunk(3, -1)
-        scores = (query @ key.mT).masked_fill(
-            torch.ones(hidden.shape[1], hidden.shape[1], dtype=torch.bool).triu(1), -1e9
-        )
-        if padding_mask is not None:
-            scores = scores.masked_fill(~padding_mask[:, None], -1e9)
-        output: Tensor = hidden + scores.softmax(-2) @ value
-        return output
-
-
-def test_a_softmax_over_the_queries_is_no_inverted_mask() -> None:
-    spec = LayerSpec(
-        name="over", make=OverQueries, accepts=("padding_mask",), causal=True, dtypes=("float32",)
-    )
-    found = outcome(spec, "padded_tokens_are_inert")
-    assert found.status == "failed"
-    assert "takes True for padding" not in found.reason
-
-
 def test_an_item_without_a_real_token_is_named() -> None:
     found = outcome(BROKEN["empty_item_is_nan"], "padded_outputs_are_finite")
     assert "= nan at a padded slot, of an item without a real token" in found.reason
@@ -285,3 +236,13 @@ class LastRowLost(MergedByView):
     def forward(self, hidden: Tensor) -> Tensor:
         kept = torch.arange(hidden.shape[1], device=hidden.device)[:, None] < 3
         return self.out(hidden * kept)
+
+
+@pytest.mark.parametrize(("make", "has_others"), [(MergedByView, True), (LastRowLost, False)])
+def test_an_output_without_its_token_says_whether_it_has_others(
+    make: type[nn.Module], has_others: bool
+) -> None:
+    spec = LayerSpec(name="lost", make=make, sizes=lambda size: max(4, size // 4 * 4))
+    found = outcome(spec, "outputs_depend_on_their_token")
+    assert found.status == "failed"
+    assert ("it does depend on the other tokens" in found.reason) is has_others

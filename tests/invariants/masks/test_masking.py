@@ -10,7 +10,7 @@ from attnbench_zoo.twins.heads import HEADS
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import MechanismSpec
+from attnbench import MechanismSpec, ScoringSpec
 from attnbench.adapters import sdpa
 from attnbench.invariants.masks import empty_rows, hidden_slots, mask_forms, masking, positions
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
@@ -311,6 +311,16 @@ class NearKeys(nn.Module):
         return scores.softmax(-1) @ value
 
 
+def test_a_step_of_a_mechanism_that_is_given_its_causality_tells_of_positions() -> None:
+    conventions = {"positions": "relative", "masks": ("boolean",)}
+    spec = MechanismSpec(
+        name="near", make=lambda *sizes: NearKeys(), equal_sizes=True, conventions=conventions
+    )
+    outcome = run(spec, INVARIANTS["decode_equals_prefill"])
+    assert outcome.failure is not None
+    assert outcome.failure.named == "positions"
+
+
 class Turned(nn.Module):
     """Rotary angles of halves; ``mixed``: those of keys are of neighbours."""
 
@@ -368,6 +378,13 @@ def test_a_query_that_is_left_no_key_may_be_nan_where_only_distances_count() -> 
     spec = sdpa(by_distance, name="distances", conventions={**conventions, "empty_rows": "nan"})
     report = attnbench.check(spec, profile="quick", invariants=["leading_padding_equals_deleting"])
     assert [outcome.status for outcome in report.outcomes] == ["passed"], str(report)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_step_fails_where_positions_or_other_queries_count(mixed: bool) -> None:
+    spec = ScoringSpec(name="distance", make=lambda *sizes: Distance(mixed), equal_sizes=True)
+    outcome = run(spec, INVARIANTS["decode_equals_prefill"])
+    assert outcome.status == "failed"
 
 
 class WholeTiles(nn.Module):

@@ -80,46 +80,6 @@ def test_rounding_leaves_a_module_that_cannot_be_copied_as_it_was() -> None:
     assert not module._forward_hooks
 
 
-class Merging(nn.Linear):
-    """A projection that adds an update to its weight at each ``eval()``, or only at the first."""
-
-    def __init__(self, size: int, *, once: bool) -> None:
-        super().__init__(size, size)
-        self.once, self.merged = once, False
-
-    def train(self, mode: bool = True) -> Merging:
-        if mode is False and not (self.once and self.merged):
-            self.weight.data += 0.5
-            self.merged = True
-        return super().train(mode)
-
-
-@pytest.mark.parametrize("once", [True, False])
-def test_a_weight_that_is_merged_at_each_eval_is_told_so(once: bool) -> None:
-    spec = LayerSpec(name="merging", make=lambda size: Merging(size, once=once))
-    report = attnbench.check(spec, profile="quick", invariants=["copies_agree"])
-    assert report.ok == once
-    assert once or "eval() changes a module that is in evaluation mode already" in str(report)
-
-
-class Warmed(nn.Linear):
-    """A projection that adds 1 from its second call on."""
-
-    last: Tensor | None = None
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        first, self.last = self.last is None, hidden
-        output = super().forward(hidden)
-        return output if first else output + 1
-
-
-def test_a_layer_that_a_call_changes_is_not_told_to_be_changed_by_eval() -> None:
-    spec = LayerSpec(name="warmed", make=lambda size: Warmed(size, size))
-    report = attnbench.check(spec, profile="quick", invariants=["copies_agree"])
-    assert "after pickle output" in str(report)
-    assert "eval()" not in str(report)
-
-
 def test_many_parameters_are_listed_by_their_first_and_last() -> None:
     names = ["hidden", *(f"parameter layers.{n}.weight" for n in range(9))]
     assert listed_leaves(names) == "hidden and 9 parameters (layers.0.weight to layers.8.weight)"
@@ -151,19 +111,8 @@ class Unsaved(nn.Module):
         return self.first(hidden) * (1 if self.mistake == "none" else self.extra.to(hidden))
 
 
-@pytest.mark.parametrize(
-    ("mistake", "told"),
-    [
-        ("tensor", "extra (a plain tensor, no parameter or buffer): with"),
-        ("buffer", "extra (a buffer with persistent=False): with"),
-        ("list", "extra (a list, whose contents are no part of the module): with"),
-        ("kept", ""),
-        ("none", ""),
-    ],
-)
-def test_what_the_state_lacks_is_named(mistake: str, told: str) -> None:
+@pytest.mark.parametrize("mistake", ["tensor", "buffer", "list", "kept", "none"])
+def test_what_the_state_lacks_is_found(mistake: str) -> None:
     spec = LayerSpec(name="mine", make=lambda size: Unsaved(size, mistake), dtypes=("float32",))
     (found,) = attnbench.check(spec, profile="quick", invariants=["copies_agree"]).outcomes
     assert found.status == ("passed" if mistake == "none" else "failed")
-    lacks = "the state_dict does not hold "
-    assert f"{lacks}{told}" in found.reason if told else lacks not in found.reason
