@@ -6,16 +6,16 @@ declares one promises that batches, chunks, repetitions or threads change nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import resizes
 from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.invariants.toolkit.decorator import HINTS
 from attnbench.invariants.toolkit.derivations import (
     explicit,
     ordinary,
@@ -184,16 +184,18 @@ def _holds(arrangement: Arrangement) -> Callable[[Subject, Case], None]:
     return check
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The laws of reproducibility."""
-    for arrangement in ARRANGEMENTS:
-        yield Invariant(
-            name=arrangement.law,
-            statement=arrangement.statement,
-            check=_holds(arrangement),
-            cases=lambda subject: ordinary(subject, variants={"length": ("drawn", "long")}),
-            applies=arrangement.applies,
-            law=True,
-            kinds=KINDS,
-        )
+def _law(arrangement: Arrangement) -> Invariant:
+    return Invariant(
+        name=arrangement.law,
+        statement=arrangement.statement,
+        hint=HINTS[arrangement.law],
+        check=_holds(arrangement),
+        cases=lambda subject: ordinary(subject, variants={"length": ("drawn", "long")}),
+        applies=arrangement.applies,
+        law=True,
+        kinds=KINDS,
+    )
+
+
+INVARIANTS = tuple(map(_law, ARRANGEMENTS))
+"""The laws of reproducibility."""

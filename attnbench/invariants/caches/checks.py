@@ -16,6 +16,7 @@ from attnbench.invariants.caches.program import in_words
 from attnbench.invariants.caches.program_script import script_of
 from attnbench.invariants.caches.properties import PROPERTIES
 from attnbench.invariants.caches.stage import stage_of
+from attnbench.invariants.toolkit.decorator import HINTS
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
@@ -103,6 +104,7 @@ def cache_invariant(
     return Invariant(
         name=PROPERTIES[judged].invariant,
         statement=statement,
+        hint=HINTS[PROPERTIES[judged].invariant],
         check=check,
         kinds=("layer",),
         cases=functools.partial(cache_cases, dtypes=()) if judged == "mixed" else cache_cases,

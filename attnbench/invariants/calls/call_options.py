@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, fails, reject, same_gradients
+from attnbench.invariants.toolkit.decorator import HINTS
 from attnbench.invariants.toolkit.derivations import benign, grouped, has_gradients
 from attnbench.oracle.operations import change_by_moves
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
@@ -219,14 +219,15 @@ _STATEMENTS: Mapping[str, tuple[str, str]] = {
 }
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """An invariant for each option."""
-    for option, (name, statement) in _STATEMENTS.items():
-        yield Invariant(
-            name=name,
-            statement=statement,
-            check=functools.partial(_holds, option),
-            cases=functools.partial(_cases, option),
-            applies=functools.partial(_applies, option),
-        )
+INVARIANTS = tuple(
+    Invariant(
+        name=name,
+        statement=statement,
+        hint=HINTS[name],
+        check=functools.partial(_holds, option),
+        cases=functools.partial(_cases, option),
+        applies=functools.partial(_applies, option),
+    )
+    for option, (name, statement) in _STATEMENTS.items()
+)
+"""An invariant for each option."""

@@ -15,6 +15,7 @@ from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import supports
 from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.invariants.toolkit.decorator import HINTS
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_rounding import copied, floor_of
 from attnbench.oracle.references import NormEpsilon
@@ -219,6 +220,7 @@ def _two_paths(law: str, statement: str) -> Invariant:
     return Invariant(
         name=law,
         statement=statement,
+        hint=HINTS[law],
         check=check,
         kinds=("layer",),
         cases=_wide_cases,

@@ -17,6 +17,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import fails
+from attnbench.invariants.toolkit.decorator import HINTS
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.specs import Invariant
 from attnbench.subject.layer import SOURCE
@@ -89,6 +90,7 @@ def _follows(name: str, statement: str, what: str) -> Invariant:
     return Invariant(
         name=name,
         statement=statement,
+        hint=HINTS[name],
         check=check,
         kinds=("layer",),
         cases=_cases,

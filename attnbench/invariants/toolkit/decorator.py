@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import tomllib
 from collections.abc import Callable
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from attnbench.cases.case_strategies import CaseStrategy
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from attnbench.subject.subject import Subject
 
     _Check = Callable[[Subject, Case], None]
+
+
+HINTS = tomllib.loads((files("attnbench.invariants") / "hints.toml").read_text())
+"""What usually breaks an invariant of the core, by its name."""
 
 
 def invariant(
@@ -33,7 +39,8 @@ def invariant(
     Its name is that of the check, and its statement is the first paragraph of the docstring.
 
     Args:
-        hint, cases, applies, law, kinds: as of :class:`attnbench.Invariant`.
+        hint, cases, applies, law, kinds: as of :class:`attnbench.Invariant`. The hints of the
+            core are in ``hints.toml``.
         narrowed: further arguments of ``cases``.
     """
 
@@ -42,7 +49,7 @@ def invariant(
         return Invariant(
             name=check.__name__,
             statement=" ".join(statement.split()),
-            hint=hint,
+            hint=hint or HINTS.get(check.__name__, ""),
             check=check,
             cases=functools.partial(cases, **narrowed) if narrowed else cases,
             applies=applies,

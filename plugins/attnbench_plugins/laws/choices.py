@@ -165,6 +165,16 @@ def _penalty(subject: Subject, case: Case) -> None:
     agree_within(shared, wanted, 1e-12, "penalty of equal rows", "r(r − 1) pairs")
 
 
+_HINTS = {
+    "picks_one_key": "another key is taken, or more than one counts",
+    "samples_follow_soft_weights": "keys are drawn by other chances, or not drawn anew",
+    "score_function_gradient_is_exact": "what is kept is not of the keys that were drawn",
+    "position_never_moves_back": "the position before is not carried on",
+    "training_is_the_expectation": "chances are multiplied up wrongly, or lose all digits",
+    "penalty_is_zero_iff_orthonormal": "the diagonal is left out, or it is not of the rows",
+}
+
+
 @attnbench.hookimpl
 def attnbench_invariants() -> Iterable[attnbench.Invariant]:
     """The laws on choices."""
@@ -216,5 +226,10 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
     )
     for name, statement, check, drawn in laws:
         yield attnbench.Invariant(
-            name=name, statement=statement, check=check, cases=drawn, law=True
+            name=name,
+            statement=statement,
+            hint=_HINTS[name],
+            check=check,
+            cases=drawn,
+            law=True,
         )

@@ -56,6 +56,7 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
     yield attnbench.Invariant(
         name="trailing_padding_equals_deleting",
         statement="Leaving out the slots behind the last that any query sees changes nothing.",
+        hint="slots behind the last one that is seen are counted in a size, a mean or a position",
         check=_trailing,
         cases=lambda subject: cases(
             subject, masks=_HIDING, min_kv_len=2, leads=(1,), regimes=("normal",)
@@ -66,6 +67,7 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
         name="leading_padding_equals_deleting",
         statement="Slots before the first that any query sees might as well not be there: only "
         "distances count.",
+        hint="positions are counted from the first slot rather than as distances",
         check=_leading,
         cases=lambda subject: benign(subject, masks=("none", "causal"), min_kv_len=2, max_len=129),
         applies=lambda subject: resizes(subject, "kv_len"),

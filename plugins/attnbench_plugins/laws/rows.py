@@ -119,24 +119,28 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
     yield attnbench.Invariant(
         name="rows_sum_to_at_most_one",
         statement="Weights are at least 0, and a row of them sums to at most 1.",
+        hint="the weights are not divided by their whole sum, or are negative",
         check=_at_most_one,
         law=True,
     )
     yield attnbench.Invariant(
         name="only_window_has_weight",
         statement="A key outside a query's window has a weight of exactly 0.",
+        hint="keys outside the window are hidden by a finite number, or its edge is off",
         check=_only_window,
         law=True,
     )
     yield attnbench.Invariant(
         name="window_sums_to_one",
         statement="A row sums to 1 if its window has a key left, and to 0 otherwise.",
+        hint="the weights are normalised over other keys than those of the window",
         check=_window_sums,
         law=True,
     )
     yield attnbench.Invariant(
         name="looks_back_at_most_its_window",
         statement="A state changes only its own output and those of the W states after it.",
+        hint="the window is off by one, or a state is carried on",
         check=_looks_back,
         cases=lambda subject: cases(
             subject,
@@ -151,6 +155,7 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
     yield attnbench.Invariant(
         name="padding_is_inert",
         statement="NaN or Inf in a slot that every query is kept from reaches no output.",
+        hint="hidden slots are multiplied by a weight of 0 instead of being left out",
         check=_padding,
         cases=lambda subject: cases(
             subject, masks=hiding, min_kv_len=2, layouts=("contiguous",), regimes=("normal",)
@@ -160,6 +165,7 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
     yield attnbench.Invariant(
         name="all_rows_are_equal",
         statement="Queries with the same mask get the same weights.",
+        hint="the query or its place enters the weights",
         check=_rows_equal,
         cases=lambda subject: cases(subject, masks=tuple(MASKS), min_q_len=2),
         law=True,

@@ -1,0 +1,10 @@
+"""Every invariant says what usually breaks it."""
+
+from attnbench.checking.plan import select_invariants
+from attnbench.invariants.toolkit.decorator import HINTS
+
+
+def test_every_invariant_has_a_hint_and_every_hint_an_invariant() -> None:
+    invariants = select_invariants(None)
+    assert [one.name for one in invariants if not one.hint] == []
+    assert HINTS.keys() <= {one.name for one in invariants}
