@@ -35,7 +35,6 @@ from attnbench.specs import (
 )
 
 if TYPE_CHECKING:
-    from attnbench.answers.closeness import assert_attention_close, assert_close
     from attnbench.attention.attend import attend
     from attnbench.cases.case import Case
     from attnbench.checking.api import check
@@ -57,8 +56,6 @@ _LAZY = {
     "Outcome": "checking.outcomes",
     "Records": "report.notebook_tables",
     "Subject": "subject.subject",
-    "assert_attention_close": "answers.closeness",
-    "assert_close": "answers.closeness",
     "attend": "attention.attend",
     "check": "checking.api",
     "compare": "cli.compare",
@@ -98,8 +95,6 @@ __all__ = [
     "Subject",
     "UnknownNameError",
     "UsageError",
-    "assert_attention_close",
-    "assert_close",
     "attend",
     "check",
     "compare",

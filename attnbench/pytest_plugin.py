@@ -23,9 +23,9 @@ __all__: list[str] = []
 @pytest.fixture
 def attention_close() -> Callable[..., None]:
     """:func:`attnbench.assert_attention_close`, without an import."""
-    from attnbench.answers.closeness import assert_attention_close
+    import attnbench
 
-    return assert_attention_close
+    return attnbench.assert_attention_close
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

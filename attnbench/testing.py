@@ -8,10 +8,13 @@ a :class:`Baseline`, changes the :class:`Inputs`, and compares with :func:`agree
 
 A plugin that runs checks itself, as the judge does, has :func:`parse_address`, :func:`make_inputs`,
 :func:`bench_cases`, :func:`run_invariants` and, for the right output, :func:`expected`.
+
+One that compares outputs has the :class:`Oracle` of a subject, :func:`stages_of` the textbook's
+attention, :data:`ARRANGEMENTS` of a call that should change no bit, and, to run a module wider than
+it is, :class:`NormEpsilon`, :class:`RoundedOperations` and :func:`traced`.
 """
 
-import warnings
-
+from attnbench.attention.arguments import check_output
 from attnbench.attention.attend import scores_of
 from attnbench.attention.calls import Call, check_features, prepare
 from attnbench.attention.compile_times import note_compiled
@@ -24,6 +27,7 @@ from attnbench.benchmark.workloads import bench_cases
 from attnbench.cases.case import MASKS
 from attnbench.checking.api import run_invariants
 from attnbench.checking.profiles import current_profile
+from attnbench.invariants.bitwise import ARRANGEMENTS
 from attnbench.invariants.toolkit.applicability import resizes
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
@@ -34,20 +38,29 @@ from attnbench.invariants.toolkit.comparisons import (
     needs,
     reject,
 )
-from attnbench.invariants.toolkit.derivations import benign, select_keys
-from attnbench.oracle import budget
-from attnbench.oracle.budget import expected
+from attnbench.invariants.toolkit.derivations import benign, select_items, select_keys
+from attnbench.oracle.budget import Oracle, expected
+from attnbench.oracle.operations import RoundedOperations
+from attnbench.oracle.references import NormEpsilon
+from attnbench.oracle.textbook import stages_of
 from attnbench.registry.address import parse_address
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import attribute, make_scoring, resolve
 from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.tensors import lay_out, make_inputs
+from attnbench.subject.tracing import traced
 
 __all__ = [
+    "ARRANGEMENTS",
     "MASKS",
     "Band",
     "Baseline",
     "Call",
+    "LayerSubject",
     "Mask",
+    "NormEpsilon",
+    "Oracle",
+    "RoundedOperations",
     "agree",
     "agree_within",
     "attribute",
@@ -56,6 +69,7 @@ __all__ = [
     "benign",
     "causal_mask",
     "check_features",
+    "check_output",
     "current_profile",
     "differentiate",
     "eager",
@@ -79,23 +93,13 @@ __all__ = [
     "run_invariants",
     "scores_of",
     "scoring_of",
+    "select_items",
     "select_keys",
     "softmax_backward",
     "softmax_weights",
+    "stages_of",
+    "traced",
     "transforms_active",
     "valid_lens_mask",
     "window_mask",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """A name that is deprecated; what else is asked for does not exist."""
-    if name != "Oracle":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-    warnings.warn(
-        "attnbench.testing.Oracle is deprecated and will be removed in 0.3: it is no part of the "
-        "toolkit, and may change without notice.",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    return budget.Oracle

@@ -31,7 +31,6 @@ MARKS = {
     "invariants/test_packed_documents.py": "mutants",
     "invariants/calls/test_compiling.py": "compile",
     "plugins/kernels": "compile",
-    "answers/test_threads.py": "slow",
     "benchmark/comparing": "slow",
     "benchmark/measuring": "slow",
     "benchmark/test_cheats.py": "slow",

@@ -165,6 +165,15 @@ def test_no_two_modules_share_a_stem() -> None:
     assert [stem for stem, count in stems.items() if count > 1] == []
 
 
+def test_the_toolkit_exports_what_its_reference_documents_and_no_more() -> None:
+    page = ROOT.parent / "docs" / "reference" / "testing.md"
+    members = re.search(
+        r"::: attnbench.testing\n.*?members: \[(.*?)\]", page.read_text("utf-8"), re.DOTALL
+    )
+    assert members is not None
+    assert sorted(members[1].split(", ")) == sorted(attnbench.testing.__all__)
+
+
 NAMED = re.compile(
     r"(?<!entry-points\.)[\"'](attnbench(?:_plugins)?(?:\.[a-z_]+)+)(?::([A-Za-z_]+))?[\"']"
 )

@@ -15,31 +15,8 @@ from attnbench.cases.case import Case
 from attnbench.errors import UsageError
 from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry, spec_key
-from attnbench.specs import LayerSpec, MechanismSpec
+from attnbench.specs import LayerSpec
 from attnbench.specs.conventions import Conventions
-
-
-def probed(target: Address, call: str | None = None) -> dict[str, Any]:
-    """Which conventions a function follows, as ``attnbench probe`` tells them.
-
-    Raises:
-        UsageError: the target is no function, module or mechanism.
-    """
-    from attnbench.subject.lookup import attribute, resolve
-    from attnbench.subject.probing.probe_result import probe
-
-    raw = None if target.source is None or target.style else attribute(target)
-    if raw is None or not callable(raw):
-        (*_, subject) = resolve(target)
-        raw = subject.spec
-        if not isinstance(raw, MechanismSpec):
-            raise UsageError(f"{target} is a {type(raw).__name__}; probe takes query, key, value.")
-    result = probe(raw, call=call)
-    return {
-        "answers": [asdict(answer) for answer in result.answers.values()],
-        "options": result.options,
-        "proposal": result.proposal,
-    }
 
 
 def loaded_plugins() -> list[dict[str, Any]]:

@@ -85,7 +85,7 @@ def declaration(subject: Subject, invariant: str) -> str:
     keys = subject.usual or _KEYS
     conventions = getattr(spec, "conventions", None)
     if key in keys and conventions is not None and key not in conventions:
-        probed = "; attnbench probe finds it" if style in ("sdpa", "flash") else ""
+        probed = "; attnbench.adapters.probe finds it" if style in ("sdpa", "flash") else ""
         return f"the convention {key} says so (--convention {key}=VALUE{probed}): {values}"
     if style and subject.address.source is not None:  # it has no spec
         return f'--exempt "{invariant}=why" skips it'

@@ -46,9 +46,6 @@ COMMANDS = {
     "run": "run",
     "compare": "compare",
     "report": "report",
-    "diff": "diff",
-    "drift": "drift",
-    "probe": "probe",
     "new": "new",
 }
 """The core's commands in the order of ``--help``, and their modules in this package."""

@@ -176,22 +176,3 @@ def _whose(file: str) -> str:
     if file.startswith("<eval_with_key>") or any(map(path.is_relative_to, _NOT_THEIRS)):
         return "torch's"
     return "a caller's" if "<" in file else "theirs"
-
-
-def joined(tensors: list[Tensor], shape: torch.Size) -> Tensor | None:
-    """The outputs of several calls as one of this shape, along the axis on which they differ.
-
-    Returns:
-        ``None`` where they do not make it.
-    """
-    if len(tensors) == 1:
-        return tensors[0] if tensors[0].shape == shape else None
-    for axis in range(len(shape)):
-        others = [t for t in tensors if t.dim() == len(shape)]
-        fits = len(others) == len(tensors) and all(
-            t.shape[:axis] == shape[:axis] and t.shape[axis + 1 :] == shape[axis + 1 :]
-            for t in tensors
-        )
-        if fits and sum(t.shape[axis] for t in tensors) == shape[axis]:
-            return torch.cat(tensors, axis)
-    return None

@@ -24,7 +24,7 @@ def test_a_function_without_a_spec_is_told_what_a_command_takes(tmp_path: Path) 
     assert (
         declaration(subject, "finite_at_extremes") == '--exempt "finite_at_extremes=why" skips it'
     )
-    told = "the convention empty_rows says so (--convention empty_rows=VALUE; attnbench probe finds"
+    told = "the convention empty_rows says so (--convention empty_rows=VALUE; attnbench.adapters."
     assert declaration(subject, "empty_rows_give_zeros").startswith(told)
     (named,) = resolve("scaled_dot")
     spec = 'exempt={"finite_at_extremes": "why"} in the spec skips it'

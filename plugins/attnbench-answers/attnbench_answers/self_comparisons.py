@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.answers.compared_calls import LENGTH, ComparedCall, calls_of, layer_call, made
-from attnbench.answers.way import Tensors, Way
-from attnbench.errors import UsageError, message_of, nearest
-from attnbench.subject.layer import LayerSubject
-from attnbench.subject.styles.transformers import CACHES, cache_spec
-from attnbench.subject.subject import Subject
+from attnbench import Subject, UsageError
+from attnbench.errors import nearest
+from attnbench.testing import LayerSubject, select_items
+from attnbench_answers.calls import LENGTH, ComparedCall, calls_of, layer_call, made
+from attnbench_answers.ways import Tensors, Way
 
 _CHUNK = 5
 
@@ -77,7 +75,6 @@ def _real_tokens(
     subject: Subject, compared: ComparedCall, *, alone: bool
 ) -> Callable[[nn.Module, Tensors], Tensor]:
     """Calls whose items are in a batch or alone; padding of a layer is cut off where alone."""
-    from attnbench.invariants.toolkit.derivations import select_items
 
     def call(module: nn.Module, tensors: Tensors) -> Tensor:
         given = compared.given(tensors)
@@ -146,56 +143,6 @@ def _in_calls_of(
     return call
 
 
-def _caches(
-    subject: Subject, values: Sequence[str], dtype: torch.dtype, _: Any, weights: str | None
-) -> Iterator[Pair]:
-    _check_values("cache", values, CACHES)
-    layer = _cached_layer(subject, "cache")
-    call = layer_call(layer, dtype)
-    module = made(layer, call.case, weights)
-    _inner(module, layer.name, "cache")
-    others = [
-        replace(layer, spec=replace(layer.spec, cache=cache_spec(value, {}))) for value in values
-    ]
-    ways = [
-        Way(value, module, _in_calls_of(other, 1), dtype)
-        for value, other in zip(values, others, strict=True)
-    ]
-    yield from _with_first(f"L={call.case.q_len}, a token a call", ways, call.tensors)
-
-
-_ATTENTIONS = {"flex": "flex_attention", "flash": "flash_attention_2"}
-"""Names of implementations in transformers, by shorter ones."""
-
-
-def _attentions(
-    subject: Subject, values: Sequence[str], dtype: torch.dtype, _: Any, weights: str | None
-) -> Iterator[Pair]:
-    for call in calls_of([subject], dtype, None):
-        first = made(subject, call.case, weights)
-        kept = {id(parameter): parameter for parameter in first.parameters()}
-        modules = [copy.deepcopy(first, dict(kept)) for _ in values]  # one set of weights for all
-        for module, value in zip(modules, values, strict=True):
-            own_name = _ATTENTIONS.get(value, value)
-            try:
-                _inner(module, subject.name, "attention").set_attn_implementation(own_name)
-            except (ValueError, ImportError) as error:
-                raise UsageError(f"--attention {value}: {message_of(error)}") from None
-        ways = [
-            Way(value, module, call.output(subject), dtype)
-            for value, module in zip(values, modules, strict=True)
-        ]
-        yield from _with_first(call.words, ways, call.tensors)
-
-
-def _inner(module: nn.Module, name: str, question: str) -> Any:
-    """The model of transformers within a module."""
-    for part in module.modules():
-        if hasattr(part, "set_attn_implementation"):
-            return part
-    raise UsageError(f"--{question} is for models of transformers, and {name} holds none.")
-
-
 def _check_values(question: str, values: Sequence[str], known: Any) -> None:
     for value in values:
         if value not in known:
@@ -203,9 +150,7 @@ def _check_values(question: str, values: Sequence[str], known: Any) -> None:
 
 
 QUESTIONS: dict[str, Callable[..., Iterator[Pair]]] = {
-    "attention": _attentions,
     "paths": _paths,
-    "cache": _caches,
     "dtype": _dtypes,
     "batch": _batch,
 }

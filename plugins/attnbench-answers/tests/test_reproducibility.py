@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_answers import reproducibility as answers
 from attnbench_zoo.mutants.bitwise import IN_ORDER, InOrder
 from torch import Tensor
 
 from attnbench.adapters import sdpa
-from attnbench.answers import reproducibility as answers
 from attnbench.cli import main
 from attnbench.invariants.bitwise import ARRANGEMENTS
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnbench.errors import UsageError
-from attnbench.oracle.references import NormEpsilon
+from attnbench import UsageError
+from attnbench.testing import NormEpsilon
 
 UNITS = 4.0
 """Units that rounding explains, as everywhere in the suite."""

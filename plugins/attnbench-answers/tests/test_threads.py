@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_answers.comparisons import NOT_COMPARED, difference
 from torch import Tensor, nn
 
 from attnbench import CacheSpec, LayerSpec, MechanismSpec
-from attnbench.answers.compared_ways import NOT_COMPARED, difference
 from attnbench.errors import UsageError
 
+pytestmark = pytest.mark.slow
 Attend = Callable[..., Tensor]
 
 

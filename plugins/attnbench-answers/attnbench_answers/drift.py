@@ -6,13 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.cli import options as option
-from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.plugin_loading import load_plugins
-from attnbench.cli.printing.tables import print_json, print_table
+from attnbench import commands as kit
 from attnbench.errors import PluginError, first_line
-from attnbench.processes.pool import Task, call
-from attnbench.registry.address import Address
 
 _TIMEOUT_S = 300.0
 
@@ -25,16 +20,16 @@ def command(
             show_default=False,
         ),
     ] = None,
-    style: option.Style = None,
-    convention: option.Convention = None,
+    style: kit.Style = None,
+    convention: kit.Convention = None,
     dtype: Annotated[
         list[str] | None,
         typer.Option("--dtype", help="A dtype; may be repeated. By default float32 and bfloat16."),
     ] = None,
-    device: option.Device = "cpu",
-    inputs: option.Inputs = None,
-    as_json: option.AsJson = False,
-    strict: option.Strict = False,
+    device: kit.Device = "cpu",
+    inputs: kit.Inputs = None,
+    as_json: kit.AsJson = False,
+    strict: kit.Strict = False,
 ) -> int:
     """Grade whether the batch, its order, chunks, repetition or threads change the output.
 
@@ -42,35 +37,39 @@ def command(
     the size at which it begins and the first bit that differs. A law that the subject declares has
     to be bitwise: otherwise the exit code is 1.
     """
-    plugins = load_plugins(strict=strict)
-    addresses = option.parse_targets(targets, style, convention) or [Address("scaled_dot", "fused")]
+    plugins = kit.load_plugins(strict=strict)
+    addresses = kit.parse_targets(targets, style, convention) or [
+        kit.Address("scaled_dot", "fused")
+    ]
     rows, errors = _rows(
         addresses, dtypes=dtype, device=device, inputs=str(inputs) if inputs else None
     )
     if as_json:
-        print_json({"rows": rows, "failed": errors})
+        kit.print_json({"rows": rows, "failed": errors})
     else:
         _print_rows(rows, errors)
     statuses = ["crashed"] if errors else []
     statuses += ["failed" for row in rows if row["declared"] and row["grade"] in _NOT_BITWISE]
-    return exit_code(statuses, plugins)
+    return kit.exit_code(statuses, plugins)
 
 
 _NOT_BITWISE = ("rounding", "neither")
 
 
 def _rows(
-    targets: list[Address], *, dtypes: list[str] | None, **arguments: Any
+    targets: list[kit.Address], *, dtypes: list[str] | None, **arguments: Any
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The rows of all targets, each graded in its own process, and the errors of those without."""
     if dtypes:
         arguments["dtypes"] = dtypes
     rows: list[dict[str, Any]] = []
     errors: dict[str, str] = {}
-    function = "attnbench.answers.reproducibility:drift"
+    function = "attnbench_answers.reproducibility:drift"
     for target in targets:
         try:
-            rows += call(Task(str(target), function, {"target": target, **arguments}, _TIMEOUT_S))
+            rows += kit.call(
+                kit.Task(str(target), function, {"target": target, **arguments}, _TIMEOUT_S)
+            )
         except PluginError as error:
             errors[str(target)] = error.raised or first_line(str(error))
     return rows, errors
@@ -86,7 +85,7 @@ def _print_rows(rows: list[dict[str, Any]], errors: dict[str, str]) -> None:
         }
         for row in rows
     ]
-    print_table(table, empty="No subject supports these dtypes.")
+    kit.print_table(table, empty="No subject supports these dtypes.")
     for row in rows:
         if row["declared"] and row["grade"] in _NOT_BITWISE:
             typer.echo(f"{row['subject']} declares {row['law']}, but {row['place']}")

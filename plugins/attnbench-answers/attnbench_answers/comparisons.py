@@ -10,16 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.answers.compared_calls import calls_of, made
-from attnbench.answers.difference import Difference, compare_ways
-from attnbench.answers.self_comparisons import QUESTIONS, Pair
-from attnbench.answers.way import Tensors, Way, run
-from attnbench.errors import UsageError, headline
-from attnbench.registry.address import Address
-from attnbench.registry.discovery import Spec
-from attnbench.subject.layer import LayerSubject
-from attnbench.subject.lookup import resolve
-from attnbench.subject.subject import Subject
+from attnbench import Subject, UsageError
+from attnbench.errors import headline
+from attnbench.testing import LayerSubject, resolve
+from attnbench_answers.calls import calls_of, made
+from attnbench_answers.difference import Difference, compare_ways
+from attnbench_answers.self_comparisons import QUESTIONS, Pair
+from attnbench_answers.ways import Way, run
 
 NOT_COMPARED = "not compared"
 """The verdict of a call that one of the ways does not take."""
@@ -29,14 +26,13 @@ CONVENTION = "convention"
 
 
 def difference(
-    targets: Sequence[str | Address | Spec],
+    targets: Sequence[Any],
     *,
     question: str | None = None,
     values: Sequence[str] = (),
     dtype: str = "float32",
     inputs: str | None = None,
     weights: str | None = None,
-    logits: bool = False,
 ) -> list[dict[str, Any]]:
     """Answer whether two ways differ by rounding; called by the command in a child process.
 
@@ -47,11 +43,9 @@ def difference(
         dtype: name of the dtype in which both run.
         inputs: a safetensors file with query, key and value, instead of drawn ones.
         weights: a safetensors file with a state dict for the module.
-        logits: whether the last axis of the output holds logits.
 
     Returns:
-        A row for each call that was compared: fields of :class:`Difference`, and with ``logits``
-        ``flipped_share`` of argmaxes and the mean divergence ``kl_nats``.
+        A row for each call that was compared: fields of :class:`Difference`.
 
     Raises:
         UsageError: the ways do not fit each other, or the question does not fit the subject.
@@ -76,7 +70,7 @@ def difference(
     rows = []
     for pair in pairs:
         row = {"first": pair.first.name, "second": pair.second.name, "call": pair.words}
-        rows.append(row | _compared(pair, logits=logits))
+        rows.append(row | _compared(pair))
     if not rows:
         raise UsageError(
             f"{' and '.join(s.name for s in subjects)} have no call in common that can be compared."
@@ -86,7 +80,7 @@ def difference(
     return rows
 
 
-def _compared(pair: Pair, *, logits: bool) -> dict[str, Any]:
+def _compared(pair: Pair) -> dict[str, Any]:
     """The fields of a row; where a way raises, why nothing is compared."""
     first, second, given = pair.first, pair.second, pair.tensors
     for way in (first, second):
@@ -103,16 +97,7 @@ def _compared(pair: Pair, *, logits: bool) -> dict[str, Any]:
             values_of_both = f"{first.name} gives {values[0]:.4g}, {second.name} {values[1]:.4g}"
             text = f"what a query without keys gives is a convention, and {values_of_both}"
             found = replace(found, verdict=CONVENTION, reason=text)
-    return found.to_dict() | (_as_logits(first, second, given) if logits else {})
-
-
-def _as_logits(first: Way, second: Way, inputs: Tensors) -> dict[str, float]:
-    one, two = (run(way, inputs).double() for way in (first, second))
-    log_p, log_q = one.log_softmax(-1), two.log_softmax(-1)
-    return {
-        "flipped_share": float((one.argmax(-1) != two.argmax(-1)).double().mean()),
-        "kl_nats": float((log_p.exp() * (log_p - log_q)).sum(-1).mean()),
-    }
+    return found.to_dict()
 
 
 def _of_two(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_answers import reproducibility as answers
 from attnbench_zoo.mutants.bitwise import IN_ORDER, InOrder
 from torch import Tensor
 
-from attnbench.answers import reproducibility as answers
 from attnbench.invariants.bitwise import ARRANGEMENTS
 
 LAWS = [arrangement.law for arrangement in ARRANGEMENTS]

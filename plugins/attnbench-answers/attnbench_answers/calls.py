@@ -10,13 +10,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from attnbench.answers.way import Tensors, short
-from attnbench.cases.case import Case
+from attnbench import Case, Inputs, Subject
 from attnbench.errors import InputsError
-from attnbench.subject.input_files import load_inputs
-from attnbench.subject.layer import LayerSubject
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.saved_inputs import load_inputs
+from attnbench.testing import LayerSubject
+from attnbench_answers.ways import Tensors, short
 
 LENGTH = 17
 

@@ -13,13 +13,8 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from attnbench.attention.arguments import check_output
-from attnbench.errors import InvariantViolation, UsageError
-from attnbench.invariants.toolkit.comparisons import agree_within
-from attnbench.oracle.budget import SHORT_SUM, SMALLEST_STEP
-from attnbench.oracle.operations import change_by_moves
-from attnbench.oracle.textbook import scale_of, stages_of
-from attnbench.subject.tensors import Inputs
+from attnbench import Inputs, InvariantViolation, UsageError
+from attnbench.testing import agree_within, check_output, stages_of
 
 _DRAWS = 8
 """Random directions in which :func:`assert_close` moves the inputs."""
@@ -29,6 +24,12 @@ _MANY = 16384
 
 _HUGE = 1e15
 """Beyond it, squares in float32 would overflow; of weights, no move is as large."""
+
+SHORT_SUM = 1.6
+"""Square root of the number of terms whose sum counts as a single rounding."""
+
+SMALLEST_STEP = 2.0**-24
+"""Smallest relative move; the effect of a smaller one would vanish in float64's rounding."""
 
 _OPTIONS = [one for one in fields(Inputs) if one.name not in ("query", "key", "value", "scale")]
 """What a call may ask for beside its tensors and a scale."""
@@ -193,7 +194,7 @@ class Expected:
         key = torch.where(key.isfinite(), key, 0.0)
         if inputs.enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
-        move = (query @ key.mT).mul_(2.0).sqrt_().mul_(abs(scale_of(inputs)))
+        move = (query @ key.mT).mul_(2.0).sqrt_().mul_(abs(_scale_of(inputs)))
         move = torch.maximum(move, self._scores.abs()).mul_(eps)
         if self._bias is not None:
             move.add_(self._bias.abs(), alpha=self._eps)  # the sum is rounded too
@@ -213,7 +214,7 @@ def _stages(inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         query, key, value = (
             t.to("cpu", torch.float64) for t in (inputs.query, inputs.key, inputs.value)
         )
-        scores = (query * scale_of(inputs)) @ key.mT
+        scores = (query * _scale_of(inputs)) @ key.mT
         return scores, None, scores.softmax(-1), value
     stages = stages_of(inputs)
     return stages.scores, stages.bias, stages.weights, stages.finite_value
@@ -265,14 +266,33 @@ def assert_close(
     wide = [t.detach().cpu().double() if t.is_floating_point() else t.cpu() for t in inputs]
     with torch.no_grad():
         right = expected(*wide)
-    change = change_by_moves(
-        lambda move: expected(*(move(t) if t.is_floating_point() else t for t in wide)),
-        right,
-        [step] * _DRAWS,
-    )
+        change = _change_by_moves(expected, wide, right, step)
     if change.dim():  # an element may owe what its neighbours show
         change = change.amax(-1, keepdim=True).expand(change.shape)
     floor = eps * right.abs().nan_to_num(0.0, 0.0, 0.0) + tiny
     agree_within(
         actual, right, units * (change * (eps / step) + floor), "actual", "the float64 run"
     )
+
+
+def _change_by_moves(
+    run: Callable[..., Tensor], inputs: Sequence[Tensor], still: Tensor, step: float
+) -> Tensor:
+    """The most that each element of a result changes if each of the inputs moves by a share."""
+    generator = torch.Generator().manual_seed(0)
+
+    def moved(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        up = torch.randint(2, tensor.shape, generator=generator).mul_(2).sub_(1)
+        return tensor * (1 + step * up.to(tensor))
+
+    most = torch.zeros_like(still, dtype=torch.float64)
+    for _ in range(_DRAWS):
+        change = (run(*map(moved, inputs)).double() - still.double()).abs()
+        most = torch.maximum(most, change.nan_to_num(0.0))
+    return most
+
+
+def _scale_of(inputs: Inputs) -> float:
+    return inputs.query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale

@@ -16,14 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnbench.answers.first_difference import (
+from attnbench import UsageError
+from attnbench.testing import NormEpsilon, RoundedOperations
+from attnbench_answers.partings import (
     coarse_table,
     loss_of_one,
     narrows,
     parting_of_both,
     random_operation,
 )
-from attnbench.answers.way import (
+from attnbench_answers.ways import (
     UNITS,
     Tensors,
     Way,
@@ -35,9 +37,6 @@ from attnbench.answers.way import (
     unfused,
     widened,
 )
-from attnbench.errors import UsageError
-from attnbench.oracle.operations import RoundedOperations
-from attnbench.oracle.references import NormEpsilon
 
 _DRAWS = (2, 6)
 """Random roundings that are tried first, and besides, where the first ones explain too little."""

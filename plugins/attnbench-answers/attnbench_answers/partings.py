@@ -11,11 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.answers.way import UNITS, Tensors, Way, coarsest, equal, short, unfused, widened
-from attnbench.oracle.operations import RoundedOperations
-from attnbench.oracle.references import NormEpsilon
-from attnbench.subject.tensors import largest
-from attnbench.subject.tracing import Operation, Trace, joined, traced
+from attnbench.testing import NormEpsilon, RoundedOperations, traced
+from attnbench_answers.ways import UNITS, Tensors, Way, coarsest, equal, short, unfused, widened
 
 _LARGE = 3e4
 """What stands for infinity in a mask of float16, and in those of wider types, is beyond this."""
@@ -24,8 +21,13 @@ _SAME = 1e-9
 """Relative difference of equal values in float64, whatever the order of sums."""
 
 
+def _largest(tensor: Tensor) -> float:
+    finite = tensor.detach().double().nan_to_num(0.0, 0.0, 0.0)
+    return float(finite.abs().max()) if tensor.numel() else 0.0
+
+
 def _close(one: Tensor, other: Tensor) -> bool:
-    allowed = _SAME * max(largest(one), 1e-300)
+    allowed = _SAME * max(_largest(one), 1e-300)
     return equal(one, other) or bool(((one - other).abs() <= allowed).all())
 
 
@@ -42,7 +44,7 @@ def parting_of_both(pair: tuple[Way, Way], inputs: Tensors) -> dict[str, Any]:
         if name not in traces[1].modules:
             continue
         shape = _whole(tensors, traces[1].modules[name])
-        one, other = (joined(t, shape) for t in (tensors, traces[1].modules[name]))
+        one, other = (_joined(t, shape) for t in (tensors, traces[1].modules[name]))
         if one is not None and other is not None and not _close(one, other):
             module_name = name
             break
@@ -58,7 +60,7 @@ def _whole(one: list[Tensor], other: list[Tensor]) -> torch.Size:
     return (one if len(one) <= len(other) else other)[0].shape
 
 
-def _first_own(mine: Trace, theirs: Trace, name: str) -> str:
+def _first_own(mine: Any, theirs: Any, name: str) -> str:
     """The first operation of a known line after which the other side has none of the results.
 
     A line that both sides run is compared with itself. Any other result is looked for among all
@@ -71,7 +73,7 @@ def _first_own(mine: Trace, theirs: Trace, name: str) -> str:
         for whole in (*outputs, *_wholes(outputs)):
             known.setdefault(_rows(whole), []).append(whole)
     counts: Counter[str] = Counter()
-    first: Operation | None = None
+    first: Any | None = None
     for operation in mine.operations:
         output, line = operation.output, operation.line
         place, counts[line] = counts[line], counts[line] + 1
@@ -116,7 +118,7 @@ def _sorted(tensor: Tensor) -> Tensor:
     return tensor.sort(0).values if tensor.dim() == 2 else tensor
 
 
-def _by_line(trace: Trace) -> dict[str, list[Tensor]]:
+def _by_line(trace: Any) -> dict[str, list[Tensor]]:
     found: dict[str, list[Tensor]] = {}
     for operation in trace.operations:
         found.setdefault(operation.line, []).append(operation.output)
@@ -140,7 +142,7 @@ def _counterparts(
     (whole,) = theirs[:1]
     if len(theirs) > 1:
         return None
-    parts = joined(mine, whole.shape)
+    parts = _joined(mine, whole.shape)
     if parts is None and len(mine) == len(whole):  # items of a batch, without their padding
         found = [
             _within(item, part) for item, part in zip(torch.split(whole, 1), mine, strict=True)
@@ -164,7 +166,7 @@ def _within(item: Tensor, part: Tensor) -> Tensor | None:
     return last if _close(last, part) else first
 
 
-def _in_words(name: str, operation: Operation) -> str:
+def _in_words(name: str, operation: Any) -> str:
     where = f" at {operation.where}" if operation.where else ""
     return f"{name}: {operation.name} in {short(operation.output.dtype)}{where}"
 
@@ -190,7 +192,7 @@ def narrows(way: Way, inputs: Tensors) -> bool:
     return any(operation.output.dtype.itemsize < 4 for operation in trace.operations)
 
 
-def _three_traces(way: Way, inputs: Tensors) -> Iterator[Trace]:
+def _three_traces(way: Way, inputs: Tensors) -> Iterator[Any]:
     """Yield what happens in a way's own dtype, in float64, and there with roundings."""
     eps = torch.finfo(way.dtype).eps
     with torch.no_grad(), traced(way.module) as trace:
@@ -205,7 +207,7 @@ def _three_traces(way: Way, inputs: Tensors) -> Iterator[Trace]:
         yield trace
 
 
-def _alike(traces: Sequence[Trace]) -> Iterator[tuple[Operation, ...]]:
+def _alike(traces: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """The operations of several runs, until they do other things."""
     together = zip(*(trace.operations for trace in traces), strict=False)
     return takewhile(lambda some: len({one.name for one in some}) == 1, together)
@@ -240,7 +242,7 @@ def loss_of_one(way: Way, inputs: Tensors) -> dict[str, Any]:
     def lost(own: Tensor, right: Tensor, near: Tensor) -> bool:
         if not own.shape == right.shape == near.shape or not own.numel():
             return False
-        unit = float((near - right).abs().nan_to_num(0.0).max()) + eps * largest(right)
+        unit = float((near - right).abs().nan_to_num(0.0).max()) + eps * _largest(right)
         off = (own.double() - right).masked_fill(own == right, 0.0)  # infinite in both
         return not float(off.abs().max()) <= 4 * UNITS * unit
 
@@ -256,3 +258,22 @@ def loss_of_one(way: Way, inputs: Tensors) -> dict[str, Any]:
         parted = next((o for o, *rest in alike if lost(o.output, *(t.output for t in rest))), None)
     notes = () if parted is None else (_in_words(way.name, parted),)
     return {"parted_in": module_name, "operations": notes}
+
+
+def _joined(tensors: list[Tensor], shape: torch.Size) -> Tensor | None:
+    """The outputs of several calls as one of this shape, along the axis on which they differ.
+
+    Returns:
+        ``None`` where they do not make it.
+    """
+    if len(tensors) == 1:
+        return tensors[0] if tensors[0].shape == shape else None
+    for axis in range(len(shape)):
+        others = [t for t in tensors if t.dim() == len(shape)]
+        fits = len(others) == len(tensors) and all(
+            t.shape[:axis] == shape[:axis] and t.shape[axis + 1 :] == shape[axis + 1 :]
+            for t in tensors
+        )
+        if fits and sum(t.shape[axis] for t in tensors) == shape[axis]:
+            return torch.cat(tensors, axis)
+    return None

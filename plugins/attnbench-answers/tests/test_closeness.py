@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_answers.closeness import Expected, assert_attention_close, assert_close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import attnbench
-from attnbench.answers.closeness import Expected, assert_attention_close, assert_close
 from attnbench.errors import (
     DeviceError,
     DtypeError,

@@ -1,1 +1,0 @@
-"""Answers to usual questions about attention: is it rounding, does the batch change it."""

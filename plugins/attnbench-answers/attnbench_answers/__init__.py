@@ -1,0 +1,1 @@
+"""Is it a bug, or rounding? Assertions and commands that compare two answers."""
