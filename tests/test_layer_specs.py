@@ -136,6 +136,6 @@ class Normalised(nn.Module):
 
 def test_a_batch_norm_that_refuses_one_value_is_not_accused_of_it() -> None:
     spec = LayerSpec(name="normalised", make=Normalised)
-    names = ["inputs_are_unchanged", "dropout_is_drawn_once", "checkpointing_changes_nothing"]
+    names = ["inputs_are_unchanged", "dropout_is_drawn_once"]
     report = attnbench.check(spec, profile="quick", invariants=names)
-    assert [o.status for o in report.outcomes] == ["passed"] * 3, report
+    assert [o.status for o in report.outcomes] == ["passed"] * 2, report

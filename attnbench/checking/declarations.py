@@ -41,12 +41,10 @@ _POSITIONS = ("positions", "relative or absolute")
 
 _CONVENTIONS = {
     "agrees_with_float64": ("internal_dtype", "float32, bfloat16 or float16"),
-    "constant_values_come_back": _EXTRA_KEYS,
     "decode_equals_prefill": ("causal", "top_left, square or always"),
     "empty_rows_give_zeros": _EMPTY_ROWS,
     "empty_rows_have_finite_gradients": _EMPTY_ROWS,
     "every_attendable_key_matters": ("causal", "always"),
-    "heads_are_independent": _PER_HEAD,
     "hidden_keys_stay_hidden_at_extreme_scores": ("mask_value", "the number that stands for -inf"),
     "hidden_slots_may_hold_nan": _HIDDEN_SLOTS,
     "hidden_slots_may_hold_nan_in_training": _HIDDEN_SLOTS,
@@ -57,9 +55,7 @@ _CONVENTIONS = {
     "mask_forms_agree": ("masks", "those of boolean, floating, lengths and keys that it takes"),
     "masking_equals_deleting": _POSITIONS,
     "output_lies_within_values": _EXTRA_KEYS,
-    "padded_outputs_are_finite": _EMPTY_ROWS,
     "queries_permute_freely": _POSITIONS,
-    "single_key_gets_weight_one": _EXTRA_KEYS,
     "weights_sum_to_one": _EXTRA_KEYS,
 }
 """The convention that says what holds instead of a property, and its values."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.work import Work
 from attnbench.errors import UsageError, first_line, nearest
+from attnbench.specs.heirs import heir
 
 _EXEMPTION = re.compile(r"(?:(.*?): )??(\w+)\s*=\s*(.+)", re.DOTALL)
 _HEAD = "# Known failures: they are skipped. `attnbench check --update-baseline` wrote this file.\n"
@@ -141,6 +142,7 @@ def exempted(
                 f"--exempt {text}: write NAME=REASON, since an exemption has a reason."
             )
         subject, invariant, reason = match.groups()
+        invariant = heir(invariant)
         if invariant not in invariants:
             hint = nearest(invariant, invariants)
             raise UsageError(f"--exempt: no invariant is called {invariant!r}. {hint}")

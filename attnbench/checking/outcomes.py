@@ -35,9 +35,7 @@ FIRST = (
 
 COMPILING = (
     "compiled_equals_eager",
-    "exported_equals_eager",
     "fake_tensors_tell_the_shape",
-    "checkpointing_changes_nothing",
 )
 """The invariants that run last, the longest first, since each imports the compiler for a second."""
 

@@ -23,6 +23,7 @@ from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, Invariant
+from attnbench.specs.heirs import heir
 from attnbench.subject.devices import check_device
 from attnbench.subject.lookup import installed, resolve
 from attnbench.subject.styles.callee import AdaptedSpec
@@ -38,7 +39,8 @@ def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
     by_name = {invariant.name: invariant for invariant in registry().invariants()}
     if names is None:
         return list(by_name.values())
-    names = [names] if isinstance(names, str) else list(names)
+    names = [names] if isinstance(names, str) else names
+    names = list(dict.fromkeys(map(heir, names)))
     for name in names:
         check_name("invariant", name, by_name)
     return [by_name[name] for name in names]

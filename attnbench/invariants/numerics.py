@@ -112,9 +112,6 @@ def representable(oracle: Oracle, case: Case, *, room: float = 1.0) -> None:
         reject(f"a true {what} is larger than the dtype's largest number")
 
 
-_MASKED = tuple(mask for mask in FREE_MASKS if mask != "none")
-
-
 def _has_reference(subject: Subject) -> str | None:
     if (reason := adds_keys(subject)) and subject.maker.reference is scaled_dot_rows:
         return f"{reason}, and an adapter's reference has none"
@@ -219,33 +216,3 @@ _SPREAD = 6.0
 
 _HALF = 1e-4
 """The unit in the last place of float16 is larger, and that of float32 smaller."""
-
-_SHARE = 0.25
-"""A right run's error is a tenth of its budget, as a root mean square, with or without mask."""
-
-
-@invariant(masks=_MASKED, regimes=("normal",), layouts=("contiguous",), max_len=17)
-def masked_runs_are_as_accurate(subject: Subject, case: Case) -> None:
-    """With a mask, the error takes no larger share of its budget than without."""
-    module, inputs = subject.build(case)
-    oracle = Oracle(subject, module, inputs)
-    error = subject.output(module, inputs).detach().cpu().double() - oracle.output
-    units = _units(oracle)
-    if _share(error, oracle.floor(units=units)) <= _SHARE:
-        return
-    plain = inputs.replace(attn_mask=None, valid_lens=None, is_causal=False)
-    free = Oracle(subject, module, plain)
-    rest = subject.output(module, plain).detach().cpu().double() - free.output
-    masked = _share(error, oracle.budget(units=units))
-    unmasked = _share(rest, free.budget(units=units))
-    allowed = max(_SHARE, 4 * unmasked)
-    if not masked <= allowed:
-        raise InvariantViolation(
-            f"the error of the masked output is {masked:.3g} of its budget (root mean square), but "
-            f"should be at most {allowed:.3g}: without the mask it is {unmasked:.3g}",
-            error=masked / allowed,
-        )
-
-
-def _share(error: Tensor, budget: Tensor) -> float:
-    return float((error / budget).square().mean().sqrt())

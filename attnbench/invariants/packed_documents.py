@@ -100,26 +100,6 @@ def packed_equals_separate(subject: Subject, case: Case) -> None:
 
 
 @_law()
-def packed_documents_are_independent(subject: Subject, case: Case) -> None:
-    """Other tokens in one packed document leave the outputs of the others bitwise alone."""
-    documents = Documents(subject, case, "packed")
-    with torch.no_grad():
-        expected = documents.packed(documents.joined(documents.parts))
-        start = 0
-        for number, (count, keys) in enumerate(documents.lengths):
-            changed = list(documents.parts)
-            changed[number] = documents.part(count, keys)
-            if keys:
-                got = documents.packed(documents.joined(changed))
-                rest = torch.ones(len(got), dtype=torch.bool)
-                rest[start : start + count] = False
-                what = f"packed {documents.text}: with other tokens in document {number}, output"
-                held = torch.where(rest[:, None, None].to(got.device), got, expected)
-                agree_within(held, expected, 0.0, what, "with its own")
-            start += count
-
-
-@_law()
 def packed_slack_is_inert(subject: Subject, case: Case) -> None:
     """Rows behind the last packed document change nothing, and have gradients of 0."""
     documents = Documents(subject, case, "packed")

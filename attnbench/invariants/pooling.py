@@ -75,15 +75,3 @@ def output_lies_within_values(subject: Subject, case: Case) -> None:
     nearest = torch.minimum(torch.maximum(got, low), high)
     why = "no value of a key that is left lies beyond"
     agree_within(got, nearest, slack * float(size), "output", None, why=why)
-
-
-@invariant(cases=benign, applies=_pools)
-def constant_values_come_back(subject: Subject, case: Case) -> None:
-    """Where all values are equal, the output is that value."""
-    base = Baseline(subject, case)
-    constant = base.inputs.value[..., :1, :]
-    got = base.run(base.inputs.replace(value=constant.expand_as(base.inputs.value).contiguous()))
-    expected = constant.expand_as(got)
-    share = 8 * subject.eps(got.dtype) + score_rounding(base.inputs)
-    why = "all values of the item are that"
-    agree_within(got, expected, share * expected.double().abs(), "output", None, why=why)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Iterator
 
@@ -114,31 +113,6 @@ def grouped_heads_equal_expanded_heads(subject: Subject, case: Case) -> None:
             agree_within(one, two, tolerance, f"{what}, weights handed back", other)
 
 
-def _sizes_of_one(subject: Subject) -> CaseStrategy:
-    few = [set(chosen) for count in range(3) for chosen in itertools.combinations(range(8), count)]
-    choices = [tuple(place in ones for place in range(8)) for ones in [*few, set(range(8))]]
-    ways = [functools.partial(_with_ones, subject, which=which) for which in choices]
-    return changed(benign(subject, regimes=("normal",)), *ways)
-
-
-@invariant(cases=_sizes_of_one)
-def size_one_dimensions_are_kept(subject: Subject, case: Case) -> None:
-    """A dimension of size 1 stays a dimension, whichever it is."""
-    base = Baseline(subject, case)
-    inputs = base.inputs
-    given = f"query {tuple(inputs.query.shape)}, key {tuple(inputs.key.shape)}, "
-    given += f"value {tuple(inputs.value.shape)}"
-    shapes = {"output": (base.output, (*case.lead, case.q_len, case.value_size))}
-    weights = subject.weights(base.module, inputs)
-    if weights is not None:
-        shapes["weights"] = weights, (*case.lead, case.q_len, case.kv_len)
-    for name, (tensor, wanted) in shapes.items():
-        if tuple(tensor.shape) != wanted:
-            raise InvariantViolation(
-                f"{name}.shape = {tuple(tensor.shape)}, but should be {wanted} for {given}"
-            )
-
-
 def _masks(base: Baseline) -> Iterator[Tensor]:
     """Masks with every dimension in turn of size 1, as they are given to broadcast."""
     lead, q_len, kv_len = base.case.lead, base.case.q_len, base.case.kv_len
@@ -194,16 +168,6 @@ def masks_broadcast(subject: Subject, case: Case) -> None:
             "the same mask expanded",
             taken=rows,
         )
-
-
-_SIZES = ("q_len", "kv_len", "query_size", "key_size", "value_size", "lead", "lead", "lead")
-
-
-def _with_ones(subject: Subject, case: Case, *, which: tuple[bool, ...]) -> Case:
-    """The case with some of its sizes 1."""
-    ones = {name: 1 for name, one in zip(_SIZES[:5], which, strict=False) if one}
-    lead = tuple(1 if one else size for size, one in zip(case.lead, which[5:], strict=False))
-    return subject.legal(case.with_sizes(case.sizes.replace(lead=lead, **ones)))
 
 
 def _with_equal_sizes(subject: Subject, case: Case, *, one_query: bool = False) -> Case:

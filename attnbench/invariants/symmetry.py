@@ -102,21 +102,3 @@ def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
         f"the same item in its batch {list(case.lead)}",
         taken=lambda output: output[index],
     )
-
-
-@invariant(cases=benign, leads=(1, 2, 3))
-def heads_are_independent(subject: Subject, case: Case) -> None:
-    """What one head holds does not change what another one gets."""
-    heads = case.lead[-1]
-    if heads < 2:
-        reject("the only head is always independent")
-    base = Baseline(subject, case)
-    head = base.choose(heads)
-    mine = (torch.arange(heads, device=case.device) == head).reshape(heads, 1, 1)
-    others = base.inputs.map(lambda tensor: torch.where(mine, tensor, 1 - tensor.flip(-2, -3)))
-    base.expect(
-        base.run(others)[..., head, :, :],
-        f"for head {head}, after a change of the other heads' query, key and value, output",
-        "the same head before",
-        taken=lambda output: output[..., head, :, :],
-    )

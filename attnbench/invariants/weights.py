@@ -11,9 +11,6 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.numerics import representable
 from attnbench.invariants.toolkit.applicability import (
-    adds_keys,
-    any_of,
-    is_always_causal,
     scores_positions,
 )
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -29,9 +26,7 @@ from attnbench.invariants.toolkit.derivations import (
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import allowed_and_bias, widened
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs, largest
-
-_WIDE = ("float64", "float32")
+from attnbench.subject.tensors import Inputs
 
 
 def _weights(subject: Subject, module: nn.Module, inputs: Inputs, case: Case) -> Tensor:
@@ -45,9 +40,12 @@ def _weights(subject: Subject, module: nn.Module, inputs: Inputs, case: Case) ->
 
 @invariant(masks=FREE_MASKS, applies=has_weights)
 def weights_sum_to_one(subject: Subject, case: Case) -> None:
-    """Each row of weights sums to 1, or to less if the subject adds keys of its own."""
+    """Weights are at least 0, and a row of them sums to 1, or to less if the subject adds keys of
+    its own.
+    """
     module, inputs = subject.build(case)
-    total = _weights(subject, module, inputs, case).double().sum(-1)
+    weights = _weights(subject, module, inputs, case)
+    total = weights.double().sum(-1)
     # each weight is rounded to half a unit of its own size, and the sizes sum to 1
     eps = subject.eps(inputs.query.dtype)
     tolerance = 4 * eps * max(1.0, case.kv_len**0.5) + score_rounding(inputs)
@@ -55,6 +53,7 @@ def weights_sum_to_one(subject: Subject, case: Case) -> None:
     if subject.conventions.extra_keys:  # what its own keys get is missing here
         most = torch.minimum(total, most).clamp_min(0.0)
     agree_within(total, most, tolerance, "weights.sum(-1)", None)
+    holds(weights >= 0, "weights", weights, "at least 0")
     if subject.conventions.extra_keys and case.mask == "none" and case.regime == "normal":
         _share_follows_scores(subject, module, inputs)
 
@@ -84,14 +83,6 @@ def masked_weights_are_zero(subject: Subject, case: Case) -> None:
         weights,
         "exactly 0: the mask hides that key from that query",
     )
-
-
-@invariant(cases=benign, applies=has_weights)
-def weights_are_not_negative(subject: Subject, case: Case) -> None:
-    """No weight is negative."""
-    module, inputs = subject.build(case)
-    weights = _weights(subject, module, inputs, case)
-    holds(weights >= 0, "weights", weights, "at least 0")
 
 
 @invariant(
@@ -155,80 +146,3 @@ def _weighs_little(base: Baseline, slot: int, least: float) -> Tensor:
         got = base.subject.output(module, inputs.replace(value=value)).detach()
         changes.append((got - clean).abs().amax(-1))
     return (changes[0] <= least) & (changes[1] > least)
-
-
-@invariant(
-    cases=benign,
-    masks=("none",),
-    regimes=("normal", "huge"),
-    applies=any_of(has_weights, adds_keys, is_always_causal),
-)
-def single_key_gets_weight_one(subject: Subject, case: Case) -> None:
-    """Where a mask leaves a query one key, that key's weight is 1."""
-    base = Baseline(subject, case)
-    rows = (*case.lead, case.q_len)
-    only = torch.randint(case.kv_len, rows, generator=base.generator).unsqueeze(-1)
-    allowed = (torch.arange(case.kv_len) == only).to(case.device)
-    inputs = base.inputs.replace(attn_mask=allowed)
-    weights = needs(subject.weights(base.module, inputs))
-    eps = subject.eps(weights.dtype)
-    why = "a boolean mask leaves each query one key"
-    agree_within(weights, allowed.to(weights), 4 * eps, "weights", None, why=why)
-
-
-@invariant(
-    cases=benign,
-    masks=tuple(m for m in FREE_MASKS if m not in ("bias", "floating")),
-    regimes=("equal_keys", "zero_keys"),
-    max_features=8,
-    applies=any_of(has_weights, scores_positions),
-)
-def equal_keys_get_equal_weight(subject: Subject, case: Case) -> None:
-    """Keys that are equal share the weight equally."""
-    module, inputs = subject.build(case)
-    allowed = allowed_and_bias(inputs)[0].to(inputs.query.device)
-    weights = needs(subject.weights(module, inputs)).double()
-    # of what the row has: its sum is another invariant's
-    share = weights.sum(-1, keepdim=True) * allowed / allowed.sum(-1, keepdim=True)
-    # equal scores may still be rounded apart, by some units of their size
-    units = 256 if case.dtype in _WIDE else 64
-    tolerance = units * subject.eps(inputs.query.dtype) * share
-    why = "all keys are equal, so those that are left share equally"
-    agree_within(weights, share, tolerance, "weights", None, why=why)
-
-
-@invariant(
-    cases=benign,
-    dtypes=_WIDE,
-    regimes=("normal", "tiny"),
-    applies=lambda subject: None if subject.scoring is not None else "a mechanism shows no scores",
-)
-def weights_follow_scores(subject: Subject, case: Case) -> None:
-    """Two weights of a row differ, as logarithms, by what their scores differ by."""
-    base = Baseline(subject, case)
-    inputs = base.inputs
-    scores = subject.scores(base.module, inputs)
-    weights = needs(subject.weights(base.module, inputs)).detach().double()
-    bias = allowed_and_bias(inputs)[1].to(inputs.query.device)
-    scores = needs(scores).detach().double() + bias
-    # too small a weight has lost digits
-    least = min(torch.finfo(inputs.query.dtype).tiny * 2**24, 2**-12)
-    left = base.allowed & (scores > -math.inf)  # a score may hide keys of its own
-    shown = left & (weights > least)
-    if not bool((shown.any(-1) | ~left.any(-1)).all()):
-        raise InvariantViolation(
-            "weights has a row of zeros (or NaN), though its mask leaves a key and its scores "
-            f"lie in {float(scores.min()):.4g} .. {float(scores.max()):.4g}"
-        )
-    top = weights.argmax(-1, keepdim=True)
-    log = weights.log()
-    differences = (log - log.gather(-1, top)).masked_fill(~shown, 0.0)
-    expected = (scores - scores.gather(-1, top)).masked_fill(~shown, 0.0)
-    units = 256 * (1 + largest(scores))
-    agree_within(
-        differences,
-        expected,
-        units * subject.eps(inputs.query.dtype),
-        "log(weights / weights[..., argmax])",
-        "scores - scores[..., argmax]",
-    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench._signing import signed_make
 from attnbench.errors import SpecError, nearest
+from attnbench.specs.heirs import heir
 
 if TYPE_CHECKING:
     from attnbench.specs.layer_spec import LayerSpec
@@ -108,7 +109,8 @@ def freeze_tuple(spec: Any, field: str, choices: Collection[str] = ()) -> None:
 def freeze_exempt(spec: Any) -> None:
     """Turn ``exempt`` into a mapping that cannot be changed."""
     check_type(spec, "exempt", Mapping, "a mapping of an invariant's name to a reason")
-    object.__setattr__(spec, "exempt", ReadOnly(spec.exempt))
+    exempt = {heir(name): reason for name, reason in spec.exempt.items()}
+    object.__setattr__(spec, "exempt", ReadOnly(exempt))
 
 
 def _freeze_variants(spec: Any) -> None:

@@ -178,12 +178,9 @@ def test_a_call_in_evaluation_that_switches_dropout_off_for_good_is_told(for_goo
 
 def test_what_is_dropped_in_training_by_another_generator_is_seeded_too() -> None:
     spec = attnbench.LayerSpec(name="drops", make=LayerDrop)
-    names = ["dropout_is_drawn_once", "checkpointing_changes_nothing"]
+    names = ["dropout_is_drawn_once"]
     report = attnbench.check(spec, profile="quick", invariants=names)
-    drawn, checkpointed = sorted(report.outcomes, key=lambda outcome: outcome.invariant)[::-1]
-    assert drawn.status != "failed", drawn.reason
-    assert checkpointed.status == "skipped"
-    assert "not of torch" in checkpointed.reason
+    assert report.outcomes[0].status != "failed", report.outcomes[0].reason
 
 
 class DropsInEvaluation(nn.Module):

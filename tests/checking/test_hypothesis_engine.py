@@ -307,7 +307,7 @@ def test_what_a_database_of_ones_own_raises_is_told_and_stops_nothing(kept: Path
 def test_a_report_tells_of_the_database_once(kept: Path) -> None:
     kept.parent.mkdir()
     kept.write_text("no folder")
-    names = ["equal_keys_get_equal_weight", "keys_permute_freely"]
+    names = ["masking_equals_deleting", "keys_permute_freely"]
     report = check(ScoringSpec(name="placed", make=Placed), profile="quick", invariants=names)
     assert len(report.of("failed")) == 2
     assert len(report.notes) == 1

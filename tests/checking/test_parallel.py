@@ -18,7 +18,7 @@ from attnbench.processes.pool import Event, Task
 from attnbench.registry.address import Address, parse_address
 from tests.cli_runs import HERE
 
-NAMES = (KEEPS_CONTRACT, "weights_sum_to_one", "exported_equals_eager")
+NAMES = (KEEPS_CONTRACT, "weights_sum_to_one", "fake_tensors_tell_the_shape")
 OPTIONS: dict[str, Any] = {"profile": "quick", "device": "cpu", "dtypes": None, "seed": None}
 
 
@@ -38,7 +38,7 @@ def test_what_compiles_runs_last_within_a_subject() -> None:
     late = [name in COMPILING for name in order]
     assert late == sorted(late)
     found = [(o.subject, o.invariant) for o in outcomes("dot", "scaled_dot")]
-    assert [name for _, name in (found[2], found[5])] == ["exported_equals_eager"] * 2
+    assert [name for _, name in (found[2], found[5])] == ["fake_tensors_tell_the_shape"] * 2
     assert len(found) == len(set(found)) == 6
 
 
@@ -60,7 +60,9 @@ def test_a_failure_is_announced_before_it_is_explained() -> None:
 def test_a_broken_contract_holds_for_what_runs_later_too() -> None:
     found = {o.invariant: o for o in outcomes(f"{HERE}/bad_subjects.py:SHAPE")}
     assert found[KEEPS_CONTRACT].status == "failed"
-    assert found["exported_equals_eager"].reason.startswith("not run: keeps_the_contract failed")
+    assert found["fake_tensors_tell_the_shape"].reason.startswith(
+        "not run: keeps_the_contract failed"
+    )
 
 
 def test_a_subject_that_kills_its_process_has_an_outcome_for_what_runs_later_too() -> None:

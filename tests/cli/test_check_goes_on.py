@@ -27,7 +27,7 @@ def test_a_subject_that_hangs_timed_out_and_the_others_go_on() -> None:
 
 
 def test_a_hang_in_one_invariant_keeps_the_outcomes_before_and_after_it() -> None:
-    names = ("keeps_the_contract", "unit_variance", "weights_are_not_negative")
+    names = ("keeps_the_contract", "unit_variance", "weights_sum_to_one")
     chosen = [text for name in names for text in ("--invariant", name)]
     result = run(
         *(
@@ -41,13 +41,13 @@ def test_a_hang_in_one_invariant_keeps_the_outcomes_before_and_after_it() -> Non
     )
     found = {o["invariant"]: o["status"] for o in result.json["outcomes"]}
     assert found["inputs_are_unchanged"] == "timeout"
-    assert found["keeps_the_contract"] == found["weights_are_not_negative"] == "passed"
+    assert found["keeps_the_contract"] == found["weights_sum_to_one"] == "passed"
     assert result.code == 3
 
 
 def test_a_subject_that_kills_its_process_crashed_and_is_begun_again_once() -> None:
     targets = ("bad_subjects.py:KILLS", "scaled_dot")
-    names = ("keeps_the_contract", "weights_are_not_negative", "pools_values", "layouts_agree")
+    names = ("keeps_the_contract", "weights_sum_to_one", "pools_values", "layouts_agree")
     chosen = [text for name in names for text in ("--invariant", name)]
     result = run("check", *targets, *chosen, "--profile", "quick", "--json", "-j", "2")
     assert result.code == 3

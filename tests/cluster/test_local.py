@@ -29,7 +29,7 @@ from attnbench.registry.address import parse_address
 
 HERE = Path(__file__).parents[1]
 MAIN = (sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())")
-FEW = ("weights_sum_to_one", "masked_weights_are_zero", "single_key_gets_weight_one")
+FEW = ("weights_sum_to_one", "masked_weights_are_zero", "output_lies_within_values")
 
 
 @pytest.fixture(autouse=True)

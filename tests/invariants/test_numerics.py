@@ -11,7 +11,6 @@ from attnbench_zoo.twins.attention import Attention
 from torch import Tensor, nn
 
 from attnbench import Case, InvariantViolation, KernelSpec, ScoringSpec, adapters, check
-from attnbench.checking.api import select_invariants
 from attnbench.invariants import numerics, rounding, shapes
 from attnbench.invariants.toolkit.comparisons import within
 from attnbench.subject.lookup import resolve
@@ -52,20 +51,11 @@ class ScaledAfterTheProduct(Attention):
         return ((query @ key.mT) * scale).float()
 
 
-class LessPreciseWithMask(Attention):
-    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
-        hidden = super().hide(scores, allowed)
-        if bool(allowed.all()) or scores.dtype != torch.float32:
-            return hidden
-        return hidden + 2e-6 * torch.randn(hidden.shape, generator=torch.Generator())
-
-
 MUTANTS = {
     "agrees_with_scalar_reference": ScaleMissing,
     "agrees_with_float64": RoundedToBfloat16,
     "output_has_shape_and_dtype": AlwaysFloat32,
     "finite_at_extremes": ScaledAfterTheProduct,
-    "masked_runs_are_as_accurate": LessPreciseWithMask,
 }
 
 
@@ -197,9 +187,7 @@ def test_a_sum_that_is_divided_later_has_to_fit_into_half_types() -> None:
     assert_tells_apart(INVARIANTS["finite_at_extremes"], DividedLast)
 
 
-@pytest.mark.parametrize(
-    "name", ["agrees_with_float64", "finite_at_extremes", "masked_runs_are_as_accurate"]
-)
+@pytest.mark.parametrize("name", ["agrees_with_float64", "finite_at_extremes"])
 def test_torchs_own_attention_is_not_accused_in_any_dtype(name: str) -> None:
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **masks: Any
@@ -212,13 +200,6 @@ def test_torchs_own_attention_is_not_accused_in_any_dtype(name: str) -> None:
     kernel = KernelSpec(name="torch", scoring="scaled_dot", attend=attend)
     outcome = run(kernel, INVARIANTS[name], seed=1)
     assert outcome.status == "passed", outcome.reason
-
-
-def test_a_masked_run_in_float64_may_be_off_by_a_unit_in_the_last_place() -> None:
-    case = Case.from_id("b0d-L5-S3-Eq1-Ek1-Ev1-float64-cpu-key_row-contiguous-normal-s27")
-    (subject,) = resolve("self_tanh/one_row")
-    (invariant,) = select_invariants(["masked_runs_are_as_accurate"])
-    invariant.check(subject, case)
 
 
 class Turned(nn.Module):

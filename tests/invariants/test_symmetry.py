@@ -76,10 +76,8 @@ MUTANTS = {
     "queries_permute_freely": LaterQueriesSharper,
     "query_alone_equals_query_among_others": CentredOnAllQueries,
     "item_alone_equals_item_in_batch": FirstItemsMaskForAll,
-    "heads_are_independent": HeadsMixed,
     "leading_sizes_fold": SoftmaxOverTheThirdDimension,
     "grouped_heads_equal_expanded_heads": HeadsTiled,
-    "size_one_dimensions_are_kept": Squeezed,
     "masks_broadcast": SquareMaskTransposed,
 }
 

@@ -23,7 +23,6 @@ LOOKED_AT = (
     "later_tokens_are_invisible",
     "left_padding_is_inert",
     "padded_item_equals_item_alone",
-    "padded_outputs_are_finite",
 )
 """Selected rows, copies and calls without a cache are looked at where operations combine."""
 

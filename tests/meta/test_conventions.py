@@ -17,7 +17,6 @@ LOOKED_AT = (
     "agrees_with_scalar_reference",
     "bias_of_all_keys_hides_none",
     "causal_and_padding_combine",
-    "constant_values_come_back",
     "empty_rows_give_zeros",
     "finite_at_extremes",
     "future_does_not_leak",
@@ -29,7 +28,6 @@ LOOKED_AT = (
     "masked_slots_are_inert",
     "masked_weights_are_zero",
     "masking_equals_deleting",
-    "single_key_gets_weight_one",
     "weights_sum_to_one",
 )
 """What conventions change; every other invariant is held to them as well."""

@@ -93,7 +93,6 @@ def test_an_exemption_with_a_reason_quiets_what_multihead_attention_gets_wrong()
         "masking_equals_deleting",
         "masks_broadcast",
         "valid_lengths_count_the_keys",
-        "windows_end_at_their_edges",
     ],
 )
 def test_what_multihead_attention_gets_right_is_not_accused(name: str) -> None:

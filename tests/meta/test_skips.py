@@ -28,8 +28,7 @@ FOR_OTHERS = {
     "splits_merge",
     "scales_restore_keys_and_values",  # nor takes stored keys, or a slice of the heads
     "heads_may_be_split",
-    "packed_documents_are_independent",  # nor packed documents, nor pages
-    "packed_equals_separate",
+    "packed_equals_separate",  # nor packed documents, nor pages
     "packed_slack_is_inert",
     "pages_are_invisible",
     "leading_padding_equals_deleting",  # none has rotary angles, or a bias by distance

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.torch_internals import faked, graph_breaks, is_concrete
+from attnbench.attention.torch_internals import faked, graph_breaks
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.checking.profiles import current_profile
@@ -173,27 +173,6 @@ def _compiled_by(backend: str, subject: Subject, case: Case) -> None:
     )
     plain, weight, change = base.run(inputs), base.other(trained), f"compiled ({backend})"
     same_gradients(trained, plain, leaves, weight, change, "the call as it is", eps=base.eps)
-
-
-def exported(call: nn.Module, *tensors: Tensor) -> Tensor:
-    """The output of an exported program."""
-    output: torch.Tensor = torch.export.export(call, tensors).module()(*tensors)
-    return output
-
-
-@invariant(kinds=KINDS, cases=_some(1))
-@transformed("torch.export.export", lambda: sourced(exported))
-def exported_equals_eager(subject: Subject, case: Case) -> None:
-    """torch.export gives a program of the same output."""
-    base = Baseline(subject, case)
-    with in_one_sentence("torch.export.export"):
-        got = exported(_Call(base), *_tensors(base))
-    if not is_concrete(got):
-        raise InvariantViolation(
-            "the exported program returned a tensor without values on inputs with values: it keeps "
-            "a tensor from the time when it was traced"
-        )
-    base.expect(got.detach(), "exported, output", "the call as it is")
 
 
 def mapped(call: nn.Module, *tensors: Tensor, dims: Any = -3, axis: int = -3) -> Tensor:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
+from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
-    agree_within,
     differentiate,
     holds,
     reject,
@@ -24,7 +23,6 @@ from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, ha
 from attnbench.invariants.toolkit.unreached import NONE, TRIES, unreached
 from attnbench.oracle.references import widened
 from attnbench.specs import KINDS
-from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -45,26 +43,23 @@ _BIAS_CASES = (
 _PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=8))
 
 
-@invariant(
-    kinds=KINDS,
-    cases=benign,
-    dtypes=("float64",),
-    regimes=("normal", "equal_keys"),
-    max_len=9,
-    max_features=9,
-    applies=has_slopes,
-)
+def _slope_cases(subject: Subject) -> CaseStrategy:
+    return benign(
+        subject,
+        dtypes=("float64",),
+        regimes=("normal", "equal_keys"),
+        max_len=9,
+        max_features=9,
+        beyond=() if subject.kind == "layer" else _LONG_CASES,  # longer than a kernel's blocks
+    )
+
+
+@invariant(kinds=KINDS, cases=_slope_cases, applies=has_slopes)
 def gradients_are_right(subject: Subject, case: Case) -> None:
     """Gradients are the slopes that finite differences in float64 show."""
     base = Baseline(subject, case)
     inputs, leaves = leaves_of(base.module, base.inputs)
     compare_slopes(base, inputs, leaves)
-
-
-@invariant(cases=hand_picked(*_LONG_CASES), applies=has_slopes)
-def long_gradients_are_right(subject: Subject, case: Case) -> None:
-    """Gradients are right for sequences longer than a kernel's blocks, too."""
-    gradients_are_right.check(subject, case)
 
 
 @invariant(cases=hand_picked(*_BIAS_CASES), applies=has_slopes)
@@ -105,7 +100,7 @@ def _unregistered(module: nn.Module) -> Iterator[str]:
 
 def _has_parameters(subject: Subject) -> str | None:
     if subject.kind == "kernel":
-        return "kernel_gradients_equal_plain_ones looks at those of a kernel"
+        return "its parameters are those of its scoring function"
     case = subject.legal(Case(dtype=subject.dtypes[0]))
     module = subject.make(case.query_size, case.key_size, case.value_size)
     if any(parameter.requires_grad for parameter in module.parameters()):
@@ -187,31 +182,3 @@ def _representable(subject: Subject, module: nn.Module, inputs: Inputs, name: st
         assert gradient is not None
         largest = torch.maximum(largest, gradient.abs())
     return largest < torch.finfo(inputs.query.dtype).max / 64
-
-
-@invariant(
-    cases=benign,
-    dtypes=("float32", "float64"),
-    regimes=("normal",),
-    applies=lambda subject: None if subject.kind == "kernel" else "not a kernel",
-)
-def kernel_gradients_equal_plain_ones(subject: Subject, case: Case) -> None:
-    """A kernel's gradients are those of its scoring function."""
-    base = Baseline(subject, case)
-    assert subject.scoring is not None
-    plain = ScoringSubject(subject.name, subject.scoring, subject.address)
-    inputs, named = leaves_of(base.module, base.inputs)
-    weight = base.other(base.output)
-    ways = [(s.output(base.module, inputs) * weight).sum() for s in (subject, plain)]
-    got, expected = (gradients_of(total, named) for total in ways)
-    eps = subject.eps(inputs.query.dtype)
-    for name, leaf in named.items():
-        one, other = (
-            torch.zeros_like(leaf) if g is None else g for g in (got[name], expected[name])
-        )
-        # the gradient of a score is a small difference of products of order 1, and that of a
-        # parameter a sum over all scores, which may cancel to less than the sum was rounded to
-        summed = math.prod(base.allowed.shape) ** 0.5 if name.startswith("parameter") else 1.0
-        sizes = (float(tensor.detach().abs().max()) for tensor in (other, leaf))
-        tolerance = 256 * eps * max(summed, *sizes)
-        agree_within(one, other, tolerance, f"gradient by {name}", f"{subject.maker.name} itself")

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.stage import TOKENS
-from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
-from attnbench.invariants.toolkit.comparisons import holds, reject
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
-from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
-from attnbench.invariants.toolkit.layer_rounding import gradient_floor
+from attnbench.invariants.toolkit.comparisons import reject
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
+from attnbench.invariants.toolkit.layer_faults import no_gradient
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.layer_limits import change_by_length
-from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding", "left_padding")
 
@@ -73,6 +67,7 @@ def later_tokens_are_invisible(layer: LayerCase) -> None:
     what = f"with other tokens from {own} on{given}, output"
     other = "the output before they were changed"
     layer.expect(got, expected, real, what, other)
+    no_gradient(layer, real, later[:, None], f"the outputs before {own} by the later hidden")
     spec, changes = layer.subject.spec, change_by_length(layer.subject)
     if layer.subject.conventions.positions == "relative" and spec.cache is None and not spec.grid:
         changes = "moved"
@@ -85,32 +80,6 @@ def later_tokens_are_invisible(layer: LayerCase) -> None:
             "the output with them",
             allowed=lambda: layer.rounding[:, :own],
         )
-
-
-@layer_invariant(
-    masks=_MASKS,
-    regimes=("normal",),
-    min_q_len=2,
-    dtypes=("float32", "float64"),
-    applies=any_of(_is_causal, has_no_gradients),
-)
-def later_tokens_take_no_gradient(layer: LayerCase) -> None:
-    """An output of a causal layer has no gradient with respect to a later token."""
-    length = layer.case.q_len
-    if length < 2:
-        reject("the only token has no future")
-    own = 1 + layer.choose(length - 1)
-    counted = layer.real(layer.hidden, layer.mask).clone()
-    counted[:, own:] = False
-    gradient = layer.gradients(counted)["hidden"]
-    if gradient is None:
-        return
-    allowed = gradient_floor(layer.subject, gradient)
-    fits = gradient.abs() <= allowed
-    fits[:, :own] = True
-    if not bool(fits.all()) and not sees_the_future(layer.subject, layer.case.mask):
-        what = f"the gradient of the outputs before {own} by the later hidden"
-        holds(fits, what, gradient, f"0 (± {allowed:.2g})")
 
 
 def _has_window(subject: LayerSubject) -> str | None:
@@ -226,54 +195,3 @@ def _stay_in_place(layer: LayerCase) -> None:
             f"of {layer.case.q_len} tokens, exchanging tokens 0 and 1 exchanges outputs {moved[0]} "
             f"and {moved[1]} and leaves all others: output {moved[0]} is that of token 0"
         )
-
-
-def _promises_no_move(subject: LayerSubject) -> str | None:
-    positions, window = subject.conventions.positions, subject.width
-    if positions == "absolute":
-        return "positions are absolute (convention positions)"
-    if _reorders(subject):
-        return None
-    if window is None or not subject.spec.causal:
-        return "only beyond the window of a causal layer does a shift show by itself"
-    return None if window < subject.capacity else f"its window of {window} holds every case"
-
-
-def _moving_cases(subject: Subject) -> CaseStrategy:
-    assert isinstance(subject, LayerSubject)
-    least = 1 + (subject.width or 1)
-    longest = max(17, 2 * least + 1)
-    return layer_cases(subject, regimes=("normal",), min_q_len=least, max_len=longest)
-
-
-@layer_invariant(cases=_moving_cases, applies=_promises_no_move)
-def moved_tokens_keep_their_outputs(layer: LayerCase) -> None:
-    """Where a layer's positions are none, reordering the tokens reorders the outputs; where they
-    are relative, outputs whose window does not reach the first tokens do not change without these.
-    """
-    case, whole, window = layer.case, layer.run(layer.hidden), layer.subject.width
-    if _reorders(layer.subject):
-        order = torch.randperm(case.q_len, generator=layer.generator)
-        got, expected = layer.run(layer.hidden[:, order]), whole[:, order]
-        quantity = f"with tokens in the order {order.tolist()}, output"
-        kept: Any = order
-    else:
-        assert window is not None
-        if sees_beyond_window(layer.subject):
-            reject("it sees tokens beyond its window, of which another invariant tells")
-        if case.q_len <= window:
-            reject("no output is beyond the window of the first token")
-        cut = 1 + layer.choose(case.q_len - window)
-        rest = cut + window - 1
-        got, expected = layer.run(layer.hidden[:, cut:])[:, window - 1 :], whole[:, rest:]
-        quantity = f"without the first {cut} tokens, which no window holds, output"
-        kept = slice(rest, None)
-    other = "the same token in the whole sequence"
-    real, limits = layer.real(got), lambda: layer.rounding[:, kept]
-    layer.expect(got, expected, real, quantity, other, allowed=limits)
-
-
-def _reorders(subject: LayerSubject) -> bool:
-    """Whether reordering all tokens should only reorder the outputs."""
-    free = subject.conventions.positions == "none" and subject.width is None
-    return free and not subject.spec.causal

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError
@@ -15,51 +13,14 @@ from attnbench.invariants.toolkit.comparisons import (
     agree_within,
     differentiate,
     reject,
-    same_gradient,
 )
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import leaves_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
-from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
-from attnbench.subject.devices import other_random_states, seed
 from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding")
-
-
-@layer_invariant(masks=_MASKS, regimes=("normal",), dtypes=("float32",), applies=has_no_gradients)
-def checkpointing_changes_nothing(layer: LayerCase) -> None:
-    """Under torch.utils.checkpoint, output and gradients are the same."""
-    layer.module.train()
-    gradients, outputs = [], []
-    for how in ("plain", "checkpointed"):
-        seed(layer.case.device, layer.case.seed)
-        before = other_random_states()
-        hidden = layer.hidden.detach().clone().requires_grad_()
-
-        def run(given: Tensor) -> Tensor:
-            return layer.call(given, layer.mask)[0]
-
-        output = run(hidden) if how == "plain" else checkpoint(run, hidden, use_reentrant=False)
-        assert isinstance(output, Tensor)
-        if not output.requires_grad:
-            reject("the output has no graph")
-        if before != other_random_states():
-            raise RefusalError(
-                "it draws numbers not of torch, which checkpoint does not draw again"
-            )
-        real = layer.real(layer.hidden, layer.mask)
-        output = torch.where(real, output, torch.zeros_like(output))
-        weight = torch.ones_like(output)
-        wanted = [hidden, *(p for p in layer.module.parameters() if p.requires_grad)]
-        gradients.append(differentiate(output, wanted, weight))
-        outputs.append(output.detach())
-    allowed = floor_of(layer.subject, outputs[0])
-    what, other = "under torch.utils.checkpoint, output", "the call without it"
-    agree_within(outputs[1], outputs[0], allowed, what, other)
-    for one, two in zip(gradients[1], gradients[0], strict=True):
-        same_gradient(one, two, "under torch.utils.checkpoint, a gradient", other)
 
 
 @invariant(

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, listed
-from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import state_is_kept
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_faults import mixes_items
 from attnbench.specs import KINDS
-from attnbench.subject.layer_limits import unused_parameters
 from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding")
@@ -157,44 +152,3 @@ def _step(module: nn.Module, seed: int) -> None:
             if old.is_floating_point():
                 step = torch.randn(old.shape, generator=generator).to(old) * old.abs().mean() / 2
                 old.add_(step)
-
-
-@layer_invariant(masks=_MASKS, regimes=("normal",), dtypes=("float32",), min_q_len=2)
-def parts_stand_in_for_no_other(layer: LayerCase) -> None:
-    """No part of a layer is called twice where one beside it, of its kind and sizes, is never used,
-    however many tokens there are.
-    """
-    unused, named = set(unused_parameters(layer.subject)), dict(layer.module.named_modules())
-    parts = {
-        name: tuple(p.shape for p in part.parameters())
-        for name, part in named.items()
-        if not any(True for _ in part.children())
-    }
-    idle = {
-        name
-        for name, sizes in parts.items()
-        if sizes and unused.issuperset(n for n, _ in named[name].named_parameters(_own(name)))
-    }
-    if not idle:
-        return
-    calls = Counter[str]()
-    handles = [
-        named[name].register_forward_pre_hook(lambda *_, name=name: calls.update([name]))
-        for name in parts
-    ]
-    for hidden in (layer.hidden, layer.hidden[:, :1]):  # a loop over tokens calls parts more often
-        layer.run(hidden)
-    for handle in handles:
-        handle.remove()
-    for one, other in itertools.product(sorted(idle), parts):
-        is_alike = type(named[one]) is type(named[other]) and parts[one] == parts[other]
-        is_beside = one.rpartition(".")[0] == other.rpartition(".")[0]
-        if is_alike and is_beside and calls[other] == 4:  # two in each call
-            raise InvariantViolation(
-                f"no output depends on {_own(one)}, and {_own(other)}, of the same kind and sizes, "
-                "is called twice in one call, but each should be used"
-            )
-
-
-def _own(name: str) -> str:
-    return name.removeprefix("module.")

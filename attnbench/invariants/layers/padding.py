@@ -5,87 +5,36 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch import Tensor
 
-from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
-from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
-from attnbench.invariants.toolkit.comparisons import holds, reject, violation_of
+from attnbench.invariants.toolkit.comparisons import holds, violation_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, takes_padding
 from attnbench.invariants.toolkit.layer_faults import (
     holds_left_padding,
     leak,
     leaks_padding,
     mixes_items,
+    no_gradient,
     sees_the_future,
 )
-from attnbench.invariants.toolkit.layer_rounding import gradient_floor
 from attnbench.subject.layer import LayerSubject
-
-_SIDES = ("padding", "left_padding")
 
 
 @layer_invariant(masks=("padding",), applies=takes_padding)
 def padded_tokens_are_inert(layer: LayerCase) -> None:
-    """The outputs of real tokens do not depend on the finite numbers that padded tokens hold."""
+    """The outputs of real tokens do not depend on the finite numbers that padded tokens hold, nor
+    have a gradient by them, and outputs at padded slots are finite.
+    """
     mask = layer.padded()
-    violation = leak(layer, mask)
-    if violation is not None and not mixes_items(layer.subject):
-        raise violation
-
-
-@layer_invariant(masks=_SIDES, applies=takes_padding)
-def padded_outputs_are_finite(layer: LayerCase) -> None:
-    """Outputs at padded slots are finite, also of an item without a real token."""
-    mask = _seen(layer)
     output = layer.run(layer.hidden, mask)
-    finite = output.isfinite()
-    if not bool(finite.all()):
-        place = finite.logical_not().nonzero()[0].tolist()
-        kind = "a padded slot" if not bool(mask[tuple(place[:2])]) else "a real token"
-        item = "" if bool(mask[place[0]].any()) else ", of an item without a real token"
-        raise InvariantViolation(
-            f"output{place} = {output[tuple(place)].item()} at {kind}{item}, but should be finite: "
-            f"a gradient, a sum or a norm over the batch would be lost",
-            quantity="output",
-            place=place,
-            got=output[tuple(place)].item(),
-            expected="finite",
-            compared={"condition": finite, "values": output},
-        )
-
-
-def _seen(layer: LayerCase) -> Tensor:
-    """The mask; rejects padding at the left where rows that see no token may be NaN."""
-    if layer.case.mask == "left_padding" and layer.subject.conventions.empty_rows == "nan":
-        reject("rows that see no token may be NaN (convention empty_rows)")
-    return layer.padded()
-
-
-@layer_invariant(
-    masks=_SIDES,
-    dtypes=("float32", "float64"),
-    applies=any_of(takes_padding, has_no_gradients),
-)
-def padded_tokens_take_no_gradient(layer: LayerCase) -> None:
-    """Outputs of real tokens have finite gradients, and none with respect to padded tokens."""
-    mask = _seen(layer)
-    gradients = layer.gradients(mask.unsqueeze(-1))
-    for name, one in gradients.items():
-        if one is not None and not bool(one.isfinite().all()):
-            raise InvariantViolation(
-                f"the gradient by {name} of the real tokens' outputs is not finite, but should be, "
-                "whatever is padded"
-            )
-    gradient = gradients["hidden"]
-    if gradient is None:
-        return
-    leaked = gradient.masked_fill(mask.unsqueeze(-1), 0.0)
-    allowed = gradient_floor(layer.subject, gradient)
-    fits = leaked.abs() <= allowed
-    if not bool(fits.all()) and not _told_elsewhere(layer, layer.case.mask):
-        what = "the gradient of the real tokens' outputs by the padded hidden"
-        holds(fits, what, leaked, f"0 (± {allowed:.2g})")
+    holds(output.isfinite(), "output", output, "finite, at padded slots too")
+    if mixes_items(layer.subject):
+        return  # items_are_independent tells
+    violation = leak(layer, mask)
+    if violation is not None:
+        raise violation
+    real = mask.unsqueeze(-1)
+    no_gradient(layer, real, ~real, "the real tokens' outputs by the padded hidden")
 
 
 @layer_invariant(masks=("padding",), applies=takes_padding)

@@ -7,7 +7,6 @@ import math
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.errors import RefusalError
 from attnbench.invariants.toolkit.applicability import (
     adds_keys,
     any_of,
@@ -25,47 +24,8 @@ from attnbench.invariants.toolkit.derivations import benign, hand_picked, select
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import largest
 
-_FAR = 1e4
-"""A bias below which a key has no weight beside one without, whatever their scores here."""
-
 _LOWS = (2.0**15, 2.0**33)
 """More than large_bias_hides takes away: from all keys, it changes none of their weights."""
-
-
-@invariant(
-    masks=("none",),
-    regimes=("normal", "tiny"),
-    dtypes=("float32", "float64"),
-    min_kv_len=2,
-    max_len=33,
-    variants={"of": ("output", "weights")},
-)
-def large_bias_hides(subject: Subject, case: Case) -> None:
-    """A floating mask of -10000 leaves a key no weight beside keys with 0."""
-    base = Baseline(subject, case)
-    scores = subject.scores(base.module, base.inputs)
-    if scores is not None and bool((scores.amax(-1) - scores.amin(-1) > _FAR / 2).any()):
-        raise RefusalError(f"its scores lie as far apart as {_FAR:g}, which then hides no key")
-    shape = base.allowed.shape
-    left = torch.rand(shape, generator=base.generator) < 0.5
-    left.scatter_(-1, torch.randint(shape[-1], (*shape[:-1], 1), generator=base.generator), True)
-    left = left.to(base.inputs.query.device)
-    bias = torch.where(left, 0.0, -_FAR).to(base.inputs.query.dtype)
-    hidden = base.on(base.inputs.replace(attn_mask=left))
-    got = base.run(base.inputs.replace(attn_mask=bias))
-    # a mechanism with a window of its own may see none of the keys left: there, nothing is said
-    seen = (hidden.output != 0).any(-1, keepdim=True)
-    change, other = f"with -{_FAR:g} added to the scores of some keys", "hiding those keys"
-    hidden.expect(torch.where(seen, got, hidden.output), f"{change}, output", other)
-    expected = None
-    if case.variant("of", "output") == "weights":
-        expected = subject.weights(base.module, hidden.inputs)
-    if expected is not None:
-        shown = needs(subject.weights(base.module, base.inputs.replace(attn_mask=bias)))
-        tolerance = 64 * subject.eps(shown.dtype)
-        agree_within(
-            torch.where(seen, shown, expected), expected, tolerance, f"{change}, weights", other
-        )
 
 
 @invariant(

@@ -10,26 +10,22 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.applicability import (
     any_of,
-    has_no_gradients,
     hides_by_a_number,
     knows_positions,
     ties,
 )
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, reject
+from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
     HIDING_MASKS,
     benign,
     junk_in_words,
-    leaves_of,
     only_keys,
     with_junk,
     with_mask,
 )
-from attnbench.invariants.toolkit.slopes import gradients_of
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import largest
 
 
 def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
@@ -127,27 +123,3 @@ def masked_slots_are_inert(subject: Subject, case: Case) -> None:
         "which is hidden from this query, output",
         "the same call with what the slot holds",
     )
-
-
-@invariant(cases=benign, masks=HIDING_MASKS, min_kv_len=2, applies=has_no_gradients)
-def masked_slots_get_no_gradient(subject: Subject, case: Case) -> None:
-    """No gradient reaches a hidden slot."""
-    base = Baseline(subject, case)
-    rows = (~base.allowed).any(-1).nonzero()
-    if len(rows) == 0:
-        reject("nothing is hidden")
-    index = tuple(rows[base.choose(len(rows))].tolist())
-    hidden = ~base.allowed[index].unsqueeze(-1)
-    leaves, named = leaves_of(base.module, base.inputs)
-    for name, gradient in gradients_of(base.run(leaves)[index].sum(), named).items():
-        if gradient is not None and name in ("key", "value"):
-            shown = gradient[index[:-1]].masked_fill(~hidden, 0.0)
-            tolerance = 64 * subject.eps(gradient.dtype) * largest(gradient)
-            agree_within(
-                shown,
-                torch.zeros_like(shown),
-                tolerance,
-                f"gradient of output[{', '.join(map(str, index))}].sum() by {name}"
-                f"[{', '.join([*map(str, index[:-1]), '...'])}]",
-                "a slot hidden from that query",
-            )

@@ -108,38 +108,6 @@ def valid_lengths_count_the_keys(subject: Subject, case: Case) -> None:
 
 @invariant(
     cases=benign,
-    masks=("window", "none"),
-    min_kv_len=2,
-    applies=any_of(knows_positions, ties("kv_len")),
-)
-def windows_end_at_their_edges(subject: Subject, case: Case) -> None:
-    """A window leaves the keys up to both of its edges, and none beyond."""
-    base = Baseline(subject, case)
-    before, after = base.choose(case.kv_len), base.choose(case.kv_len)
-    shift = case.kv_len - case.q_len
-    spans = [
-        (max(0, row + shift - before), min(case.kv_len, row + shift + after + 1))
-        for row in range(case.q_len)
-    ]
-    slot = torch.arange(case.kv_len)
-    allowed = torch.stack([(start <= slot) & (slot < end) for start, end in spans])
-    base = base.on(base.inputs.replace(attn_mask=allowed.to(case.device)))
-    for row in sorted({0, case.q_len // 2, case.q_len - 1}):
-        start, end = spans[row]
-        what = f"for query {row} and a window of {before} keys before and {after} after"
-        if start >= end:  # rows without keys have invariants of their own
-            continue
-        inside = select_keys(unmasked(base.inputs), torch.arange(start, end))
-        base.expect(
-            base.run(inside)[..., row, :],
-            f"{what}, given the keys {start} .. {end - 1} alone, output",
-            "masking the others",
-            taken=lambda output, row=row: output[..., row, :],  # type: ignore[misc]
-        )
-
-
-@invariant(
-    cases=benign,
     masks=("causal", "causal_padding"),
     min_q_len=2,
     max_len=257,

@@ -13,7 +13,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, cases
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import accepts
-from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of, worst_place
 from attnbench.specs import Invariant
@@ -120,23 +120,6 @@ class LayerCase:
     def limits(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """The effect of rounding on a call, ``(B, L, 1)``."""
         return rounding_of(self.subject, self.module, hidden, mask)
-
-    def gradients(self, counted: Tensor) -> dict[str, Tensor | None]:
-        """The gradients of a random sum of outputs, by the hidden states and the parameters.
-
-        Args:
-            counted: the outputs in the sum, broadcasts to them.
-        """
-        hidden = self.hidden.detach().clone().requires_grad_()
-        output, _ = self.call(hidden, self.mask)
-        if not output.requires_grad:
-            reject("the output has no graph")
-        if not bool(output.isfinite().all()):
-            reject("an output is not finite, of which another invariant tells")
-        weight = self.other(output.detach()).masked_fill(~counted, 0.0)
-        trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        named = {"hidden": hidden, **{f"parameter {n}": p for n, p in trained.items()}}
-        return dict(zip(named, differentiate(output, list(named.values()), weight), strict=True))
 
     def differs(
         self,

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
+from attnbench.invariants.toolkit.comparisons import differentiate, holds
 from attnbench.invariants.toolkit.layer_calls import LayerCase
+from attnbench.invariants.toolkit.layer_rounding import gradient_floor
 from attnbench.subject.layer import LayerSubject
 
 LEFT = "left_padding_is_inert"
@@ -97,6 +99,22 @@ def sees_the_future(subject: LayerSubject, mask: str) -> bool:
     return False
 
 
+def no_gradient(layer: LayerCase, counted: Tensor, inert: Tensor, what: str) -> None:
+    """Raise if the counted outputs ``(B, L, 1)`` have a gradient by the inert hidden states."""
+    if layer.case.is_narrow or not layer.subject.conventions.gradients:
+        return
+    hidden = layer.hidden.detach().clone().requires_grad_()
+    output, _ = layer.call(hidden, layer.mask)
+    if not output.requires_grad or not bool(output.isfinite().all()):
+        return  # of which other invariants tell
+    weight = layer.other(output.detach()).masked_fill(~counted, 0.0)
+    (gradient,) = differentiate(output, [hidden], weight)
+    if gradient is not None:
+        allowed = gradient_floor(layer.subject, gradient)
+        fits = ~inert | (gradient.abs() <= allowed)
+        holds(fits, f"the gradient of {what}", gradient, f"0 (± {allowed:.2g})")
+
+
 def _fillings(layer: LayerCase, mask: Tensor) -> Iterable[tuple[str, Tensor]]:
     """Yield hidden states with other finite numbers in padded slots, and their description."""
     padded = ~mask.unsqueeze(-1)
@@ -130,22 +148,3 @@ def leak(layer: LayerCase, mask: Tensor, given: Tensor | None = None) -> Invaria
         if violation is not None:
             return violation
     return None
-
-
-@functools.lru_cache(maxsize=256)
-def sees_beyond_window(subject: LayerSubject) -> bool:
-    """Whether the last output changes with tokens outside its window."""
-    window = subject.width
-    if window is None:
-        return False
-    for layer in _plain(subject, "none", window + 4):
-        hidden = layer.hidden.clone()
-        hidden[:, :-window] = layer.other(hidden[:, :-window])
-        got, expected = layer.run(hidden)[:, -1:], layer.run(layer.hidden)[:, -1:]
-
-        def limits(layer: LayerCase = layer) -> Tensor:
-            return layer.rounding[:, -1:]
-
-        if layer.differs(got, expected, layer.real(got), limits) is not None:
-            return True
-    return False

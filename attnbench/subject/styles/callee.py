@@ -22,7 +22,6 @@ UNASKED = dict.fromkeys(
     (
         "compiled_equals_eager",
         "copies_agree",
-        "exported_equals_eager",
         "fake_tensors_tell_the_shape",
         "vmap_equals_batch",
     ),

@@ -29,14 +29,10 @@ from attnbench.subject.styles.signature import Keywords
 _MODULE = "torch.nn.attention.flex_attention"
 _HIDES = "its mask_mod hides keys of its own, of which no mask that is given tells"
 _UNKNOWN_KEYS = (
-    "constant_values_come_back",
     "empty_rows_give_zeros",
     "empty_rows_have_finite_gradients",
-    "equal_keys_get_equal_weight",
     "every_attendable_key_matters",
-    "large_bias_hides",
     "output_lies_within_values",
-    "single_key_gets_weight_one",
     "weights_sum_to_one",
 )
 

@@ -79,7 +79,7 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     return spec_of("textbook", make, known, fields, (*probe.notes(), *formula))
 
 
-_ONE_KEY = ("every_attendable_key_matters", "equal_keys_get_equal_weight")
+_ONE_KEY = ("every_attendable_key_matters",)
 
 _FORMS = ((), ("alone",), ("single", "alone"), ("flat",), ("needs",), ("needs", "by_head"))
 """The forms that are tried, by what is unusual about them."""

@@ -176,7 +176,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         accepts=("is_causal", "valid_lens"),
         laws=("pools_values",),
         exempt=dict.fromkeys(
-            ("exported_equals_eager", "fake_tensors_tell_the_shape", "vmap_equals_batch"),
+            ("fake_tensors_tell_the_shape", "vmap_equals_batch"),
             "it sends the values of tensors to other processes, which no graph can hold",
         ),
         variants=({"ranks": 3}, {"scoring": "additive"}),

@@ -123,9 +123,6 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         exempt={
             "masking_equals_deleting": "a weight goes by the slot's number, and deleting a key "
             "moves those behind it; the law trailing_padding_equals_deleting takes its place",
-            "windows_end_at_their_edges": "a weight goes by the slot's number, and deleting a key "
-            "moves those behind it",
             "keys_permute_freely": "a weight goes by the slot's number, the key is ignored",
-            "equal_keys_get_equal_weight": "a weight goes by the slot's number, the key is ignored",
         },
     )

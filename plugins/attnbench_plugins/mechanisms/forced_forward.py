@@ -145,18 +145,13 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "keys_permute_freely": "a query stops at the first key that will do",
             "hidden_keys_stay_hidden_at_extreme_scores": "other queries see other keys, and a "
             "query starts where the one before it stopped",
-            "equal_keys_get_equal_weight": "a query stops at the first of equal keys, or at none",
             "every_attendable_key_matters": "only the key that a query stops at is read",
             "training_equals_evaluation": "training is the expectation of evaluation's choice; the "
             "law training_is_the_expectation takes its place",
-            "single_key_gets_weight_one": "a query may pass a key, even the only one",
-            "constant_values_come_back": "a query that stops at no key gives zeros",
             "output_lies_within_values": "a query that stops at no key gives zeros",
             "decode_equals_prefill": "a step alone does not know where the one before it stopped",
             "valid_lengths_count_the_keys": "other queries see other keys, and a query starts "
             "where the one before it stopped",
-            "windows_end_at_their_edges": "other queries see other keys, and a query starts where "
-            "the one before it stopped",
         },
         variants=({"scoring": "scaled_dot"},),
     )

@@ -152,8 +152,6 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         exempt={
             "autocast_agrees": "rounding scores to a narrower dtype changes which key is picked",
             "bias_is_added_to_scores": "one key has all the weight, whatever it is multiplied by",
-            "equal_keys_get_equal_weight": "one of equal keys is picked, the first; the law "
-            "picks_one_key takes its place",
             "every_attendable_key_matters": "only the picked key's value is read; the law "
             "picks_one_key takes its place",
             "training_equals_evaluation": "training samples; the law samples_follow_soft_weights "

@@ -142,18 +142,11 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "padding_is_inert",
         ),
         exempt={
-            "large_bias_hides": "a mask may hide all of a window; a bias leaves one key of it",
             "weights_sum_to_one": "the first state has no earlier one, and a mask may hide all of "
             "a window; the law window_sums_to_one takes its place",
             "masked_slots_are_inert": "a state's own value is in its output, also where the mask "
             "hides it from itself; the law padding_is_inert takes its place",
-            "masked_slots_get_no_gradient": "a state's own value is in its output, also where the "
-            "mask hides it from itself",
             "dropout_keeps_the_mean": "what is read goes through a tanh, whose mean is another",
-            "single_key_gets_weight_one": "the only key may lie outside the window; the law "
-            "window_sums_to_one takes its place",
-            "equal_keys_get_equal_weight": "only keys in the window have weight; the law "
-            "only_window_has_weight takes its place",
             "every_attendable_key_matters": "only keys in the window have weight; the law "
             "only_window_has_weight takes its place",
             "keys_permute_freely": "the window goes by position",

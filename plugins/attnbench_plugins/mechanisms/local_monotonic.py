@@ -118,19 +118,13 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "what lies in a window; the law only_window_has_weight takes its place",
             "query_alone_equals_query_among_others": "the window goes by the query's position, "
             "which a query alone does not have",
-            "single_key_gets_weight_one": "the only key may lie outside the window; the law "
-            "window_sums_to_one takes its place",
-            "equal_keys_get_equal_weight": "only keys in the window have weight; the law "
-            "only_window_has_weight takes its place",
             "every_attendable_key_matters": "only keys in the window have weight; the law "
             "only_window_has_weight takes its place",
             "keys_permute_freely": "the window goes by position",
-            "constant_values_come_back": "a mask may hide all of a window, which gives zeros",
             "output_lies_within_values": "a mask may hide all of a window, which gives zeros",
             "decode_equals_prefill": "positions are scaled by the numbers of queries and keys, and "
             "a step alone has one query",
             "valid_lengths_count_the_keys": "leaving keys out scales the positions anew",
-            "windows_end_at_their_edges": "leaving keys out scales the positions anew",
             "hidden_keys_stay_hidden_at_extreme_scores": "leaving keys out scales the positions "
             "anew",
             "queries_permute_freely": "the window goes by position",

@@ -126,23 +126,15 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "trailing_padding_equals_deleting",
         ),
         exempt={
-            "large_bias_hides": "slots behind the last that a query may attend to move no window; "
-            "a bias leaves them attendable",
             "weights_sum_to_one": "the Gaussian lowers the weights after the softmax; the law "
             "rows_sum_to_at_most_one takes its place",
             "masking_equals_deleting": "deleting a key moves the keys behind it away from the "
             "predicted position; the law trailing_padding_equals_deleting takes its place",
-            "single_key_gets_weight_one": "the Gaussian lowers the weight of the only key too",
-            "equal_keys_get_equal_weight": "the Gaussian weighs equal keys by position; the law "
-            "only_window_has_weight takes its place",
             "every_attendable_key_matters": "only keys in the window have weight; the law "
             "only_window_has_weight takes its place",
             "keys_permute_freely": "the window goes by position",
-            "windows_end_at_their_edges": "deleting a key moves the keys behind it away from the "
-            "predicted position",
             "hidden_keys_stay_hidden_at_extreme_scores": "deleting a key moves the keys behind it "
             "away from the predicted position",
-            "constant_values_come_back": "the Gaussian lowers the weights after the softmax",
             "output_lies_within_values": "the Gaussian lowers the weights after the softmax",
         },
         variants=({"scoring": "additive", "window": 1},),

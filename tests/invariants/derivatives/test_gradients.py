@@ -10,7 +10,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import KernelSpec, MechanismSpec, ScoringSpec
+from attnbench import MechanismSpec, ScoringSpec
 from attnbench.cases.case import Case
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
@@ -22,7 +22,6 @@ INVARIANTS = by_name(gradients)
 RIGHT = INVARIANTS["gradients_are_right"]
 REACH = INVARIANTS["gradients_reach_every_parameter"]
 FINITE = INVARIANTS["gradients_are_finite_at_extremes"]
-KERNEL = INVARIANTS["kernel_gradients_equal_plain_ones"]
 
 
 class WeightsDetached(Attention):
@@ -107,8 +106,8 @@ def test_a_sharp_bend_is_not_taken_for_the_rounding_of_float32() -> None:
     # a narrow window whose position changes by hundreds of keys as the query changes by one
     (subject,) = resolve("local_predictive(scoring=additive, window=1)")
     with seeded():
-        outcome = run_invariant(subject, INVARIANTS["long_gradients_are_right"], PROFILES["quick"])
-    assert (outcome.status, outcome.cases) == ("passed", 5), outcome.reason
+        outcome = run_invariant(subject, RIGHT, PROFILES["quick"])
+    assert outcome.status == "passed", outcome.reason
 
 
 def test_gradients_through_float32_that_are_wrong_are_found() -> None:
@@ -271,41 +270,3 @@ def test_a_parameter_that_cannot_be_trained_is_found(make: Any) -> None:
 
 def test_a_subject_without_parameters_is_skipped() -> None:
     assert run(ATTENTION.spec, REACH).reason == "it has no parameters"
-
-
-class _Halved(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, output: Tensor) -> Tensor:
-        return output.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad / 2
-
-
-def _kernel(wrong: bool) -> KernelSpec:
-    def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **masks: Any
-    ) -> Tensor:
-        q_len, kv_len = query.shape[-2], key.shape[-2]
-        if masks.get("is_causal") and q_len != kv_len:  # torch aligns it to the top left
-            masks = {"attn_mask": torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)}
-        output = nn.functional.scaled_dot_product_attention(query, key, value, **masks)
-        result: Tensor = _Halved.apply(output) if wrong else output
-        return result
-
-    return KernelSpec(name="by_torch", scoring="scaled_dot", attend=attend)
-
-
-def test_a_kernels_gradients_are_held_to_the_plain_path() -> None:
-    assert run(_kernel(wrong=False), KERNEL).status == "passed"
-    outcome = run(_kernel(wrong=True), KERNEL)
-    assert outcome.status == "failed"
-    assert "but scaled_dot itself has" in outcome.reason
-
-
-def test_a_parameters_gradient_may_be_off_by_the_rounding_of_what_cancels_in_it() -> None:
-    # the plain path is off by as much at other seeds: 27 items of 17 queries and 8 keys are summed
-    (subject,) = resolve("gaussian/differences")
-    case = Case.from_id("b3x3x3-L17-S8-Eq17-Ek17-Ev17-float32-cpu-floating-contiguous-normal-s387")
-    KERNEL.check(subject, case)

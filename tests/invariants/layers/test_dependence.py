@@ -189,32 +189,6 @@ def test_a_layer_with_a_cache_uses_earlier_tokens() -> None:
     assert checked(Unused, "outputs_depend_on_their_token", window=1, **fields).ok
 
 
-class Norms(Linear):
-    """Two norms, of which a layer takes the given ones; a cache scales what comes after them."""
-
-    def __init__(self, size: int, *taken: str) -> None:
-        super().__init__(size)
-        self.norms = nn.ModuleDict({name: nn.LayerNorm(size) for name in ("first", "second")})
-        self.scale, self.taken = nn.Parameter(torch.ones(size)), taken
-
-    def forward(self, hidden: Tensor, cache: list[Tensor] | None = None) -> Tensor:
-        for name in self.taken:
-            hidden = super().forward(self.norms[name](hidden))
-        if cache is None:
-            return hidden.cumsum(1)
-        cache.append(hidden.sum(1) + (cache[-1] if cache else 0))
-        return cache[-1][:, None] + hidden.cumsum(1) - hidden.sum(1, True) * self.scale
-
-
-def test_a_norm_that_is_called_in_place_of_another_is_found() -> None:
-    report = checked(lambda size: Norms(size, "first", "first"), "parts_stand_in_for_no_other")
-    assert not report.ok
-    for right in (("first",), ("first", "second", "first")):
-        assert checked(
-            lambda size, right=right: Norms(size, *right), "parts_stand_in_for_no_other"
-        ).ok
-
-
 class PreNorm(Linear):
     def __init__(self, size: int) -> None:
         super().__init__(size)

@@ -45,45 +45,16 @@ def outcome(make: Any, invariant: Any, laws: Any = ("pools_values",)) -> Any:
     return found
 
 
-@pytest.mark.parametrize("invariant", ["large_bias_hides", "bias_is_added_to_scores"])
-def test_a_bias_that_is_added_passes(invariant: Any) -> None:
-    assert outcome(Attention, invariant).status == "passed"
+def test_a_bias_that_is_added_passes() -> None:
+    assert outcome(Attention, "bias_is_added_to_scores").status == "passed"
 
 
-@pytest.mark.parametrize(
-    ("make", "invariant"),
-    [
-        (Dropped, "large_bias_hides"),
-        (Flipped, "large_bias_hides"),
-        (Dropped, "bias_is_added_to_scores"),
-        (Flipped, "bias_is_added_to_scores"),
-        (Halved, "bias_is_added_to_scores"),
-    ],
-)
-def test_a_bias_that_is_dropped_flipped_or_scaled_fails(make: Any, invariant: Any) -> None:
-    found = outcome(make, invariant)
+@pytest.mark.parametrize("make", [Dropped, Flipped, Halved])
+def test_a_bias_that_is_dropped_flipped_or_scaled_fails(make: Any) -> None:
+    found = outcome(make, "bias_is_added_to_scores")
     assert found.status == "failed"
-    assert "added to the scores" in found.reason or "random floating mask" in found.reason
+    assert "random floating mask" in found.reason
 
 
 def test_weights_that_may_be_means_over_heads_are_not_judged() -> None:
     assert outcome(Attention, "bias_is_added_to_scores", laws=()).status == "skipped"
-
-
-class AloneOrAmongOthers(nn.Module):
-    """A query sees its own key only where it sees no other one, as in Reformer."""
-
-    def forward(self, query: Any, key: Any) -> Any:
-        i, j = torch.arange(query.shape[-2]), torch.arange(key.shape[-2])
-        own = i[:, None] + len(j) - len(i) == j
-        return query @ key.mT * query.shape[-1] ** -0.5 - 5e4 * own
-
-
-def test_a_mask_that_hides_less_than_scores_differ_is_not_tried() -> None:
-    spec = attnbench.ScoringSpec(
-        name="mine", make=lambda *sizes: AloneOrAmongOthers(), equal_sizes=True
-    )
-    report = attnbench.check(spec, profile="quick", invariants=["large_bias_hides"])
-    (found,) = report.outcomes
-    assert found.status == "skipped"
-    assert "its scores lie as far apart as 10000" in found.reason

@@ -127,7 +127,6 @@ MUTANTS = {
     "masking_equals_deleting": MaskAddedAsNumber,
     "hidden_keys_stay_hidden_at_extreme_scores": FilledWithAMillion,
     "masked_slots_are_inert": MaskAddedAsNumber,
-    "masked_slots_get_no_gradient": PaddingLeftInTheKeysGradient,
     "hidden_slots_may_hold_nan": PaddingLeftInTheValue,
     "hidden_slots_may_hold_nan_in_training": PaddingLeftInTheWeightsGradient,
     "mask_forms_agree": FloatingMaskClamped,
@@ -135,7 +134,6 @@ MUTANTS = {
     "empty_rows_give_zeros": EmptyRowsGetTheMean,
     "empty_rows_have_finite_gradients": EmptyRowsMendedAfterwards,
     "valid_lengths_count_the_keys": LengthOffByOne,
-    "windows_end_at_their_edges": SharedMaskTakenForAWindow,
     "future_does_not_leak": CausalOffByOne,
     "decode_equals_prefill": CausalTopLeft,
 }

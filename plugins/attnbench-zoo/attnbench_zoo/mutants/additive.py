@@ -37,7 +37,7 @@ class AdditiveWithSwappedProjections(AdditiveScoring):
         return super().forward(key, query).mT
 
 
-@_additive("OpenNMT-py#110", killers=("size_one_dimensions_are_kept",))
+@_additive("OpenNMT-py#110", killers=("keeps_the_contract",))
 class AdditiveSqueezed(AdditiveScoring):
     """``squeeze()`` instead of ``squeeze(-1)`` on the scores."""
 

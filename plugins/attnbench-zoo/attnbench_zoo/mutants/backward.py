@@ -92,7 +92,7 @@ class GradientReadInOrder(Attention):
         return product
 
 
-@_attention("own", killers=("masked_slots_get_no_gradient",))
+@_attention("own", killers=("gradients_are_right",))
 class GradientIntoMaskedSlots(Attention):
     """The value of every slot, masked ones too, gets a small gradient."""
 

@@ -18,10 +18,7 @@ _distance = Group(DISTANCE, MUTANTS)
 
 @_attention(
     "transformers#39408",
-    killers=(
-        "masking_equals_deleting",
-        "windows_end_at_their_edges",
-    ),
+    killers=("masking_equals_deleting",),
 )
 class RangeOneTooShort(Attention):
     """A mask is read as a range of keys a query, and the last key of a window is left out."""

@@ -89,7 +89,7 @@ class PoisonThroughTheProjections(Heads):
         return tensor
 
 
-@_attention("allennlp#1775", "tacotron2#303", killers=("size_one_dimensions_are_kept",))
+@_attention("allennlp#1775", "tacotron2#303", killers=("keeps_the_contract",))
 class SqueezeDropsSizeOne(Attention):
     """``squeeze()`` drops every size of 1 from the output."""
 
@@ -97,7 +97,7 @@ class SqueezeDropsSizeOne(Attention):
         return super().pool(weights, value).squeeze()
 
 
-@_attention("own", killers=("size_one_dimensions_are_kept",))
+@_attention("own", killers=("keeps_the_contract",))
 class SqueezeDropsASingleQuery(Attention):
     """``squeeze(-2)`` drops the length of a single query."""
 

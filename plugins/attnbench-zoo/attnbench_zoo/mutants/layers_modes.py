@@ -248,7 +248,7 @@ class LayerHeadsMergedByView(Layer):
         return heads.transpose(1, 2).reshape(heads.shape) if heads.shape[2] > 1 else heads
 
 
-@_growing("own", killers=("padded_outputs_are_finite",))
+@_growing("own", killers=("left_padding_is_inert",))
 class PaddedRowsOverflow(Layer):
     """A padded query, which sees nothing, gives NaN."""
 

@@ -135,7 +135,7 @@ class LaterBlocksReadAnAdvancedLength(Layer):
         return super().block(block, hidden, late, real, cache)
 
 
-@_banded("own", killers=("moved_tokens_keep_their_outputs",))
+@_banded("own", killers=("half_types_agree",))
 class AnglesOfSquaredPositions(Banded):
     """The angles grow with the square of the position, so that they tell where a pair stands."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attnbench_zoo.base import Group, Mutant
@@ -76,22 +76,6 @@ class WeightsOfTheFirstCall(Layer):
         if not hasattr(self, "kept"):
             self.kept = weight.clone()
         return hidden + hidden @ (self.kept.to(weight) - weight)
-
-
-class FirstOfAll(nn.ModuleList):
-    """Modules of which only the first can be had."""
-
-    def __getitem__(self, _: int | slice) -> Any:
-        return super().__getitem__(0)
-
-
-@_growing("mlx#1636", killers=("parts_stand_in_for_no_other",))
-class NormOfTheFirstBlockInAll(Layer):
-    """The norm of the first block is called in the second too, whose own is never used."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.norms = FirstOfAll(self.norms)
 
 
 @_banded("nntrainer#3989", killers=("outputs_depend_on_their_token",))

@@ -43,7 +43,7 @@ class RescalingBounded(Streaming):
         return super().add(rescale.clamp_min(1e-3), total, output, raw, value)
 
 
-@_attention("own", killers=("long_gradients_are_right",))
+@_attention("own", killers=("gradients_are_right",))
 class LaterKeysDetached(Attention):
     """No gradient reaches the keys beyond the 128th."""
 
@@ -68,7 +68,7 @@ class _Softmax(torch.autograd.Function):
         return wrong
 
 
-@_attention("own", killers=("long_gradients_are_right",))
+@_attention("own", killers=("gradients_are_right",))
 class SoftmaxGradientOfOneBlock(Attention):
     """A hand-written backward of softmax sums over its first block of keys only."""
 
@@ -212,7 +212,7 @@ class _LosesABlock(torch.autograd.Function):
         return grad
 
 
-@_attention("own", killers=("long_gradients_are_right",))
+@_attention("own", killers=("gradients_are_right",))
 class BackwardLosesTheLastWholeBlock(Attention):
     """Where whole blocks of 40 take all keys, the backward pass leaves out the last."""
 

@@ -112,7 +112,7 @@ class FutureAtAConstant(Attention):
         return allowed, bias.masked_fill(~seen, -1e4)
 
 
-@_attention("own", killers=("large_bias_hides",))
+@_attention("own", killers=("bias_is_added_to_scores",))
 class WeightsShownWithoutBias(Attention):
     """The weights that are handed back leave out the finite part of a floating mask."""
 

@@ -49,7 +49,7 @@ class SoftmaxInHalfPrecision(Attention):
         return (raw / raw.sum(-1, keepdim=True)).nan_to_num(posinf=math.nan).to(hidden.dtype)
 
 
-@_attention("pytorch#163588", killers=("masked_runs_are_as_accurate",))
+@_attention("pytorch#163588", killers=("agrees_with_scalar_reference",))
 class LessPreciseWithAMask(Attention):
     """With a mask, scores of half types are rounded to eighths, as for a path of small integers."""
 
@@ -148,7 +148,7 @@ class ScoresDoubledInLongRows(Attention):
         return super().scores(query, key, 2 * scale if key.shape[-2] > 64 else scale)
 
 
-@_attention("own", killers=("weights_are_not_negative",))
+@_attention("own", killers=("weights_sum_to_one",))
 class LogSoftmax(Attention):
     """Log-softmax for softmax."""
 
@@ -198,7 +198,7 @@ class OutputStaysWide(Attention):
         return tuple(wide(t) for t in result) if isinstance(result, tuple) else wide(result)
 
 
-@_attention("seen in review", killers=("constant_values_come_back",))
+@_attention("seen in review", killers=("output_lies_within_values",))
 class KeyAndValueSwapped(Attention):
     """Where their sizes agree, the keys are pooled."""
 
@@ -245,7 +245,7 @@ class WrongWhereLengthsAgree(Attention):
         return super().hide((scores + scores.mT) / 2 if square else scores, allowed)
 
 
-@_attention("own", killers=("constant_values_come_back",))
+@_attention("own", killers=("output_lies_within_values",))
 class ValueWithoutLastFeature(Attention):
     """The last feature of a wide value is zero: its size is rounded down to a multiple of 16."""
 

@@ -36,7 +36,7 @@ def _mutant(
     return add
 
 
-_ALL = ("packed_equals_separate", "packed_documents_are_independent")
+_ALL = ("packed_equals_separate",)
 
 
 @_mutant("transformers#46634", killers=_ALL)

@@ -125,7 +125,7 @@ class ScoresAbsolute(_Dot):
         return super().forward(query, key).abs()
 
 
-@_scaled_dot("own", killers=("size_one_dimensions_are_kept",))
+@_scaled_dot("own", killers=("keeps_the_contract",))
 class SqueezedScores(_Dot):
     """``squeeze()`` on scores drops sizes of 1."""
 

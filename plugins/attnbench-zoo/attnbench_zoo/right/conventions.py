@@ -240,7 +240,7 @@ def _following(cls: type, told_by: str, conventions: dict[str, Any], **fields: A
 
 _LOW = float(torch.finfo(torch.float32).min)
 _EAGER = dict.fromkeys(
-    ("exported_equals_eager", "fake_tensors_tell_the_shape", "vmap_equals_batch"),
+    ("fake_tensors_tell_the_shape", "vmap_equals_batch"),
     "it looks at the values of its mask",
 )
 _NO_REFERENCE: dict[str, Any] = {"reference": None}

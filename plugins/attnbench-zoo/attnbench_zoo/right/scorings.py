@@ -240,8 +240,6 @@ SPECS = {
                 "masking_equals_deleting",
                 "query_alone_equals_query_among_others",
                 "valid_lengths_count_the_keys",
-                "windows_end_at_their_edges",
-                "equal_keys_get_equal_weight",
             ),
             _WHERE,
         ),
@@ -262,9 +260,7 @@ SPECS = {
         exempt=dict.fromkeys(
             (
                 "weights_sum_to_one",
-                "constant_values_come_back",
                 "output_lies_within_values",
-                "single_key_gets_weight_one",
                 "bias_is_added_to_scores",
                 "bias_of_all_keys_hides_none",
             ),
@@ -273,10 +269,10 @@ SPECS = {
     ),
 }
 ACCUSED_ONCE = {
-    "kinked": ("gradients_are_right", "long_gradients_are_right"),
+    "kinked": ("gradients_are_right",),
     "cosine": ("every_attendable_key_matters",),
     "layer_normed": ("agrees_with_float64",),
-    "polynomial": ("weights_are_not_negative", "weights_sum_to_one"),
+    "polynomial": ("weights_sum_to_one",),
     "compiled": ("backward_leaves_no_trace", "second_derivatives_are_right_or_refused"),
     "dropping": (
         "dropout_acts_on_weights",
@@ -284,11 +280,10 @@ ACCUSED_ONCE = {
         "weights_are_those_before_dropout",
     ),
     "gated": ("gradients_reach_every_parameter",),
-    "half_types_only": ("weights_follow_scores",),
     "spectral": ("dropout_acts_on_weights", "weights_are_those_before_dropout"),
     "parametrized": ("copies_agree",),
     "distant": ("grouped_heads_equal_expanded_heads",),
-    "log_sum_exp": ("weights_sum_to_one", "constant_values_come_back", "output_lies_within_values"),
-    "sink": ("equal_keys_get_equal_weight", "gradients_are_finite_at_extremes"),
+    "log_sum_exp": ("weights_sum_to_one", "output_lies_within_values"),
+    "sink": ("gradients_are_finite_at_extremes",),
 }
 """By what; in default, with seeds with which it was."""

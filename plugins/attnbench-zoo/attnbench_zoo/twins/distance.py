@@ -63,9 +63,7 @@ def _reference(
 
 _POSITIONS = "its scores and its window, which may be empty, depend on where query and key stand"
 _POSITIONAL = (
-    "constant_values_come_back",
     "decode_equals_prefill",
-    "equal_keys_get_equal_weight",
     "every_attendable_key_matters",
     "hidden_keys_stay_hidden_at_extreme_scores",
     "keys_permute_freely",
@@ -73,9 +71,7 @@ _POSITIONAL = (
     "output_lies_within_values",
     "queries_permute_freely",
     "query_alone_equals_query_among_others",
-    "single_key_gets_weight_one",
     "weights_sum_to_one",
-    "windows_end_at_their_edges",
 )
 DISTANCE = Twin(
     "distance",

@@ -62,8 +62,6 @@ ROTARY = Twin(
                 "query_alone_equals_query_among_others",
                 "masking_equals_deleting",
                 "valid_lengths_count_the_keys",
-                "windows_end_at_their_edges",
-                "equal_keys_get_equal_weight",
             ),
             _WHERE,
         ),
