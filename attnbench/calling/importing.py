@@ -286,7 +286,7 @@ def _failed(what: str, error: BaseException) -> AttnbenchError:
 
 _NAME = re.compile(r"attn|attent|attend", re.IGNORECASE)
 _FUSED = re.compile(r"scaled_dot_product|multi_head_attention_forward|flash_attn")
-_PRODUCT = re.compile(r"matmul|bmm|einsum| @ ")
+_PRODUCT = re.compile(r"matmul|bmm|einsum|[\w)\]] ?@ ?[\w(]")
 _SIDES = {"query", "key", "value", "hidden", "memory"}
 
 

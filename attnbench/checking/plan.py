@@ -15,17 +15,18 @@ from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.errors import (
     DuplicateNameError,
     OptionError,
+    StyleError,
     UnknownNameError,
     UsageError,
     check_name,
 )
-from attnbench.registry.address import Address
+from attnbench.registry.address import ALL, Address
 from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, Invariant
 from attnbench.specs.heirs import heir
 from attnbench.subject.devices import check_device
-from attnbench.subject.lookup import installed, resolve
+from attnbench.subject.lookup import installed, members, resolve
 from attnbench.subject.styles.callee import AdaptedSpec
 from attnbench.subject.subject import Subject
 
@@ -130,7 +131,8 @@ def plan(
 ) -> dict[str, Any]:
     """The plan of a check: subjects with their addresses, and invariants in order.
 
-    Without ``targets``, ``left_out`` is the number of subjects that the profile leaves out.
+    Of a whole file, what cannot be called is left out, and told with the reason. Without
+    ``targets``, ``left_out`` is the number of subjects that the profile leaves out.
 
     Raises:
         AttnbenchError: a name, a device or a dtype is wrong.
@@ -143,10 +145,9 @@ def plan(
     lines: list[str] = []
     is_complete = targets is None
     targets = all_targets(profile) if targets is None else targets
-    for target in targets:
-        resolved, checks = planned(
-            target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
-        )
+    options: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtypes}
+    for target in (one for each in targets for one in _members(each, lines, **options)):
+        resolved, checks = planned(target, invariants=invariants, **options)
         statements |= {invariant.name: invariant.statement for invariant in checks}
         for subject in resolved:
             pairs.append((subject.address, subject.name))
@@ -164,6 +165,33 @@ def plan(
         "gaps": gaps,
         "laws": laws,
     }
+
+
+def _members(target: Address, lines: list[str], **options: Any) -> list[Address]:
+    """The targets of an address; of a whole file those that can be called.
+
+    Args:
+        target: an address.
+        lines: gets a line for each class or function that is left out, with the reason.
+        options: as for :func:`planned`.
+
+    Raises:
+        StyleError: nothing in the file can be called.
+    """
+    if target.name != ALL:
+        return [target]
+    found, refused = [], []
+    for one in members(target):
+        try:
+            planned(one, **options)
+            found.append(one)
+        except StyleError as error:
+            refused.append(f"not checked: {one.name}: {str(error).splitlines()[0]}")
+    if not found:
+        listed = "\n".join(f"  {line}" for line in refused)
+        raise StyleError(f"nothing in {target.source} can be called as it stands:\n{listed}")
+    lines += refused
+    return found
 
 
 def try_options(subjects: Iterable[Subject]) -> None:

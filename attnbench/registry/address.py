@@ -7,6 +7,7 @@ multi_head(scoring=additive)       with options: a separate subject
 path/to/file.py:SPEC               not installed: a spec, or an iterable of specs
 path/to/file.py:SPECS#cosine       one spec of such an iterable, by its name
 'a path, quoted/file.py':SPEC      the same, for a path that would be ambiguous unquoted
+path/to/file.py                    all of a file: its specs, or else what looks like attention
 package.module:SPEC
 package.module:function as sdpa    a function, module or class, with its style of call
 soft with hidden_slots=finite      with other conventions than those of its spec
@@ -29,13 +30,20 @@ from attnbench.specs.common import ReadOnly
 from attnbench.specs.conventions import format_conventions, literal_of, parse_convention
 
 _HEAD = re.compile(
-    r"(?P<name>[\w.-]+)(?:/(?P<kernel>[\w.-]+))?(?:#(?P<item>[\w.-]+(?:/[\w.-]+)?))?"
+    r"(?P<name>[\w.-]+|\*)(?:/(?P<kernel>[\w.-]+))?(?:#(?P<item>[\w.-]+(?:/[\w.-]+)?))?"
 )
 _TAIL = re.compile(
     r"(?:\s+as\s+(?P<style>\w+(?:\([^()]*\))?))?(?:\s+with\s+(?P<with>\w+\s*=.*))?", re.DOTALL
 )
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_WHOLE = re.compile(
+    r"""(?P<path>[^:'"]+\.py|'[^']+\.py'|"[^"]+\.py")(?P<tail>\s+(?:as|with)\s.*)?"""
+)
 _CONTINUES = re.compile(r"\s*\w+\s*=")
+
+
+ALL = "*"
+"""The name of an address that means all of a file or module."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,8 @@ class Address:
     """A parsed address.
 
     Args:
-        name: name of a scoring function or mechanism, or an attribute of a file or module.
+        name: name of a scoring function or mechanism, or an attribute of a file or module;
+            :data:`ALL` for all of it.
         kernel: name of one of its kernels.
         source: a distribution, a file's path (it ends in ``.py``) or a module.
         options: keyword arguments for ``make``: literals, or text such as another address.
@@ -169,6 +178,8 @@ def _parts(text: str) -> _Parts:
         head = _HEAD.match(rest)
         if head is None or (source is None and (head["item"] or head.group().endswith(".py"))):
             continue
+        if source is None and head["name"] == ALL:
+            continue
         rest = rest[head.end() :]
         options = _options_text(rest)
         tail = _TAIL.fullmatch(rest[len(options) :])
@@ -182,6 +193,10 @@ def _parts(text: str) -> _Parts:
 def _sources(text: str) -> Iterator[tuple[str | None, str]]:
     """Each way to split a text into a source and what follows it."""
     yield None, text
+    whole = _WHOLE.fullmatch(text)
+    if whole:
+        path = whole["path"]
+        yield literal_of(path) if _QUOTED.fullmatch(path) else path, ALL + (whole["tail"] or "")
     quotation = _QUOTED.match(text)
     if quotation and text[quotation.end() : quotation.end() + 1] == ":":
         yield literal_of(quotation.group()), text[quotation.end() + 1 :]
@@ -195,9 +210,6 @@ def _reason(text: str) -> str:
         return "there is nothing before ':'"
     if "#" in text and ":" not in text:
         return "'#' selects from a file's or module's attribute"
-    path = re.match(r".*\.py(?=\(|\s|$)", text, re.DOTALL)
-    if path and ":" not in text:
-        return f"it does not say which attribute of {path.group()} is meant"
     return f"{text.rpartition(':')[2]!r} is not a name"
 
 

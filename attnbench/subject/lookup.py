@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from torch import nn
 
 from attnbench._signing import check_options
-from attnbench.calling.importing import load
+from attnbench.calling.importing import candidates, load
 from attnbench.errors import (
     AddressError,
     OptionError,
@@ -21,7 +21,7 @@ from attnbench.errors import (
     UsageError,
     nearest,
 )
-from attnbench.registry.address import Address, format_options, parse_address
+from attnbench.registry.address import ALL, Address, format_options, parse_address
 from attnbench.registry.catalog import Registry, registry, spec_key
 from attnbench.registry.discovery import Spec
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
@@ -87,6 +87,8 @@ def resolve(target: Any, style: str | None = None) -> list[Subject]:
         target = parse_address(target)
     if isinstance(target, Address):
         address = target.called(style, {})
+        if address.name == ALL:
+            return [subject for one in members(address) for subject in resolve(one)]
         if address.source is None or _is_distribution(address):
             return [_subject(_settled(_installed_spec(address)), address)]
         return _of_attribute(address)
@@ -156,6 +158,28 @@ def _scoring_of_kernel(kernel: KernelSpec, near: Iterable[Spec]) -> ScoringSpec:
         if isinstance(spec, ScoringSpec) and spec.name == kernel.scoring:
             return spec
     return registry().scoring_for(kernel)
+
+
+def members(address: Address) -> list[Address]:
+    """The addresses of what a file or module declares, if an address means all of it.
+
+    That is its specs, or else every class and function that looks like attention.
+
+    Raises:
+        AddressError, UnknownNameError: it cannot be imported, or there is nothing.
+    """
+    if address.name != ALL:
+        return [address]
+    module = load(str(address.source))
+    declared = [name for name, value in vars(module).items() if isinstance(value, _SPECS)]
+    names = declared or [*candidates(module)]
+    if not names:
+        raise AddressError(
+            f"nothing in {address.source} looks like attention: a spec, a module called so or with "
+            "a softmax of products in its forward, or a function of query and key. Name what is "
+            f"meant: {address.source}:NAME."
+        )
+    return [replace(address, name=name) for name in names]
 
 
 def attribute(address: Address) -> Any:

@@ -28,6 +28,8 @@ READ = {
     "gaussian(per_feature=True)": Address("gaussian", options={"per_feature": True}),
     "a/b (c)/file.py:SPEC": Address("SPEC", source="a/b (c)/file.py"),
     "a (1)/file.py:SPEC(x='y')": Address("SPEC", source="a (1)/file.py", options={"x": "y"}),
+    "a/x y.py": Address("*", source="a/x y.py"),
+    "a/x.py as sdpa": Address("*", source="a/x.py", style="sdpa"),
     "package.module:SPECS": Address("SPECS", source="package.module"),
     "a#b/file.py:SPECS#one": Address("SPECS", source="a#b/file.py", item="one"),
     "file.py:SPECS#dot/fast(x=1)": Address(
@@ -54,7 +56,7 @@ def test_an_address_is_read(text: Any) -> None:
         "x)",
         "a//b",
         "x(a=1)(b=2)",
-        "a/x.py",
+        "*",
         "x.py(a=1)",
         "additive#one",
         "file.py:SPECS#",
