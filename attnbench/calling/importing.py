@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnbench.calling.refusing import in_one_line
 from attnbench.calling.roles import role_of
 from attnbench.calling.sandbox import OnCPU, TooLongError, loading, stub, within
 from attnbench.errors import AddressError, AttnbenchError, UnknownNameError
@@ -112,7 +113,7 @@ def _import_from(name: str, path: Path) -> ModuleType:
                 package.__path__ = [str(path.parents[name.count(".") - end])]
         module = importlib.import_module(name)
         _NOTES.setdefault(name, []).append(
-            f"its package was not run, which raises {_in_one_line(error)}"
+            f"its package was not run, which raises {in_one_line(error, 100)}"
         )
     if Path(str(module.__file__)).resolve() != path:
         raise AddressError(
@@ -144,7 +145,7 @@ def _run(name: str, path: Path) -> ModuleType:
         frame = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
         _NOTES.setdefault(name, []).append(
             f"only the definitions of {path.name} were run, whose line {frame[-1].lineno} raises "
-            f"{_in_one_line(error)}"
+            f"{in_one_line(error, 100)}"
         )
     return module
 
@@ -263,11 +264,6 @@ def _quiet() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         if torch.get_default_device() != device:
             torch.set_default_device(device)
-
-
-def _in_one_line(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _failed(what: str, error: BaseException) -> AttnbenchError:

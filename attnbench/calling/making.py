@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from attnbench.calling.refusing import in_one_line, not_made
 from attnbench.calling.roles import METHODS, role_of
 from attnbench.calling.sandbox import DownloadError, TooLargeError, TooLongError, confined
 from attnbench.calling.signature import Argument, arguments, plain_type
@@ -172,8 +173,10 @@ def recipe_of(target: Any) -> Recipe:
     if isinstance(target, nn.Module):
         return Recipe(target)
     failure: BaseException | None = None
+    tried: list[str] = []
+    answers: dict[str, int] = {}
     for sizes in _STARTS:
-        answers: dict[str, int] = {}
+        answers.clear()
         for _ in range(_TRIES):
             maker = _Maker(target, sizes, answers)
             try:
@@ -182,9 +185,10 @@ def recipe_of(target: Any) -> Recipe:
                 answers[error.name] = 0
                 continue
             except _HOPELESS as error:
-                raise MakingError(_why(target, error)) from error
+                raise MakingError(not_made(target, error, (), tuple(answers))) from error
             except Exception as error:  # whatever a constructor raises
-                failure = error
+                failure = failure or error
+                tried.append(maker.source)
                 if not maker.advance():
                     break
                 continue
@@ -192,7 +196,7 @@ def recipe_of(target: Any) -> Recipe:
             recipe.line = _proved(recipe, maker.source)
             return recipe
     assert failure is not None
-    raise MakingError(_why(target, failure)) from failure
+    raise MakingError(not_made(target, failure, tried, tuple(answers))) from failure
 
 
 def recipe_from(written: str, target: Any) -> Recipe:
@@ -218,7 +222,7 @@ def recipe_from(written: str, target: Any) -> Recipe:
             raise MakingError(f"--make {written!r}: {error}") from error
         except Exception as error:  # whatever a constructor raises
             failure = error
-    raise MakingError(f"--make {written!r}: {_in_one_line(failure)}") from failure
+    raise MakingError(f"--make {written!r}: {in_one_line(failure)}") from failure
 
 
 _FREE = {"E": "width", "size": "width", "H": "heads"}
@@ -292,15 +296,17 @@ class _Maker:
 
     def make(self) -> nn.Module:
         """The module, in evaluation."""
-        with confined():
-            given, source = self.arguments_of(self.target, "", 0)
-            made = self.target(**given)
+        given: dict[str, Any] = {}
+        source: dict[str, str] = {}
+        try:
+            with confined():
+                given, source = self.arguments_of(self.target, "", 0)
+                made = self.target(**given)
+        finally:  # a stand-in knows only now what it was asked
+            standing = {n: v.source for n, v in given.items() if isinstance(v, _StandIn)}
+            self.source = f"{self.target.__name__}({_listed({**source, **standing})})"
         if not isinstance(made, nn.Module):
             raise MakingError(f"{self.target.__name__} gives {type(made).__name__}, not a module")
-        self.source = f"{self.target.__name__}({_listed(source)})"
-        for name, standing in given.items():
-            if isinstance(standing, _StandIn):
-                self.source = self.source.replace(f"{name}={_MARK}", f"{name}={standing.source}")
         return made.eval()
 
     def advance(self) -> bool:
@@ -493,14 +499,3 @@ def _proved(recipe: Recipe, source: str) -> str:
 def _shapes(module: nn.Module) -> dict[str, Any]:
     tensors = module.state_dict().items()
     return {name: None if is_lazy(tensor) else tensor.shape for name, tensor in tensors}
-
-
-def _why(target: Any, error: BaseException) -> str:
-    """Why a class cannot be made, in a line."""
-    name = getattr(target, "__name__", str(target))
-    return f"{name} cannot be made: {_in_one_line(error)}"
-
-
-def _in_one_line(error: BaseException | None) -> str:
-    text = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text}"

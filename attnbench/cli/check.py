@@ -38,6 +38,7 @@ def command(
     style: option.Style = None,
     call: option.Call = None,
     convention: option.Convention = None,
+    make: option.Make = None,
     jobs: option.Jobs = 0,
     profile: option.Profile = "quick",
     seed: option.Seed = None,
@@ -105,7 +106,7 @@ def command(
     known_failures = KnownFailures.read(baseline, update=update_baseline)
     count = len(targets) if targets else None
     plugins = load_plugins(strict=strict, preload=parallel.preload(count, invariant))
-    addresses = option.parse_targets(targets, style, convention, call)
+    addresses = option.parse_targets(targets, style, convention, call, make)
     try_options(addresses or ())
     settings = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask(PLAN, targets=addresses, invariants=invariant or None, **settings)

@@ -119,6 +119,15 @@ Call = Annotated[
         'values=value)" passes query as queries.',
     ),
 ]
+Make = Annotated[
+    str | None,
+    typer.Option(
+        "--make",
+        metavar="CALL",
+        help='How a class is made, for E features: "Attention(Config(n_embd=E, n_head=2))". By '
+        "default its arguments are found out by their names.",
+    ),
+]
 Convention = Annotated[
     list[str] | None,
     typer.Option(
@@ -134,20 +143,23 @@ def parse_targets(
     style: str | None = None,
     conventions: list[str] | None = None,
     call: str | None = None,
+    make: str | None = None,
 ) -> list[Address] | None:
-    """Parse all addresses, and add the style and conventions to each; ``None`` without any.
+    """Parse all addresses, and add style, conventions and making to each; ``None`` without any.
 
     Raises:
         AddressError, SpecError: an address or a convention cannot be read.
         UsageError: a style or convention is given without a target, or to one that names another,
             or a call without a style.
     """
-    if not targets and (style is not None or conventions or call):
+    if not targets and (style is not None or conventions or call or make):
         raise UsageError(
-            "--as, --call and --convention describe a target, but none is named; add one."
+            "--as, --call, --make and --convention describe a target, but none is named; add one."
         )
     values = dict(parse_convention(text) for text in conventions or ())
     addresses = [parse_address(target).called(style, values) for target in targets or ()]
+    if make is not None:
+        addresses = [replace(address, made=make.strip()) for address in addresses]
     if call is not None:
         addresses = [with_call(address, call) for address in addresses]
     return addresses or None

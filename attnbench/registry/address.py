@@ -9,6 +9,7 @@ path/to/file.py:SPECS#cosine       one spec of such an iterable, by its name
 'a path, quoted/file.py':SPEC      the same, for a path that would be ambiguous unquoted
 path/to/file.py                    all of a file: its specs, or else what looks like attention
 package.module:SPEC
+file.py:Layer made Layer(dim=E)    a class, with the Python that makes it for E features
 package.module:function as sdpa    a function, module or class, with its style of call
 soft with hidden_slots=finite      with other conventions than those of its spec
 
@@ -33,11 +34,12 @@ _HEAD = re.compile(
     r"(?P<name>[\w.-]+|\*)(?:/(?P<kernel>[\w.-]+))?(?:#(?P<item>[\w.-]+(?:/[\w.-]+)?))?"
 )
 _TAIL = re.compile(
-    r"(?:\s+as\s+(?P<style>\w+(?:\([^()]*\))?))?(?:\s+with\s+(?P<with>\w+\s*=.*))?", re.DOTALL
+    r"(?:\s+made\s+(?P<made>\w.*?\)))?(?:\s+as\s+(?P<style>\w+(?:\([^()]*\))?))?(?:\s+with\s+(?P<with>\w+\s*=.*))?",
+    re.DOTALL,
 )
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _WHOLE = re.compile(
-    r"""(?P<path>[^:'"]+\.py|'[^']+\.py'|"[^"]+\.py")(?P<tail>\s+(?:as|with)\s.*)?"""
+    r"""(?P<path>[^:'"]+\.py|'[^']+\.py'|"[^"]+\.py")(?P<tail>\s+(?:made|as|with)\s.*)?"""
 )
 _CONTINUES = re.compile(r"\s*\w+\s*=")
 
@@ -59,6 +61,7 @@ class Address:
         style: style of call of the target.
         conventions: conventions that replace those of the spec.
         item: name of one of the specs that the attribute lists; ``""`` means all of them.
+        made: Python that makes the module of a class; ``""`` to find out how.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Address:
     style: str | None = None
     conventions: Mapping[str, Any] = field(default_factory=dict)
     item: str = ""
+    made: str = ""
 
     def __post_init__(self) -> None:
         for attribute in ("options", "conventions"):
@@ -85,6 +89,7 @@ class Address:
 
     def __str__(self) -> str:
         rest = self.key + (f"#{self.item}" if self.item else "") + format_options(self.options)
+        rest += f" made {self.made}" if self.made else ""
         rest += f" as {self.style}" if self.style else ""
         rest += f" with {format_conventions(self.conventions)}" if self.conventions else ""
         if self.source is None:
@@ -123,6 +128,7 @@ def parse_address(text: str) -> Address:
         style=tail["style"],
         conventions=dict(parse_convention(pair) for pair in pairs),
         item=head["item"] or "",
+        made=tail["made"] or "",
     )
 
 
@@ -218,7 +224,7 @@ def _complaint(text: str, reason: str) -> str:
         f"cannot read the address {text!r}: {reason}.\n"
         "Write name, scoring/kernel, distribution:name, name(option=value) or "
         "path/to/file.py:ATTRIBUTE, followed by #NAME for one of the specs that it lists, by "
-        "'as STYLE' and by 'with KEY=VALUE, KEY=VALUE'. A path may be quoted."
+        "'made CLASS(...)', 'as STYLE' and 'with KEY=VALUE, KEY=VALUE'. A path may be quoted."
     )
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from attnbench._signing import check_options
 from attnbench.calling.importing import candidates, load
+from attnbench.calling.making import recipe_from
 from attnbench.errors import (
     AddressError,
     OptionError,
@@ -216,6 +217,8 @@ def _of_attribute(address: Address) -> list[Subject]:
 
 def _specs_in(value: Any, address: Address) -> list[Spec]:
     """The specs of an attribute: itself, its items, or the spec that a style makes of it."""
+    if address.made:
+        value = recipe_from(address.made, value)
     if not isinstance(value, _SPECS) and (callable(value) or address.style is not None):
         return [_adapted(value, address.style)]
     specs = list(value) if isinstance(value, Iterable) else [value]

@@ -30,6 +30,12 @@ READ = {
     "a (1)/file.py:SPEC(x='y')": Address("SPEC", source="a (1)/file.py", options={"x": "y"}),
     "a/x y.py": Address("*", source="a/x y.py"),
     "a/x.py as sdpa": Address("*", source="a/x.py", style="sdpa"),
+    "f.py:A made A(C(n=E, k=2), 'x as y')": Address(
+        "A", source="f.py", made="A(C(n=E, k=2), 'x as y')"
+    ),
+    "f.py:A made A(E) as layer with causal=always": Address(
+        "A", source="f.py", style="layer", conventions={"causal": "always"}, made="A(E)"
+    ),
     "package.module:SPECS": Address("SPECS", source="package.module"),
     "a#b/file.py:SPECS#one": Address("SPECS", source="a#b/file.py", item="one"),
     "file.py:SPECS#dot/fast(x=1)": Address(

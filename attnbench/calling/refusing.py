@@ -1,0 +1,118 @@
+"""What is said of code that cannot be made or called: what was tried, what is missing, what to add.
+
+Lines to paste are run first, but for ``...``, the one place that only a person can fill in; those
+that do not run are not shown.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attnbench.calling.sandbox import (
+    DownloadError,
+    TooLargeError,
+    TooLongError,
+    confined,
+    loading,
+)
+from attnbench.calling.signature import Argument
+
+_REASONS: tuple[tuple[type[BaseException], str], ...] = (
+    (DownloadError, "it opens a connection, and nothing is downloaded here"),
+    (TooLargeError, "give it a smaller size of its own"),
+    (TooLongError, "give it less to do"),
+    (RecursionError, "what it takes does not end"),
+    (ModuleNotFoundError, "install that"),
+)
+_CLASS = """class Called({name}):
+    def forward(self, {taken}):
+        return super().forward({given})"""
+_FUNCTION = """def called({taken}):
+    return {name}({given})"""
+_MAINS = ("query", "key", "value", "memory", "hidden")
+
+
+def in_one_line(error: BaseException | None, limit: int = 200) -> str:
+    """The kind of an exception and the first line of its text, shortened."""
+    text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def not_made(
+    target: Any, error: BaseException, tried: Sequence[str] = (), guessed: Sequence[str] = ()
+) -> str:
+    """Why no module can be made of a class, in two lines.
+
+    Args:
+        target: the class.
+        error: what its constructor raised at last.
+        tried: the calls of it that were tried, as Python for a ``size``.
+        guessed: arguments whose names say nothing.
+    """
+    name = getattr(target, "__name__", str(target))
+    lines = [f"{name} cannot be made: {in_one_line(error)}"]
+    if tried:
+        lines[0] += f" ({len(tried)} calls tried, the last {tried[-1].replace('=size', '=E')})"
+    reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "")
+    names = [guess.rpartition(".")[2] for guess in guessed if ": " not in guess]
+    missing = f"what {' and '.join(names)} should be" if names else "how it is made"
+    start = f"{reason[0].upper()}{reason[1:]}, or say" if reason else "Say"
+    call = tried[-1].replace("=size", "=E") if tried else f"{name}(...)"
+    for each in names:
+        call = re.sub(rf"\b{each}=[^,()]+", f"{each}=...", call)
+    lines.append(f'{start} {missing}, for E features: --make "{call}".')
+    return "\n".join(lines)
+
+
+def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]) -> str:
+    """Why no call of a callee fits: two lines, and the shortest code that a person can complete.
+
+    Args:
+        target: a class, module or function.
+        arguments: those of its forward.
+        raised: a line for each call that was tried, the likeliest first.
+    """
+    name = getattr(target, "__name__", type(target).__name__)
+    required = [a for a in arguments if a.required and a.name != "self"]
+    unknown = [a.name for a in required if a.role not in _MAINS]
+    tried = f"of {len(raised)} calls that were tried the likeliest raises {raised[0]}"
+    lines = [f"{name} cannot be called: {tried if raised else 'no call of it is known'}"]
+    said = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "no name says anything"
+    missing = f"what {' and '.join(unknown)} should be" if unknown else "which tensors it takes"
+    lines.append(f"Its arguments were read by their names ({said}); say {missing}.")
+    return "\n".join([*lines, *_completed(target, name, required, unknown)])
+
+
+def _completed(
+    target: Any, name: str, required: Sequence[Argument], unknown: Sequence[str]
+) -> list[str]:
+    """The lines to write beside a callee, with ``...`` where a person has to fill in."""
+    taken = [a.name for a in required if a.name not in unknown]
+    if not taken or not unknown:
+        return []
+    names = [a.name for a in required]
+    first = names.index(unknown[0])
+    named = [f"{each}={'...' if each in unknown else each}" for each in names[first:]]
+    given = ", ".join([*names[:first], *named])
+    form = _CLASS if inspect.isclass(target) else _FUNCTION
+    text = form.format(name=name, taken=", ".join(taken), given=given)
+    if not _runs(text, target):
+        return []
+    called = "Called" if inspect.isclass(target) else "called"
+    head = f"Write beside it, with what it is in place of ..., and check {called}:"
+    return [head, *(f"  {line}" for line in text.splitlines())]
+
+
+def _runs(text: str, target: Any) -> bool:
+    """Whether lines can be run in the module of a callee."""
+    space = {**vars(sys.modules.get(getattr(target, "__module__", ""), sys))}
+    try:
+        with confined(), loading():
+            exec(text, space)  # noqa: S102  what is shown was run
+    except Exception:  # whatever it is, it is not shown
+        return False
+    return True
