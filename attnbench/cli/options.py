@@ -94,7 +94,57 @@ Dtypes = Annotated[
     typer.Option("--dtype", help="A dtype that replaces those of the set; may be repeated."),
 ]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
+MeasuringSeconds = Annotated[
+    float,
+    typer.Option(
+        "--seconds",
+        min=0.0,
+        help="Seconds for the measurements; each row is measured in at least three processes.",
+    ),
+]
 Results = Annotated[Path, typer.Option("--results", help="Folder of the records.")]
+CheckedDtypes = Annotated[
+    list[str] | None, typer.Option("--dtype", help="A dtype to check; may be repeated.")
+]
+InvariantTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=0.1,
+        help="Most seconds for an invariant on a subject; by default 120, 240 or 900, by profile.",
+    ),
+]
+FailFast = Annotated[
+    bool, typer.Option("--fail-fast", help="Stop at the first outcome that is not good.")
+]
+Formats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT[=FILE]",
+        help="text, json, junit, sarif, github, or a plugin's, printed or in a file; may be "
+        "repeated.",
+    ),
+]
+Exempt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exempt",
+        metavar="NAME=REASON",
+        help="An invariant, or 'SUBJECT: INVARIANT', that is not run; may be repeated.",
+    ),
+]
+UpdateExempt = Annotated[
+    bool,
+    typer.Option(
+        "--update-exempt",
+        help="Write today's failures into the table tool.attnbench.exempt of pyproject.toml, so "
+        "that only new ones fail, and remove from it what holds again.",
+    ),
+]
+Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Show every outcome, with the cases it saw.")
+]
 Seed = Annotated[
     int | None,
     typer.Option("--seed", help="Seed of the drawn cases; by default the same every time."),

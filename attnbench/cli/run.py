@@ -1,35 +1,33 @@
-"""``attnbench run``: find the subjects, check and measure them, and print one table."""
+"""``attnbench run``: check the subjects, measure them, and print one table of both."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import typer
 
 from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.grid import half_width, natural
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.workloads import Selection
 from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
-from attnbench.checking.work import key_of, works_of
+from attnbench.cli import checks, machine_runs
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.plugin_loading import PLAN, ask, load_plugins, try_options
-from attnbench.cli.printing.first_screen import show
-from attnbench.cli.printing.first_screen_content import content
-from attnbench.cli.printing.tables import print_json, progress
-from attnbench.processes.cluster import ClusterWorkers
+from attnbench.cli.plugin_loading import load_plugins, try_options
+from attnbench.cli.printing.outcome_lines import next_step
+from attnbench.cli.printing.tables import print_json, print_line, print_table
 from attnbench.processes.cluster_machines import MachineLostError
-from attnbench.processes.pool import MEMORY_GIB
 from attnbench.report import record_tables
 
-_INVARIANT_S = 60.0
-_CHECKS_S = 60.0
-_MEASURING_S = 45.0
-_ROUND_SIZE = 8
+_KINDS = ("scoring", "mechanism", "layer")
+_LEGEND = """\
+checks: properties that hold, of those that apply
+times: forward call over that of {attention}, or of {layers} for layers, in turn in one process,
+  and its 95 % interval (± 50 %: from × / 1.5 to × · 1.5)"""
 
 
 def command(
@@ -42,135 +40,140 @@ def command(
     threads: option.Threads = 1,
     timing: option.Timing = "call",
     baseline: option.Baseline = None,
-    check_seconds: Annotated[
-        float,
-        typer.Option(
-            "--check-seconds",
-            min=0.0,
-            help="Seconds for the checks; those for which there is no time are shown as not run.",
-        ),
-    ] = _CHECKS_S,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            "--seconds",
-            min=0.0,
-            help="Seconds for the measurements; each row is measured in at least three processes.",
-        ),
-    ] = _MEASURING_S,
+    seconds: option.MeasuringSeconds = 45.0,
     results: option.Results = option.RESULTS,
     cluster: option.Cluster = None,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
 ) -> int:
-    """Check every subject, measure it on a small grid, and show everything on one screen.
+    """Check every subject, measure it on a small grid, and print one table of both.
 
-    This runs the checks of 'attnbench check --profile quick' and the measurements of 'attnbench
-    bench --set run'; these commands show more. Other work on the machine widens the intervals. On a
-    cluster the checks are split over all workers, and every machine measures all rows.
+    This is 'attnbench check' followed by 'attnbench bench --set run'; these commands show more.
+    Other work on the machine widens the intervals. On a cluster the checks are split over all
+    workers, and every machine measures all rows.
     """
-    from attnbench.cli import machine_runs
-
     addresses = option.parse_targets(targets, style, convention, call)
     selection = Selection("run" if inputs is None else None, inputs=inputs)
     selection.check()
-    options = {"profile": "quick", "device": "cpu", "dtypes": None}
-    outcomes: list[Outcome] = []
+    contract = Contract(threads=threads, timing=timing)
     records: list[Record] = []
-    losses: list[MachineLostError] = []
-    interrupted = False
     with machine_runs.machines_of(cluster, device, *parallel.PRELOAD) as machines:
         places = machine_runs.start(machines, results, preload=parallel.PRELOAD)
         plugins = load_plugins(strict=strict)
         try_options(addresses or ())
-        runs = machine_runs.plan(
-            places,
-            selection,
-            targets=addresses,
-            devices=device,
-            with_options=False,
-            baseline=baseline,
-            contract=Contract(threads=threads, timing=timing),
-            budget_s=seconds,
-        )
-        plan = ask(PLAN, targets=addresses, invariants=None, **options)
-        workers = None if machines is None else machines.cluster
-        try:
-            _check(plan, options, check_seconds, outcomes, workers)
-            losses = machine_runs.measure(runs, records)
-        except KeyboardInterrupt:
-            interrupted = True
-    notes = ("interrupted",) if interrupted else ()
-    report = CheckReport(tuple(outcomes), "quick", None, notes)
-    paths = [machine_run.place.path for machine_run in runs]
-    checks = paths[0].with_suffix(".checks.json")
-    checks.write_text(report.to_json() + "\n", encoding="utf-8")
-    screen = content(
-        records,
-        outcomes,
-        plan["of_subject"],
-        runs[0].left_out,
-        own_inputs=inputs is not None,
-        addresses={name: str(target) for target, name in plan["subjects"]},
-    )
+        how = {"contract": contract, "budget_s": seconds, "baseline": baseline, "devices": device}
+        runs = machine_runs.plan(places, selection, targets=addresses, with_options=False, **how)
+        check = checks.Check(addresses, checks.Selection())
+        check.run(checks.Limits(cluster=machines.cluster if machines else None))
+        interrupted, losses = _measured(runs, records, interrupted=check.interrupted)
+    report = check.report()
+    paths = [run.place.path for run in runs]
     if as_json:
-        files: dict[str, Any] = {"checks_file": str(checks), "file": str(paths[0])}
-        if cluster is not None:
-            files = {"checks_file": str(checks), "files": [*map(str, paths)]}
-        lists = {
-            "outcomes": [vars(outcome) for outcome in outcomes],
-            "records": record_tables.as_rows(records),
-        }
-        print_json({**files, **screen, **lists})
+        print_json(_data(report, records, paths))
     else:
-        show(screen, records, [subject.name for subject in runs[0].session.subjects])
-        typer.echo(f"Recorded in {', '.join(map(str, paths))}, and the checks in {checks.name}.")
+        _show(report, records, paths)
+        print_line(f"Next: {next_step(report, targets or ())}")
     for error in losses:
         typer.echo(f"attnbench: {error}", err=True)
-    if interrupted:
-        return INTERRUPTED
-    statuses = [outcome.status for outcome in outcomes] + record_tables.statuses_of(records)
-    return exit_code([*statuses, *["crashed"] * len(losses)], plugins)
+    statuses = [*checks.statuses_of(report), *record_tables.statuses_of(records)]
+    code = exit_code([*statuses, *["crashed"] * len(losses)], plugins)
+    return INTERRUPTED if interrupted else code
 
 
-def _check(
-    plan: Mapping[str, Any],
-    options: Mapping[str, Any],
-    seconds: float,
-    outcomes: list[Outcome],
-    cluster: ClusterWorkers | None,
-) -> None:
-    """Run checks until the time is up; outcomes are appended to a list as they come.
+def _measured(
+    runs: Sequence[Any], records: list[Record], *, interrupted: bool
+) -> tuple[bool, list[MachineLostError]]:
+    """Measure unless Ctrl-C ended the checks; whether it was interrupted, and lost machines."""
+    try:
+        return interrupted, [] if interrupted else machine_runs.measure(runs, records)
+    except KeyboardInterrupt:
+        return True, []
 
-    All subjects are checked against a few invariants before any is checked against the next ones,
-    so that subjects share the time equally.
-    """
-    names = tuple(dict(plan["invariants"]))
-    contract = names[:1] if names[:1] == (KEEPS_CONTRACT,) else ()  # if it fails, no other is run
-    works = [
-        work
-        for start in range(0, len(names), _ROUND_SIZE)
-        for work in works_of(
-            plan["subjects"],
-            tuple(dict.fromkeys((*contract, *names[start : start + _ROUND_SIZE]))),
-            plan["of_subject"],
-        )
-        if work.invariants and (start == 0 or work.invariants != contract)
-    ]
-    deadline = time.monotonic() + seconds
-    checks = parallel.run_checks(
-        works,
-        {**options, "seed": None},
-        jobs=0,
-        timeout_s=_INVARIANT_S,
-        memory_gib=MEMORY_GIB,
-        cluster=cluster,
+
+def table(report: CheckReport, records: Sequence[Record]) -> list[dict[str, Any]]:
+    """A row for each subject: how many of its properties hold, and its cell at each case."""
+    kinds = {record.subject: record.kind.replace("kernel", "scoring") for record in records}
+    baselines = {record.baseline for record in records}
+    columns = dict.fromkeys(sorted(map(_column, records), key=natural), "")
+    cells: dict[str, dict[str, str]] = {name: {} for name in (*report.by_subject, *kinds)}
+    for record in records:
+        cells[record.subject][_column(record)] = _cell(record)
+    order = sorted(
+        cells,
+        key=lambda name: (_KINDS.index(kinds.get(name, "layer")), name not in baselines, name),
     )
-    with progress(sum(len(work.invariants) for work in works), "checking") as advance:
-        for outcome in checks:
-            outcomes[:] = [earlier for earlier in outcomes if key_of(earlier) != key_of(outcome)]
-            outcomes.append(outcome)
-            advance(1, f"{outcome.subject}: {outcome.invariant}")
-            if time.monotonic() > deadline:
-                checks.close()
-                break
+    return [
+        {"subject": name, "checks": _holding(report, name), **columns, **cells[name]}
+        for name in order
+    ]
+
+
+def _holding(report: CheckReport, subject: str) -> str:
+    statuses = [outcome.status for outcome in report.by_subject.get(subject, ())]
+    count = len(statuses) - statuses.count("skipped")
+    return f"{statuses.count('passed')}/{count}" if count else "-"
+
+
+def _column(record: Record) -> str:
+    """The case of a record in words, with what distinguishes it from others of its name."""
+    parts = [record.workload or record.case]
+    parts += [record.direction] if record.kind == "layer" else []
+    parts += [record.device] if record.device != "cpu" else []
+    return " ".join([*parts, *filter(None, [record.machine_name])])
+
+
+def _cell(record: Record) -> str:
+    if record.status != "ok":
+        return "-" if record.status == "unsupported" else record.status
+    if record.ratio is None:
+        return f"{(record.time_s or 0) * 1e3:.3g} ms"
+    interval = record_tables.percent(half_width(record.ratio_low, record.ratio_high))
+    return f"{record.ratio:.3g} ± {interval}"
+
+
+def _checks_file(report: CheckReport, paths: Sequence[Path]) -> str:
+    """The file beside the records in which the checks are kept, which it writes."""
+    file = paths[0].with_suffix(".checks.json")
+    file.write_text(report.to_json() + "\n", encoding="utf-8")
+    return str(file)
+
+
+def _data(
+    report: CheckReport, records: Sequence[Record], paths: Sequence[Path]
+) -> Mapping[str, Any]:
+    return {
+        "files": [*map(str, paths)],
+        "checks_file": _checks_file(report, paths),
+        "rows": table(report, records),
+        "outcomes": [outcome.to_data() for outcome in report.outcomes],
+        "records": record_tables.as_rows(records),
+    }
+
+
+def _show(report: CheckReport, records: Sequence[Record], paths: Sequence[Path]) -> None:
+    """Print the table: attention and layers apart, since they are measured at other cases."""
+    rows = table(report, records)
+    layers = {record.subject for record in records if record.kind == "layer"}
+    for part in (False, True):
+        chosen = [row for row in rows if (row["subject"] in layers) == part]
+        used = {name for row in chosen for name, cell in row.items() if cell}
+        if chosen:
+            print_table([{k: v for k, v in row.items() if k in used} for row in chosen])
+    names = {
+        name: record_tables.common_baseline(records, layers=name == "layers")
+        for name in ("attention", "layers")
+    }
+    print_line(_LEGEND.format(**names))
+    for line in [record_tables.busy_line(records), *report.notes]:
+        print_line(line)
+    for outcome in report.failures:
+        print_line(f"{outcome.subject}: {outcome.invariant}: {outcome.status}", outcome.status)
+    for line in record_tables.reasons(_unranked(records)):
+        print_line(line)
+    places = ", ".join(map(str, paths))
+    print_line(f"Recorded in {places}, and the checks in {_checks_file(report, paths)}.")
+
+
+def _unranked(records: Iterable[Record]) -> list[dict[str, Any]]:
+    wrong = [record for record in records if record.status not in ("ok", "unsupported")]
+    return [{name: getattr(r, name) for name in ("subject", "status", "reason")} for r in wrong]

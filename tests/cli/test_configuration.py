@@ -10,8 +10,10 @@ import jsonschema
 import pytest
 
 import attnbench.cli.configuration as configuration
+from attnbench.checking.outcomes import Outcome
 from attnbench.cli import main
 from attnbench.cli.configuration import check_defaults
+from attnbench.cli.exemptions import update
 from attnbench.errors import UsageError
 
 SCHEMA = json.loads(
@@ -21,7 +23,6 @@ GOOD = """
 targets = ["scaled_dot"]
 profile = "quick"
 invariants = ["weights_sum_to_one", "unit_variance"]
-baseline = "known.txt"
 [tool.attnbench.exempt]
 "scaled_dot: unit_variance" = "we like it so"
 """
@@ -56,7 +57,6 @@ def test_the_keys_become_the_options_of_check(folder: Path) -> None:
         "targets": ["scaled_dot"],
         "profile": "quick",
         "invariant": ["weights_sum_to_one", "unit_variance"],
-        "baseline": "known.txt",
         "exempt": ["scaled_dot: unit_variance=we like it so"],
     }
 
@@ -86,7 +86,7 @@ def test_a_file_that_is_no_toml_is_one_line(folder: Path) -> None:
 def test_check_follows_the_table_and_its_options_override_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(folder, GOOD.replace('baseline = "known.txt"', ""))
+    write(folder, GOOD)
     assert main(["check", "--json"]) == 0
     found = {o["invariant"]: o for o in json.loads(capsys.readouterr().out)["outcomes"]}
     assert {*found} == {"weights_sum_to_one", "unit_variance"}
@@ -103,16 +103,9 @@ def test_check_follows_the_table_and_its_options_override_it(
         (["--exempt", "unit_varance=why"], "Did you mean 'unit_variance'"),
         (["--exempt", "unit_variance"], "--exempt unit_variance: write NAME=REASON"),
         (["--exempt", "unit_variance="], "--exempt unit_variance=: write NAME=REASON"),
-        (["--baseline", "none.txt"], "there is no baseline none.txt"),
-        (["--update-baseline"], "--update-baseline needs a file: --baseline FILE"),
-        (
-            ["--update-baseline", "--baseline", "no/a.txt"],
-            "--update-baseline no/a.txt: there is no",
-        ),
-        (["--update-baseline", "--baseline", "."], "--update-baseline .: this is a folder"),
     ],
 )
-def test_a_wrong_exemption_or_baseline_is_one_line(
+def test_a_wrong_exemption_is_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], given: list[str], message: str
 ) -> None:
     code = main(["check", "scaled_dot", "--invariant", "weights_sum_to_one", *given])
@@ -121,31 +114,51 @@ def test_a_wrong_exemption_or_baseline_is_one_line(
     assert message in said.err
 
 
-def test_only_new_failures_fail_with_a_baseline(
+MINE = """
+import torch
+from attnbench import ScoringSpec
+
+
+class Mine(torch.nn.Module):
+    def forward(self, query, key):
+        return query @ key.mT
+
+
+SPEC = ScoringSpec(
+    name="mine", make=lambda q, k: Mine(), equal_sizes=True, laws=["unit_variance"]
+)
+"""
+
+
+def test_known_failures_are_written_into_the_table_and_taken_out_when_they_hold(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "mine.py").write_text(
-        "import torch\nfrom attnbench import ScoringSpec\n"
-        "class Mine(torch.nn.Module):\n"
-        "    def forward(self, query, key):\n"
-        "        return query @ key.mT\n"
-        "SPEC = ScoringSpec(name='mine', make=lambda q, k: Mine(), equal_sizes=True,"
-        " laws=['unit_variance'])\n"
+    (folder / "mine.py").write_text(MINE)
+    kept = (
+        '[tool.attnbench.exempt]\n"soft: unit_variance" = "we like it so"\n\n[tool.other]\nx = 1\n'
     )
-    asked = ["check", "mine.py:SPEC", "--baseline", "known.txt"]
-    asked += ["--invariant", "unit_variance", "--invariant", "weights_sum_to_one"]
-    assert main([*asked, "--update-baseline"]) == 0
-    assert "known failures in known.txt: 1" in capsys.readouterr().out
-    assert main(asked) == 0
-    assert "known failure, in known.txt: " in capsys.readouterr().out
-    (folder / "known.txt").write_text("mine: weights_sum_to_one\nold: unit_variance\n")
+    (folder / "pyproject.toml").write_text(kept)
+    asked = ["check", "mine.py:SPEC", "--invariant", "unit_variance"]
     assert main(asked) == 1
-    said = capsys.readouterr().out
-    assert (
-        "known.txt: no longer failing: mine: weights_sum_to_one (--update-baseline removes it)"
-        in said
-    )
-    assert "known.txt: no target has the subject of: old: unit_variance (delete" in said
-    write(folder, 'targets = ["mine.py:SPEC", "old.py:SPEC"]')
-    assert main(asked) == 1  # a part of the targets, so that `old` may be there
-    assert "no target has" not in capsys.readouterr().out
+    assert main([*asked, "--update-exempt"]) == 0
+    assert "known failures in pyproject.toml: 1" in capsys.readouterr().out
+    tool = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]
+    assert tool["other"] == {"x": 1}
+    first, second = tool["attnbench"]["exempt"].items()
+    assert first == ("soft: unit_variance", "we like it so")
+    assert second[0] == "mine: unit_variance"
+    assert second[1].startswith("known failure: ")
+    assert main(asked) == 0
+    assert "mine  no property holds, 1 is exempt" in capsys.readouterr().out
+    (folder / "mine.py").write_text(MINE.replace("key.mT", "key.mT * key.shape[-1] ** -0.5"))
+    assert main([*asked, "--update-exempt"]) == 0
+    assert "known failures in pyproject.toml: 0" in capsys.readouterr().out
+    assert (folder / "pyproject.toml").read_text() == kept
+
+
+def test_exemptions_in_another_form_of_table_are_one_line(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[tool.attnbench]\nexempt = {soft = "x"}\n')
+    with pytest.raises(
+        UsageError, match=r"write the exemptions as a table \[tool\.attnbench\.exempt"
+    ):
+        update([Outcome("soft", "unit_variance", "failed", "wrong")])

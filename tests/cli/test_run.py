@@ -13,8 +13,12 @@ import pytest
 import torch
 
 from attnbench.benchmark.records import store
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.outcomes import Outcome
+from attnbench.cli.run import table
 from attnbench.saved_inputs import save_inputs
 from tests.cli_runs import run
+from tests.report.test_page import record as recorded
 
 MAIN = [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"]
 BAD = """
@@ -176,24 +180,44 @@ def test_a_run_killed_at_any_moment_keeps_what_it_took_and_can_be_resumed(tmp_pa
         assert set(record.samples_s) >= {slot["seconds"] for one in own for slot in one["slots"]}
 
 
-LIMITS = ("--check-seconds", "1", "--seconds", "2")
-
-
 def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, n, 8, generator=generator) for n in (5, 7, 7))
     mask = torch.ones(5, 7, dtype=torch.bool)
     mask[:, -1] = False
     save_inputs(tmp_path / "mine.safetensors", q, k, v, attn_mask=mask)
-    done = attnbench("run", "additive", "--inputs", "mine.safetensors", *LIMITS, cwd=tmp_path)
+    done = attnbench(
+        "run", "additive", "--inputs", "mine.safetensors", "--seconds", "1", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("additive", "scaled_dot", "mine.safetensors", "×: time", "±", "MiB", "Next:"):
+    for word in ("additive", "scaled_dot", "mine.safetensors", "times: forward", "±", "checks"):
         assert word in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Next: attnbench check additive --profile")
     found = records(tmp_path)
     assert [(r.q_len, r.kv_len, r.mask) for r in found] == [(5, 7, "boolean")] * 2
     assert {len(r.inputs["sha256"]) for r in found} == {64}
     (checks,) = tmp_path.glob("results/attnbench/*.checks.json")
     assert json.loads(checks.read_text())["outcomes"]
+
+
+def test_the_table_of_a_run_has_a_row_a_subject_with_its_checks_and_a_cell_a_case() -> None:
+    report = CheckReport(
+        (
+            Outcome("mine", "weights_sum_to_one", "passed"),
+            Outcome("mine", "layouts_agree", "failed"),
+            Outcome("mine", "heads_are_independent", "skipped"),
+        )
+    )
+    paired = {"baseline": "scaled_dot", "ratio": 2.0, "ratio_low": 1.0, "ratio_high": 4.0}
+    rows = table(report, [recorded("mine", **paired), recorded("scaled_dot", **paired)])
+    assert [(row["subject"], row["checks"]) for row in rows] == [
+        ("scaled_dot", "-"),
+        ("mine", "1/2"),
+    ]
+    (case,) = {*rows[0]} - {"subject", "checks"}
+    assert rows[1][case] == "2 ± 100%"
+    failed = recorded("mine", status="crashed", time_s=None)
+    assert table(report, [failed])[0][case] == "crashed"
 
 
 @pytest.mark.parametrize(

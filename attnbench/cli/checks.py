@@ -1,0 +1,169 @@
+"""A check as the commands run it: planned and run in child processes, and collected as it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from attnbench.checking import parallel
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.gaps import Gap, coverage_of
+from attnbench.checking.outcomes import Announced, Outcome, notes_of
+from attnbench.checking.work import key_of, works_of
+from attnbench.cli.exemptions import KNOWN, as_known, exempted, update
+from attnbench.cli.plugin_loading import PLAN, ask
+from attnbench.cli.printing.tables import progress
+from attnbench.processes.cluster import ClusterWorkers
+from attnbench.processes.pool import MEMORY_GIB
+from attnbench.registry.address import Address
+
+_TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How a check runs: the processes, and what each may take."""
+
+    jobs: int = 0
+    timeout_s: float | None = None
+    memory_gib: float = MEMORY_GIB
+    cluster: str | ClusterWorkers | None = None
+    fail_fast: bool = False
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which cases and invariants a check runs, as the arguments of :func:`attnbench.check`."""
+
+    profile: str = "quick"
+    device: str = "cpu"
+    dtypes: Sequence[str] | None = None
+    invariants: Sequence[str] | None = None
+    seed: int | None = None
+
+
+class View(Protocol):
+    """What shows outcomes as they come."""
+
+    def announce(self, outcome: Outcome) -> None:
+        """Show that an invariant fails, before its outcome is added."""
+
+    def add(self, outcome: Outcome) -> None:
+        """Show an outcome."""
+
+
+class Check:
+    """A check of some subjects: its plan, and the outcomes so far.
+
+    Args:
+        targets: addresses of the subjects; ``None`` for all that the profile checks.
+        selection: which cases and invariants run.
+        exempt: exemptions, ``NAME=REASON`` or ``SUBJECT: NAME=REASON``.
+
+    Raises:
+        AttnbenchError: a target, a name or an exemption is wrong.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Address] | None,
+        selection: Selection,
+        exempt: Sequence[str] = (),
+    ) -> None:
+        self.selection, self.interrupted = selection, False
+        self._notes: list[str] = []
+        self._started = time.monotonic()
+        fields = ("profile", "device", "dtypes")
+        self._options = {name: getattr(selection, name) for name in fields}
+        invariants = selection.invariants or None
+        self.plan = ask(PLAN, targets=targets, invariants=invariants, **self._options)
+        self.statements = dict(self.plan["invariants"])
+        works = works_of(self.plan["subjects"], list(self.statements), self.plan["of_subject"])
+        self.works = [replace(work, seed=selection.seed) for work in works]
+        self.expected = {work.label: len(work.invariants) for work in works}
+        names = [row["invariant"] for row in ask("invariant_rows")] if exempt else []
+        self._by_key = {key_of(skip): skip for skip in exempted(exempt, self.works, names)}
+
+    def run(self, limits: Limits, view: View | None = None) -> None:
+        """Run what is not exempt, until the last outcome, a failure with ``fail_fast``, or Ctrl-C.
+
+        Args:
+            limits: how it runs.
+            view: shows each outcome as it comes.
+        """
+        exempt, named = tuple(self._by_key.values()), tuple(self.selection.invariants or ())
+        checks = parallel.run_checks(
+            self.works,
+            {**self._options, "user_invariants": named, "announce": True},
+            jobs=limits.jobs,
+            timeout_s=limits.timeout_s or _TIMEOUTS_S[self.selection.profile],
+            memory_gib=limits.memory_gib,
+            cluster=limits.cluster,
+            recorded=exempt,
+        )
+        if view:
+            for outcome in exempt:
+                view.add(outcome)
+        try:
+            with contextlib.closing(checks):  # its children end here, also early
+                self._collect(checks, limits, view)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            self._notes.append(f"interrupted after {len(self._by_key)} outcomes")
+
+    def _collect(self, checks: Iterable[Outcome], limits: Limits, view: View | None) -> None:
+        count = sum(self.expected.values()) - len(self._by_key)
+        with progress(count, "checking") as advance:
+            for outcome in checks:
+                if isinstance(outcome, Announced):
+                    if view:
+                        view.announce(outcome)
+                    continue
+                is_new = key_of(outcome) not in self._by_key
+                self._by_key[key_of(outcome)] = outcome
+                if view:
+                    view.add(outcome)
+                advance(is_new, f"{outcome.subject}: {outcome.invariant}")
+                if limits.fail_fast and not outcome.ok:
+                    done = f"after {len(self._by_key)} outcomes (--fail-fast)"
+                    self._notes.append(f"stopped at the first failure, {done}")
+                    break
+
+    def exempt_failures(self) -> None:
+        """Write the failures into the project's table of exemptions; from now on they are known.
+
+        Raises:
+            UsageError: the file of the table cannot be changed.
+        """
+        self._notes.append(update(self._by_key.values()))
+        self._by_key = {key: as_known(outcome) for key, outcome in self._by_key.items()}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the check began."""
+        return time.monotonic() - self._started
+
+    def report(self) -> CheckReport:
+        """The report of the outcomes so far, in the order of the plan."""
+        labels, names = list(self.expected), list(self.statements)
+        outcomes = sorted(
+            self._by_key.values(), key=lambda o: (labels.index(o.subject), names.index(o.invariant))
+        )
+        notes = [*self._notes, *notes_of(outcomes)]
+        if self.plan["left_out"]:
+            notes.append(
+                f"quick left out {self.plan['left_out']} more subjects, which have options"
+            )
+        gaps = coverage_of((Gap(**row) for row in self.plan["gaps"]), self.plan["laws"], outcomes)
+        about, profile, seed = self.plan["about"], self.selection.profile, self.selection.seed
+        return CheckReport(tuple(outcomes), profile, seed, tuple(notes), tuple(about), gaps)
+
+
+def statuses_of(report: CheckReport) -> list[str]:
+    """The statuses for the exit code; where everything was skipped, nothing is known."""
+    statuses = [outcome.status for outcome in report.outcomes]
+    is_known = any(o.reason.startswith(f"exempt: {KNOWN}") for o in report.of("skipped"))
+    return statuses if is_known or "passed" in statuses else [*statuses, "inconclusive"]

@@ -1,0 +1,162 @@
+"""Prints the outcomes of a check as they arrive, alike on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.explain.leading import lead_of
+from attnbench.checking.gaps import HEAVY
+from attnbench.checking.outcomes import STATUSES, Outcome
+from attnbench.checking.report_text import (
+    counts_text,
+    failure_text,
+    finding_text,
+    gap_lines,
+)
+from attnbench.cli.printing.tables import print_line
+from attnbench.errors import first_line
+
+_STATUS_WIDTH = max(map(len, STATUSES))
+_COUNTS_WIDTH = 44
+
+_SAYINGS = {
+    "passed": ("1 property holds", "{} properties hold"),
+    "failed": ("1 fails", "{} fail"),
+    "error": ("1 is broken itself", "{} are broken themselves"),
+    "crashed": ("1 crashed", "{} crashed"),
+    "timeout": ("1 timed out", "{} timed out"),
+    "inconclusive": ("1 is inconclusive", "{} are inconclusive"),
+    "exempt": ("1 is exempt", "{} are exempt"),
+    "not run": ("1 was not run", "{} were not run"),
+    "skipped": ("1 does not apply", "{} do not apply"),
+}
+"""What is said of one, and of several, properties with an outcome."""
+
+
+class Screen:
+    """Prints a line for each subject, below the report of its failures.
+
+    The failure that shows best what is wrong is printed in full, the others by name; the first of a
+    subject is announced as soon as it is found.
+
+    Args:
+        subjects: expected number of outcomes by label of the subject.
+        statements: statements of the invariants by name.
+        verbose: print a row for each outcome, and every failure in full.
+    """
+
+    def __init__(
+        self, subjects: Mapping[str, int], statements: Mapping[str, str], *, verbose: bool = False
+    ) -> None:
+        self._expected, self._statements, self._verbose = subjects, statements, verbose
+        self._width = max(map(len, subjects), default=0)
+        self._name_width = max(map(len, statements), default=0)
+        self._outcomes: dict[str, dict[str, Outcome]] = defaultdict(dict)
+        self._announced: set[str] = set()
+
+    def announce(self, outcome: Outcome) -> None:
+        """Say that a subject fails, before all that is known of it."""
+        is_last = len(self._outcomes[outcome.subject]) + 1 == self._expected[outcome.subject]
+        if not (self._verbose or is_last or outcome.subject in self._announced):
+            print_line(f"{outcome.status:{_STATUS_WIDTH}}  {_name(outcome)}", outcome.status)
+        self._announced.add(outcome.subject)
+
+    def add(self, outcome: Outcome) -> None:
+        """Add an outcome, and print what is complete."""
+        outcomes = self._outcomes[outcome.subject]
+        earlier = outcomes.get(outcome.invariant)
+        is_complete = len(outcomes) == self._expected[outcome.subject]
+        outcomes[outcome.invariant] = outcome
+        if earlier is not None and earlier.status == outcome.status:  # it only tells more
+            return
+        if earlier is not None and (self._verbose or is_complete):  # it was shown otherwise
+            message = outcome.reason.splitlines()[-1].strip()
+            print_line(f"{_name(outcome)}: {outcome.status}: {message}", outcome.status)
+        elif self._verbose:
+            self._print_outcome(outcome)
+        if not is_complete and len(outcomes) == self._expected[outcome.subject]:
+            self._print_subject(outcome.subject)
+
+    def end(self, report: CheckReport, seconds: float, next_step: str = "") -> None:
+        """Print the subjects that were cut short, the counts, the notes and what to do next."""
+        for subject, outcomes in self._outcomes.items():
+            if len(outcomes) < self._expected[subject]:
+                self._print_subject(subject)
+        print_line(f"{counts_text(report)} in {seconds:.0f} s")
+        for note in report.notes:
+            print_line(note)
+        for line in gap_lines([gap for gap in report.coverage if gap.weight >= HEAVY]):
+            print_line(line, "heavy")
+        light = [gap for gap in report.coverage if gap.weight < HEAVY]
+        for line in gap_lines(light) if self._verbose else ():
+            print_line(line)
+        if next_step:
+            print_line(f"Next: {next_step}")
+
+    def _print_outcome(self, outcome: Outcome) -> None:
+        if not outcome.ok:
+            print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
+            return
+        name = f"{outcome.subject:{self._width}}  " if len(self._expected) > 1 else ""
+        cases = f"{outcome.cases:3} {'case' if outcome.cases == 1 else 'cases'}: "
+        reason = outcome.reason if outcome.status == "passed" else first_line(outcome.reason)
+        print_line(
+            f"{outcome.status:{_STATUS_WIDTH}}  {name}{outcome.invariant:{self._name_width}}  "
+            f"{outcome.seconds:6.2f} s  {cases if outcome.status == 'passed' else ''}{reason}",
+            outcome.status,
+        )
+
+    def _print_subject(self, subject: str) -> None:
+        outcomes = list(self._outcomes[subject].values())
+        failures = [outcome for outcome in outcomes if not outcome.ok]
+        if failures and not self._verbose:
+            print_line(f"\n{finding_text(failures, self._statements)}\n")
+        seconds = sum(outcome.seconds for outcome in outcomes)
+        is_first = len(self._expected) == 1
+        counts = f"{holding_text(outcomes):{0 if is_first else _COUNTS_WIDTH}}"
+        print_line(
+            f"{subject:{self._width}}  {counts}  {seconds:.1f} s",
+            "failed" if failures else "passed",
+        )
+
+
+def holding_text(outcomes: Sequence[Outcome]) -> str:
+    """How many properties hold, fail and do not apply, in words."""
+    counts = Counter(map(_kind, outcomes))
+    parts = [] if counts["passed"] else ["no property holds"]
+    for kind, (one, several) in _SAYINGS.items():
+        if counts[kind]:
+            parts.append(one if counts[kind] == 1 else several.format(counts[kind]))
+    return ", ".join(parts)
+
+
+def next_step(report: CheckReport, targets: Sequence[str]) -> str:
+    """The command to try next: on a failure alone, on more cases, or on speed.
+
+    Args:
+        report: the report of the check.
+        targets: what was checked, as it was named; empty for all.
+    """
+    names = " ".join(targets)
+    if report.failures:
+        first = report.failures[0].subject
+        lead = lead_of([outcome for outcome in report.failures if outcome.subject == first])
+        return lead.command or f"attnbench check {lead.subject} --invariant {lead.invariant}"
+    if not report.of("passed"):
+        return f"attnbench check {names} -v".replace("  ", " ") + " says why nothing was checked"
+    if report.profile == "quick":
+        more = "attnbench check " + f"{names} ".lstrip() + "--profile default"
+        return f"{more} draws more cases"
+    return f"attnbench bench {names}".rstrip() + " measures what it costs"
+
+
+def _kind(outcome: Outcome) -> str:
+    if outcome.status != "skipped":
+        return outcome.status
+    return next((k for k in ("exempt", "not run") if outcome.reason.startswith(f"{k}:")), "skipped")
+
+
+def _name(outcome: Outcome) -> str:
+    return f"{outcome.subject}: {outcome.invariant}"
