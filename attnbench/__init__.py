@@ -26,6 +26,7 @@ from attnbench.errors import (
 from attnbench.hookspecs import hookimpl
 from attnbench.specs import (
     CacheSpec,
+    Format,
     Invariant,
     KernelSpec,
     LayerSpec,
@@ -76,6 +77,7 @@ __all__ = [
     "DeviceError",
     "DtypeError",
     "DuplicateNameError",
+    "Format",
     "Inputs",
     "Invariant",
     "InvariantViolation",

@@ -49,13 +49,13 @@ from collections.abc import Iterable
 
 import pluggy
 
-from attnbench.specs import Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import Format, Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
 PROJECT = "attnbench"
 """Name of the pluggy project and of the entry-point group."""
 
-VERSION = 2
-"""Version of the plugin contract; version 1 had no ``attnbench_contract``."""
+VERSION = 3
+"""Version of the plugin contract; 1 had no ``attnbench_contract``, 2 no ``attnbench_formats``."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -63,7 +63,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def attnbench_contract() -> int:  # type: ignore[empty-body]  # a hook has no body
-    """The version of the contract that the plugin is written for, 1 or 2; may be left out.
+    """The version of the contract that the plugin is written for, 1 to 3; may be left out.
 
     A plugin for a newer version than the installed attnbench knows is refused with one sentence
     that says so, and the others load.
@@ -113,4 +113,13 @@ def attnbench_invariants() -> Iterable[Invariant]:  # type: ignore[empty-body]  
 
     A module without hooks gives the invariants that it holds, as those of the built-in ones do. See
     :class:`attnbench.Invariant`.
+    """
+
+
+@hookspec
+def attnbench_formats() -> Iterable[Format]:  # type: ignore[empty-body]  # a hook has no body
+    """Formats of ``attnbench check --format NAME``, beside json, junit, sarif and github.
+
+    What one raises, or that it takes longer than 30 seconds, is one line, and the other formats are
+    written. A name of the core keeps its meaning. See :class:`attnbench.Format`.
     """

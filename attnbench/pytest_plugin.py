@@ -153,8 +153,8 @@ def _annotate(reporter: pytest.TerminalReporter) -> None:
         return
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.outcomes import Outcome
-    from attnbench.cli.formats import github
-    from attnbench.cli.formats.places import Findings, place_at
+    from attnbench.report.formats import github
+    from attnbench.report.formats.findings import Findings, place_at
 
     outcomes = tuple(Outcome.from_data(data) for data, _ in rows)
     places = {data["subject"]: place_at(*line) for data, line in rows if line}

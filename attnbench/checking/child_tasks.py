@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attnbench.cases.case import Case
-from attnbench.errors import UsageError
+from attnbench.errors import PluginError, UsageError
 from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry, spec_key
 from attnbench.specs import LayerSpec
@@ -125,6 +125,23 @@ def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
         }
         for choice in choices(subject.spec, case)
     ]
+
+
+def format_rows() -> list[dict[str, Any]]:
+    """The formats by name, and whether each asks for places of failures."""
+    return [{"name": n, "located": located} for n, located in registry().format_names().items()]
+
+
+def rendered(name: str, findings: Any) -> str:
+    """The text of a report in the format of a plugin.
+
+    Raises:
+        PluginError: the format gives something else.
+    """
+    text = registry().format(name).render(findings)
+    if not isinstance(text, str):
+        raise PluginError(f"it gave {type(text).__name__}, but a format gives text")
+    return text
 
 
 def code_line(target: Address) -> tuple[str, int] | None:

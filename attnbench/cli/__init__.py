@@ -20,6 +20,7 @@ and exits with code 2. On Ctrl-C it exits with code 130; it only has to save its
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -34,7 +35,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from attnbench.checking.plain_tables import escaped
 from attnbench.cli.configuration import check_defaults
-from attnbench.cli.exit_codes import INTERRUPTED, USAGE
+from attnbench.cli.exit_codes import FAILED_PLUGIN, INTERRUPTED, USAGE
 from attnbench.cli.printing.tables import prepare_streams
 from attnbench.distributions import COMMAND_GROUP, advice, entry_points, origin
 from attnbench.errors import AttnbenchError, PluginError, UnknownNameError, UsageError, nearest
@@ -76,9 +77,14 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command to run, which is imported where a plugin brings it."""
         name, command, rest = super().resolve_command(ctx, args)
-        if name in COMMANDS or name is None:
+        point = entry_points(COMMAND_GROUP).get(name or "")
+        if name is None or point is None:
             return name, command, rest
-        return name, _single(name, _loaded(entry_points(COMMAND_GROUP)[name])), rest
+        if name in COMMANDS:
+            where = f"{origin(point)} brings a command {name!r}, which is built in"
+            print(f"warning: {where}: the name means the built-in one.", file=sys.stderr)
+            return name, command, rest
+        return name, _single(name, _guarded(point)), rest
 
     def invoke(self, ctx: Any) -> None:
         """Run the command and exit with the code that it returns."""
@@ -100,16 +106,34 @@ def _instead(command: str) -> str:
     return _GONE["commands"].get(command) or advice(command)
 
 
-def _loaded(point: EntryPoint) -> Any:
-    """The function of a plugin's command."""
+class CommandError(PluginError):
+    """A plugin's command cannot be imported, or raised."""
+
+    exit_code = FAILED_PLUGIN
+
+
+def _guarded(point: EntryPoint) -> Any:
+    """The function of a plugin's command, whose exceptions become one line."""
+
+    def failed(verb: str, error: Exception) -> CommandError:
+        what = f"the command {point.name!r} of {origin(point)} {verb}"
+        return CommandError(f"{what}: {type(error).__name__}: {error}")
+
     try:
-        return point.load()
+        function = point.load()
     except Exception as error:  # whatever a stranger's module raises
-        raise PluginError(
-            f"the command {point.name!r} of {origin(point)} cannot be imported: "
-            f"{type(error).__name__}: {error}\n"
-            "Mend it, or uninstall that distribution; the other commands work."
-        ) from error
+        raise failed("cannot be imported", error) from error
+
+    @functools.wraps(function)
+    def guarded(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except Exception as error:
+            if isinstance(error, AttnbenchError) or hasattr(error, "exit_code"):  # or of typer
+                raise
+            raise failed("failed", error) from error
+
+    return guarded
 
 
 def _single(name: str, function: Any) -> Any:

@@ -8,11 +8,11 @@ from attnbench.cli.checks import Check, Limits, Selection, statuses_of
 from attnbench.cli.exemptions import without_known
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.formats import formats_of
-from attnbench.cli.formats.places import findings_of
 from attnbench.cli.plugin_loading import load_plugins, try_options
 from attnbench.cli.printing.outcome_lines import Screen, next_step
 from attnbench.cli.printing.tables import print_line
 from attnbench.processes.pool import MEMORY_GIB
+from attnbench.report.formats.findings import findings_of
 
 
 def command(
@@ -44,9 +44,9 @@ def command(
     the other subjects go on. A subject that passes is one line, with how many properties hold and
     how many do not apply; -v shows each, with the cases it saw.
     """
-    output = formats_of(formats or (), as_json=as_json)
     preload = parallel.preload(len(targets) if targets else None, invariant)
     plugins = load_plugins(strict=strict, preload=preload)
+    output = formats_of(formats or (), as_json=as_json)
     addresses = option.parse_targets(targets, style, convention, call, make)
     try_options(addresses or ())
     exemptions = without_known(exempt or ()) if update_exempt else exempt or ()
@@ -61,5 +61,6 @@ def command(
     report = check.report()
     if screen is not None:
         screen.end(report, check.seconds, next_step(report, targets or ()))
-    output.write(findings_of(report, check.statements, check.works, located=output.has_places))
-    return INTERRUPTED if check.interrupted else exit_code(statuses_of(report), plugins)
+    findings = findings_of(report, check.statements, check.works, located=output.located)
+    statuses = [*statuses_of(report), *output.write(findings)]
+    return INTERRUPTED if check.interrupted else exit_code(statuses, plugins)

@@ -25,7 +25,7 @@ from attnbench.registry.discovery import (
     discover,
     load_plugin,
 )
-from attnbench.specs import Invariant, KernelSpec, ScoringSpec
+from attnbench.specs import Format, Invariant, KernelSpec, ScoringSpec
 
 BUILT_IN = "attnbench"
 """The distribution whose names keep their meaning, whatever else is installed."""
@@ -67,9 +67,11 @@ class Registry:
         self.plugins = [self._validate_plugin(plugin, absent) for plugin in plugins]
         self._by_key: dict[str, list[Entry]] = {}
         self._invariants: dict[str, list[Entry]] = {}
+        self._formats: dict[str, list[Entry]] = {}
+        others = {Invariant: self._invariants, Format: self._formats}
         for plugin in self.plugins:
             for spec in plugin.specs:
-                table = self._invariants if isinstance(spec, Invariant) else self._by_key
+                table = others.get(type(spec), self._by_key)
                 entry = Entry(spec, plugin)
                 table.setdefault(entry.key, []).append(entry)
 
@@ -79,7 +81,7 @@ class Registry:
         excused = any(canonicalize_name(other.distribution) in visible for other in absent)
         try:
             for spec in plugin.specs:
-                if not isinstance(spec, Invariant):
+                if not isinstance(spec, Invariant | Format):
                     self.validate(spec, excused=excused)
         except SpecError as error:
             return plugin.failed(error)
@@ -120,7 +122,7 @@ class Registry:
             f"{entry.plugin.distribution} {entry.plugin.version} (entry point "
             f"{entry.plugin.name!r}) registers {key!r}, which is built in: the name means the "
             f"built-in one. {_remedy(entry)}"
-            for table in (self._by_key, self._invariants)
+            for table in (self._by_key, self._invariants, self._formats)
             for key, entries in table.items()
             if any(other.plugin.distribution == BUILT_IN for other in entries)
             for entry in entries
@@ -150,7 +152,7 @@ class Registry:
                 self._unknown_text(f"{address.source}:{key}" if address.source else key)
             )
         spec = _resolve(key, entries).spec
-        assert not isinstance(spec, Invariant)
+        assert not isinstance(spec, Invariant | Format)
         return spec
 
     def _unknown_text(self, name: str) -> str:
@@ -171,7 +173,7 @@ class Registry:
         for key, entries in self._by_key.items():
             name, _, kernel = key.partition("/")
             for entry in entries:
-                assert not isinstance(entry.spec, Invariant)
+                assert not isinstance(entry.spec, Invariant | Format)
                 is_bare = len(entries) == 1 or entry.plugin.distribution == BUILT_IN
                 source = None if is_bare else entry.plugin.distribution
                 rows.append((Address(name, kernel or None, source), entry.spec, entry.plugin))
@@ -230,6 +232,21 @@ class Registry:
         specs = [entry.spec for entry in sorted(entries, key=lambda entry: entry.key)]
         return [spec for spec in specs if isinstance(spec, Invariant)]
 
+    def format_names(self) -> dict[str, bool]:
+        """The names of the formats, and whether each asks for places of failures."""
+        formats = {name: entries[0].spec for name, entries in sorted(self._formats.items())}
+        return {n: spec.located for n, spec in formats.items() if isinstance(spec, Format)}
+
+    def format(self, name: str) -> Format:
+        """The format of a name.
+
+        Raises:
+            DuplicateNameError: two plugins register one of this name, and none is built in.
+        """
+        spec = _resolve(name, self._formats[name]).spec
+        assert isinstance(spec, Format)
+        return spec
+
     def invariant_plugin(self, name: str) -> str:
         """The distribution that registers an invariant, for messages."""
         entries = self._invariants.get(name, [])
@@ -259,7 +276,7 @@ def _resolve(key: str, entries: list[Entry]) -> Entry:
 
 
 def _remedy(entry: Entry) -> str:
-    if isinstance(entry.spec, Invariant):
+    if isinstance(entry.spec, Invariant | Format):
         return "Rename yours, which does not run."
     return f"{entry.plugin.distribution}:{entry.key} reaches the other; rename it."
 
@@ -276,7 +293,7 @@ def _duplicate_text(key: str, entries: list[Entry]) -> str:
     # an invariant is never named by its distribution: its name is its id in every report
     remedy = (
         "Uninstall one, "
-        if kind == "invariant"
+        if kind in ("invariant", "format")
         else (f"Name one by its distribution ({addresses}), uninstall one, ")
     )
     lines.append(f"{remedy}or set {DISABLED_VARIABLE}={entries[-1].plugin.name}.")

@@ -23,11 +23,11 @@ from packaging.utils import canonicalize_name
 
 from attnbench import hookspecs
 from attnbench.errors import PluginError, nearest
-from attnbench.specs import Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import Format, Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.specs.common import is_count
 
 Spec = ScoringSpec | MechanismSpec | KernelSpec | LayerSpec
-AnySpec = Spec | Invariant
+AnySpec = Spec | Invariant | Format
 
 DISABLED_VARIABLE = "ATTNBENCH_DISABLED_PLUGINS"
 HOOKS: dict[str, type[Any]] = {
@@ -36,6 +36,7 @@ HOOKS: dict[str, type[Any]] = {
     "attnbench_mechanisms": MechanismSpec,
     "attnbench_layers": LayerSpec,
     "attnbench_invariants": Invariant,
+    "attnbench_formats": Format,
 }
 
 

@@ -4,6 +4,7 @@ Importing this package does not import torch, so that specs can be declared with
 """
 
 from attnbench.specs.common import DTYPES, Sizes
+from attnbench.specs.format import Format
 from attnbench.specs.invariant import KINDS, Invariant
 from attnbench.specs.kernel import KernelSpec
 from attnbench.specs.layer_spec import CacheSpec, LayerSpec
@@ -15,6 +16,7 @@ __all__ = [
     "DTYPES",
     "KINDS",
     "CacheSpec",
+    "Format",
     "Invariant",
     "KernelSpec",
     "LayerSpec",

@@ -77,7 +77,7 @@ def test_a_command_that_cannot_be_imported_is_one_error(monkeypatch: pytest.Monk
     monkeypatch.setattr(cli, "entry_points", lambda group: {"mine": broken})
     assert " mine " in run("--help").out
     result = run("mine")
-    assert result.code == 2
+    assert result.code == 3
     assert "ModuleNotFoundError: No module named 'no_such_module'" in result.err
     assert "Traceback" not in result.err
 

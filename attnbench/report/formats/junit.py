@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 from attnbench.checking.outcomes import GOOD
 from attnbench.checking.report_text import failure_text
-from attnbench.cli.formats.places import Findings
 from attnbench.errors import first_line
+from attnbench.report.formats.findings import Findings
 
 
 def render(findings: Findings) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.report_text import failure_text
-from attnbench.cli.formats.places import Findings
+from attnbench.report.formats.findings import Findings
 
 _LEVELS = {"failed": "error", "inconclusive": "warning"}
 

@@ -10,8 +10,8 @@ import pytest
 
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Failure, Outcome
-from attnbench.cli.formats import FORMATS, github, sarif
-from attnbench.cli.formats.places import Findings, Place
+from attnbench.report.formats import github, sarif
+from attnbench.report.formats.findings import Findings, Place
 
 FAILED = Outcome(
     "mine",
@@ -76,9 +76,3 @@ def test_a_summary_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/no/folder/x.md")
     with pytest.raises(Exception, match=r"GITHUB_STEP_SUMMARY=/no/folder/x\.md cannot be written"):
         github.render(FINDINGS)
-
-
-def test_each_format_but_those_of_the_screen_is_a_module() -> None:
-    folder = Path(github.__file__).parent
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "places"}
-    assert modules == {*FORMATS} - {"text", "json"}

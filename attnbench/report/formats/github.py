@@ -14,8 +14,8 @@ from attnbench.checking.check_report import CheckReport
 from attnbench.checking.explain.leading import lead_of
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.report_text import counts_text, finding_text
-from attnbench.cli.formats.places import Findings, Place
 from attnbench.errors import UsageError, first_line
+from attnbench.report.formats.findings import Findings, Place
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_CHARACTERS = 4000
