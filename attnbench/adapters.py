@@ -16,6 +16,7 @@ what they find out themselves. Importing this module imports torch, but none of 
 it adapts.
 """
 
+from attnbench.calling.adaptation import spec_of
 from attnbench.subject.probing.probe_result import probe
 from attnbench.subject.styles.array import array
 from attnbench.subject.styles.flex import flex
@@ -39,6 +40,7 @@ __all__ = [
     "paged",
     "probe",
     "sdpa",
+    "spec_of",
     "textbook",
     "transformers",
     "varlen",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -30,8 +29,7 @@ from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.scoring_subject import ScoringSubject
-from attnbench.subject.styles.fitting import fitting
-from attnbench.subject.styles.style_choice import adapted
+from attnbench.subject.styles.style_choice import adapted, known_style
 from attnbench.subject.subject import Subject
 
 _SPECS = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
@@ -232,23 +230,14 @@ def _specs_in(value: Any, address: Address) -> list[Spec]:
     return specs
 
 
-def _adapted(target: Any, style: str | None) -> MechanismSpec:
-    """The spec of a callable; where its style is not known, small calls may show the only one.
-
-    If they do not, the error says what they show.
-    """
-    try:
+def _adapted(target: Any, style: str | None) -> Spec:
+    """The spec of a callable; where no style is named or known, small calls show how to call it."""
+    if style is not None or not callable(target) or known_style(target) is not None:
         return adapted(target, style)
-    except StyleError as error:
-        if style is not None or not (inspect.isclass(target) or fitting(target)):
-            raise
-        # its masks are tensors, and nothing may make one where a suite is only listed
-        from attnbench.subject.probing.shown_alone import shown_alone
+    # its masks are tensors, and nothing may make one where a suite is only listed
+    from attnbench.calling.adaptation import spec_of
 
-        found = shown_alone(target)
-        if isinstance(found, MechanismSpec):
-            return found
-        raise StyleError(f"{error}{found}") from None
+    return spec_of(target)
 
 
 def _is_no_spec(spec: Spec, style: str | None, target: str) -> None:

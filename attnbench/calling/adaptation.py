@@ -1,0 +1,289 @@
+"""The spec of a callee: what is made, how it is called, and what calls of it show."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from attnbench.calling.attention_call import Attention, Scores
+from attnbench.calling.binding import Binding
+from attnbench.calling.facts import Calls, facts_of, layer_facts, length_form, mask_form
+from attnbench.calling.layer_call import Layer
+from attnbench.calling.layer_trials import LayerCalls, layer_mask, layer_trials
+from attnbench.calling.making import recipe_of
+from attnbench.calling.signature import Argument, arguments
+from attnbench.calling.trials import WIDTH, Callee, trials
+from attnbench.errors import StyleError
+from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.subject.styles.callee import name_of
+from attnbench.subject.styles.callee import spec_of as mechanism_of
+from attnbench.subject.styles.fitting import fits
+from attnbench.subject.styles.style_choice import adapted
+
+_MAINS = ("query", "key", "value", "memory", "hidden")
+
+
+def maker_of(target: Any) -> tuple[Callable[[int, int, int], Any], int]:
+    """What gives a callee for Eq, Ek and Ev, and a width with which it can be made."""
+    if not isinstance(target, nn.Module) and not inspect.isclass(target):
+        return lambda *_: target, WIDTH
+    recipe = recipe_of(target)
+    base = recipe.base
+
+    def make(query_size: int, key_size: int, value_size: int) -> Any:
+        sides = {"query": query_size, "key": key_size, "value": value_size}
+        with Filled():
+            return recipe(replace(base, width=query_size, **sides))
+
+    return make, base.width
+
+
+class Filled(TorchFunctionMode):
+    """Numbers in place of the memory that ``torch.empty`` finds, in what is never initialised."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func is torch.empty and made.is_floating_point():
+            made.normal_(0.0, 0.1)
+        return made
+
+
+def bound(target: Any) -> tuple[Callee, Binding]:
+    """How a callee is called, by its arguments' names and by trial calls.
+
+    Raises:
+        StyleError: no call fits, or two contradict each other.
+    """
+    called: Any = target.forward if inspect.isclass(target) else target  # type: ignore[attr-defined]
+    named = arguments(called, "forward")
+    if named is None:
+        raise StyleError(f"{name_of(target)}: nothing tells its arguments; wrap it in a function.")
+    named = [each for each in named if each.name != "self"]
+    callee = Callee(*maker_of(target))
+    raised: list[str] = []
+    attempts = [_attended, _layered]
+    if {"hidden", "memory"} <= {each.role for each in named}:
+        attempts.reverse()
+    for attempt in attempts:
+        binding = attempt(callee, named, raised)
+        if binding is not None:
+            return callee, binding
+    raise StyleError(f"{name_of(target)}: no call fits:\n  " + "\n  ".join(raised[:14]))
+
+
+def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
+    """The binding of what takes a query, and a key and value or a memory."""
+    for mains in plans(named):
+        found, errors = trials(callee, named, mains)
+        raised += errors
+        fits = [t for t in found if t.binding.shape != "memory" or t.binding.weights]
+        clean = [trial.binding for trial in fits if not trial.mixes]
+        fitting = clean or [trial.binding for trial in fits]
+        other = [each for each in fitting[1:] if not _agree(callee, each, fitting[0])]
+        if other:
+            first, second = (f"{each.layout}, {each.memory}" for each in (fitting[0], other[0]))
+            raise StyleError(
+                f"it can be called with query and key as {first} and as {second}, and gives other "
+                "outputs: say which by --call."
+            )
+        if fitting:
+            return _masked(callee, fitting[0], named)
+    return None
+
+
+def _agree(callee: Callee, one: Binding, two: Binding) -> bool:
+    """Whether two ways to call give the same outputs."""
+    plain = Calls(callee, one.replace(layout="BLE")).tensors()
+    one_found, two_found = (Calls(callee, binding).both(plain) for binding in (one, two))
+    if one_found is None or two_found is None:
+        return one_found is None
+    return all(
+        a is None or b is None or (a.shape == b.shape and torch.allclose(a, b, 1e-4, 1e-4))
+        for a, b in zip(one_found, two_found, strict=True)
+    )
+
+
+def _layered(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
+    """The binding of what takes hidden states, and perhaps a second sequence."""
+    for hidden, memory in layer_plans(named):
+        layers, errors = layer_trials(callee, named, hidden, memory)
+        raised += errors
+        if layers:
+            return _padded(callee, layers[0], named)
+    return None
+
+
+def layer_plans(arguments: Sequence[Argument]) -> list[tuple[str, str | None]]:
+    """Which arguments may be hidden states and a second sequence, likely ones first."""
+    required = [a for a in arguments if a.required]
+    if not required:
+        return []
+    hidden = next((a for a in required if a.role == "hidden"), required[0])
+    memories = [a for a in arguments if a.role == "memory" and a is not hidden]
+    plain: list[tuple[str, str | None]] = [(hidden.name, None)]
+    return [*((hidden.name, each.name) for each in memories), *plain]
+
+
+def _padded(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
+    """A layer's binding with the form of its mask."""
+    for role in ("padding", "mask"):
+        for argument in arguments:
+            if argument.role != role:
+                continue
+            form = layer_mask(callee, binding, argument.name)
+            if form is not None:
+                roles = {**binding.roles, argument.name: role}
+                left = tuple(name for name in binding.left if name != argument.name)
+                return binding.replace(masks={argument.name: form}, roles=roles, left=left)
+    return binding
+
+
+def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
+    """Which arguments may be query, key, value or a memory, likely ones first."""
+    required = [a for a in arguments if a.required]
+    named = {a.name: a.role for a in required if a.role in _MAINS}
+    roles = [*named.values()]
+    found = []
+    if {"query", "key", "value"} <= {*roles} and len(roles) == 3:
+        found.append({name: str(role) for name, role in named.items()})
+    elif len(named) == 2:
+        first, second = named
+        pair = (roles[0], roles[1])
+        if pair in (
+            ("memory", "query"),
+            ("memory", "hidden"),
+            ("key", "query"),
+            ("value", "query"),
+        ):
+            found.append({first: "memory", second: "query"})
+        else:
+            found.append({first: "query", second: "memory"})
+    elif len(required) == 3 and not any(a.role for a in required):
+        found.append(dict(zip((a.name for a in required), ("query", "key", "value"), strict=True)))
+    elif len(required) == 2 and not any(a.role for a in required):
+        found.append(dict(zip((a.name for a in required), ("query", "memory"), strict=True)))
+    return found
+
+
+_MASKS = ("mask", "memory_mask", "padding", "memory_padding", "lengths")
+
+
+def _masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
+    """A binding with the forms of its masks."""
+    masks, roles = {}, dict(binding.roles)
+    for argument in arguments:
+        if argument.role not in _MASKS:
+            continue
+        find = length_form if argument.role == "lengths" else mask_form
+        form = find(Calls(callee, binding), argument.name)
+        if form is not None:
+            masks[argument.name] = form
+            roles[argument.name] = argument.role
+    left = tuple(name for name in binding.left if name not in masks)
+    return binding.replace(masks=masks, roles=roles, left=left)
+
+
+def spec_of(target: Any, **fields: Any) -> MechanismSpec | ScoringSpec | LayerSpec:
+    """The spec of a callee that no style names.
+
+    Raises:
+        StyleError: it cannot be made, no call fits, or two contradict each other.
+    """
+    callee, binding = bound(target)
+    if (style := _style_of(target, binding)) is not None:
+        return adapted(target, style, **fields)
+    if binding.shape == "layer":
+        return _layer_spec(target, callee, binding, fields)
+    kind = Scores if binding.shape == "scores" else Attention
+
+    def made(query_size: int, key_size: int, value_size: int = 0) -> nn.Module:
+        return kind(callee.make(query_size, key_size, value_size or key_size), binding)
+
+    made.__qualname__ = name_of(target)
+    if binding.shape == "scores":
+        scores = {"name": name_of(target), "make": lambda q, k: made(q, k), "equal_sizes": True}
+        return ScoringSpec(**{**scores, **fields})
+    unit = unit_of(
+        callee,
+        lambda width: Calls(callee, binding)(Calls(callee, binding).tensors(sizes=(width,) * 3)),
+    )
+    one, wide = (
+        Calls(callee, binding).tensors(sizes=s)
+        for s in ((unit * 2, unit, unit * 2), (unit * 2, unit * 2, unit))
+    )
+    equal = Calls(callee, binding)(one) is None
+    same_value = Calls(callee, binding)(wide) is None or binding.shape == "memory"
+    facts = facts_of(callee, binding)
+    notes = (binding.sentence(), *facts.notes)
+    known = {
+        "sizes": _legal_sizes(unit, equal, same_value, binding.square),
+        "equal_sizes": equal,
+        **facts.fields,
+        "make": made,
+        "conventions": facts.conventions,
+    }
+    return mechanism_of("spec_of", target, known, fields, notes)
+
+
+def _style_of(target: Any, binding: Binding) -> str | None:
+    """A style whose arguments and layout these are, which knows what its keywords mean."""
+    style = {"BHLE": "sdpa", "BLHE": "flash"}.get(binding.layout)
+    says = {mask.says for mask in binding.masks.values()}
+    if inspect.isclass(target) or style is None or not says <= {"shows", "added"}:
+        return None
+    return style if fits(target, style) is None else None
+
+
+def unit_of(callee: Callee, call: Callable[[int], Any]) -> int:
+    """The number that a legal width is a multiple of; the only width where there is one."""
+    for unit in (1, 2, 4, 8, 16, 32, 64, 128):
+        if all(call(width) is not None for width in (unit, 3 * unit)):
+            return unit
+    return 0
+
+
+def _legal_sizes(unit: int, equal: bool, same_value: bool, square: bool) -> Callable[[Any], Any]:
+    def legal(sizes: Any) -> Any:
+        query, key, value = (
+            -(-size // unit) * unit for size in (sizes.query_size, sizes.key_size, sizes.value_size)
+        )
+        if equal:
+            key = query
+        if same_value:
+            value = query
+        found = sizes.replace(query_size=query, key_size=key, value_size=value)
+        return found.replace(kv_len=found.q_len) if square else found
+
+    return legal
+
+
+def _layer_spec(target: Any, callee: Callee, binding: Binding, fields: dict[str, Any]) -> LayerSpec:
+    facts = layer_facts(callee, binding)
+
+    def call(width: int) -> Any:
+        other = Callee(callee.make, width)
+        calls = LayerCalls(other, binding)
+        hidden, source = calls.tensors()
+        return calls(hidden, source if binding.memory else None)
+
+    unit = unit_of(callee, call)
+
+    def make(size: int) -> nn.Module:
+        return Layer(callee.make(size, size, size), binding)
+
+    make.__qualname__ = name_of(target)
+    known = {
+        "name": name_of(target),
+        "make": make,
+        "sizes": (lambda size: -(-size // unit) * unit) if unit else (lambda size: callee.width),
+        "grid": "Y" in binding.layout,
+        "conventions": facts.conventions,
+        "notes": (binding.sentence(), *facts.notes),
+    }
+    return LayerSpec(**{**known, **facts.fields, **fields})

@@ -1,0 +1,317 @@
+"""A callee called as a mechanism or a scoring function: canonical tensors in, its own out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.calling.binding import Binding, Fill, Mask, part_of
+from attnbench.calling.roles import role_of
+from attnbench.errors import DtypeError, RefusalError, ShapeError
+from attnbench.subject.styles.callee import name_of, refusals
+from attnbench.subject.styles.held_caches import drop_graphs
+
+_SETTINGS = {"is_causal": "causal", "scale": "scale", "enable_gqa": "gqa", "dropout_p": "dropout"}
+
+
+class Attention(nn.Module):
+    """A callee with the interface of a mechanism.
+
+    Args:
+        callee: a function or a module.
+        binding: how it is called.
+    """
+
+    def __init__(self, callee: Any, binding: Binding) -> None:
+        super().__init__()
+        self.callee, self.binding = callee, binding
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        valid_lens: Tensor | None = None,
+        return_weights: bool = False,
+        **given: Any,
+    ) -> Any:
+        """The output ``(..., L, Ev)``, and the weights ``(..., L, S)`` on request."""
+        output, weights = self._outcome(query, key, value, attn_mask, valid_lens, given)
+        if self.binding.output is None:
+            output = weights @ value
+        elif self.binding.shape == "memory":
+            output = _held_to_pooling(output, weights, key, value)
+        return (output, weights) if return_weights else output
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """What it gives for each query and key ``(..., L, S)``."""
+        return self._outcome(query, key, key, None, None, {})[1]  # type: ignore[no-any-return]
+
+    def _outcome(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        lens: Tensor | None,
+        given: dict[str, Any],
+    ) -> tuple[Any, Any]:
+        bound, frame = self.binding, Frame(query, key, self.binding)
+        own = {_SETTINGS[name]: setting for name, setting in given.items() if name in _SETTINGS}
+        if "dropout" in own and not self.training:
+            own["dropout"] = 0.0
+        tensors = {
+            "query": frame.query(query),
+            "hidden": frame.query(query),
+            "key": frame.keys(key),
+            "memory": frame.keys(key),
+            "value": frame.keys(value),
+        }
+        masks = frame.masks(mask, lens)
+        sizes = {**frame.sizes(self.callee), "E": query.shape[-1]}
+        arguments = {}
+        for name, role in bound.roles.items():
+            constant = bound.values.get(name)
+            if name in masks:
+                arguments[name] = masks[name]
+            elif role in tensors:
+                arguments[name] = tensors[role]
+            elif role in own:
+                arguments[name] = own[role]
+            elif isinstance(constant, Fill):
+                arguments[name] = constant.tensor(sizes, query)
+            else:
+                arguments[name] = constant
+        masked = mask is not None or lens is not None or bool(own.get("causal"))
+        on_cpu = query.device.type == "cpu"
+        with refusals(name_of(self.callee), masked=masked, on_cpu=on_cpu):
+            if bound.prepare:
+                getattr(self.callee, bound.prepare)(tensors["key"])
+            result = self.callee(**arguments)
+        output = weights = None
+        if bound.output is not None:
+            output = frame.unfolded(_tensor(result, bound.output, self.callee), bound.output[1])
+        if bound.weights is not None:
+            weights = frame.unfolded(_tensor(result, bound.weights, self.callee), bound.weights[1])
+        drop_graphs(self.callee)
+        return output, weights
+
+
+class Scores(Attention):
+    """A callee with the interface of a scoring function."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:  # type: ignore[override]
+        """The scores ``(..., L, S)``."""
+        return self.scores(query, key)
+
+
+class Frame:
+    """The sizes of one call, between the canonical axes and a callee's own.
+
+    Args:
+        query, key: canonical, ``(*lead, L, Eq)`` and ``(*lead, S, Ek)``.
+        binding: how the callee is called.
+    """
+
+    def __init__(self, query: Tensor, key: Tensor, binding: Binding) -> None:
+        self.binding = binding
+        self.lead, self.length, self.slots = query.shape[:-2], query.shape[-2], key.shape[-2]
+        self.by_head = "H" in binding.layout
+        wide = (1,) * (2 - len(self.lead)) if self.by_head and len(self.lead) < 2 else ()
+        lead = (*self.lead, *wide)
+        self.items: tuple[int, ...]
+        if self.by_head:
+            self.items = (math.prod(lead[:-1]), lead[-1])
+        else:
+            self.items = (math.prod(self.lead) * (self.length if binding.one_query else 1),)
+
+    def query(self, tensor: Tensor) -> Tensor:
+        """A query in the callee's layout."""
+        if self.binding.one_query:
+            return arranged(tensor.reshape(-1, tensor.shape[-1]), "BE", self.binding.layout)
+        flat = tensor.reshape(*self.items, *tensor.shape[-2:])
+        return arranged(flat, "BHLE" if self.by_head else "BLE", self.binding.layout)
+
+    def keys(self, tensor: Tensor) -> Tensor:
+        """A key or value in the callee's layout."""
+        if self.binding.one_query:
+            shape = (*self.lead, self.length, *tensor.shape[-2:])
+            flat = tensor.unsqueeze(-3).expand(shape).reshape(-1, *tensor.shape[-2:])
+        elif self.by_head:  # grouped heads are fewer
+            heads = tensor.shape[-3] if len(self.lead) > 1 else 1
+            flat = tensor.reshape(self.items[0], heads, *tensor.shape[-2:])
+        else:
+            flat = tensor.reshape(*self.items, *tensor.shape[-2:])
+        return arranged(flat, "BHSE" if self.by_head else "BSE", self.binding.memory)
+
+    def sizes(self, callee: Any) -> dict[str, int]:
+        """The sizes of the axes of a call."""
+        heads = self.items[1] if self.by_head else heads_of(callee)
+        count = self.items[0]
+        own = {"B": count, "H": heads, "G": count * heads, "1": 1}
+        return own | {"L": self.length, "S": self.slots}
+
+    def masks(self, mask: Tensor | None, lens: Tensor | None) -> dict[str, Any]:
+        """The masks that a call gets, by the names of its arguments.
+
+        Raises:
+            RefusalError: none of its masks can say so.
+        """
+        found: dict[str, Any] = {}
+        forms = self.binding.masks
+        if lens is not None:
+            name = next(name for name, form in forms.items() if form.says == "lengths")
+            found[name] = self._lengths(lens, forms[name])
+        if mask is not None:
+            refused: list[str] = []
+            for name, form in forms.items():
+                if form.says == "lengths":
+                    continue
+                try:
+                    found[name] = self.mask(mask, form)
+                    break
+                except RefusalError as error:
+                    refused.append(str(error))
+            else:
+                raise RefusalError(refused[0] if refused else "takes no mask")
+        needed = {
+            name: form
+            for name, form in forms.items()
+            if name not in found and self.binding.values.get(name) is not None
+        }
+        for name, form in needed.items():  # a call without a mask gets one that hides nothing
+            found[name] = self.whole(form)
+        return found
+
+    def whole(self, form: Mask) -> Tensor:
+        """A mask in that form which hides nothing."""
+        if form.says == "lengths":
+            return self._lengths(torch.full(self.lead[:1] or (1,), self.slots), form)
+        return self.mask(torch.ones(1, self.slots, dtype=torch.bool), form)
+
+    def mask(self, mask: Tensor, form: Mask) -> Tensor:
+        """A canonical mask, boolean or added, in a form of the callee's."""
+        shape = (*self.lead, self.length, self.slots)
+        if form.axes == "LS":
+            if any(size != 1 for size in mask.shape[:-2]):
+                raise RefusalError("takes one mask (L, S) for all items only")
+            return said(mask.reshape(mask.shape[-2:]).expand(shape[-2:]), form.says)
+        if form.by_key and not self.binding.one_query:
+            if mask.shape[-2] != 1 and not bool((mask == mask[..., :1, :]).all()):
+                raise RefusalError("takes one row of a mask for all queries only")
+            rows = mask[..., :1, :].expand(*self.lead, 1, self.slots).reshape(-1, self.slots)
+            return said(arranged(rows, "BS", form.axes), form.says)
+        whole = mask.expand(shape)
+        if self.binding.one_query:
+            return said(arranged(whole.reshape(-1, self.slots), "BS", form.axes), form.says)
+        if self.by_head:
+            flat = whole.reshape(*self.items, *shape[-2:])
+            return said(arranged(flat, "BHLS", form.axes), form.says)
+        return said(arranged(whole.reshape(-1, *shape[-2:]), "BLS", form.axes), form.says)
+
+    def _lengths(self, lens: Tensor, form: Mask) -> Tensor:
+        own = lens.reshape(lens.shape[0], *[1] * max(0, len(self.lead) - 1), -1)
+        rows = own.expand(*self.lead, own.shape[-1]).reshape(-1, own.shape[-1])
+        if self.binding.one_query:
+            return rows.expand(-1, self.length).reshape(-1)
+        if lens.dim() == 2 and "L" not in form.axes:
+            raise RefusalError("takes one length an item, (B,)")
+        return rows if lens.dim() == 2 else rows[:, 0]
+
+    def unfolded(self, tensor: Tensor, axes: str) -> Tensor:
+        """An output or weights of the callee, in canonical axes."""
+        last = "S" if "S" in axes else "E"
+        rest = [letter for letter in "BGHL" if letter in axes]
+        flat = arranged(tensor, axes, "".join([*rest, last]))
+        if "H" in axes and not self.by_head:  # of its own heads: the mean
+            flat = flat.mean(rest.index("H"))
+        shape = (*self.lead, self.length, tensor.shape[axes.index(last)])
+        if flat.numel() != math.prod(shape):
+            raise ShapeError(
+                f"it returned {tuple(tensor.shape)} for {math.prod(self.lead)} items and "
+                f"{self.length} queries, but should return {tuple(shape)} in {axes}.",
+                cause="shape",
+            )
+        return flat.reshape(shape)
+
+
+def heads_of(callee: Any, role: str = "heads") -> int:
+    """The number of heads that a module says it has; 1 where it says none."""
+    return number_of(callee, role) or number_of(callee, "heads") or 1
+
+
+def number_of(callee: Any, role: str) -> int | None:
+    """A whole number that a module, or a config that it keeps, has under a name of this role."""
+    named = dict(vars(callee)) if isinstance(callee, nn.Module) else {}
+    for name, value in [*named.items()]:
+        if role_of(name, "constructor") == "config" and hasattr(value, "__dict__"):
+            read = {key: each[0] for key, each in vars(value).get("_asked", {}).items()}
+            named = {**vars(value), **read, **named}
+    found = [v for n, v in named.items() if role_of(n, "constructor") == role]
+    return next((value for value in found if type(value) is int), None)
+
+
+def said(mask: Tensor, says: str) -> Tensor:
+    """A canonical mask as its form says it."""
+    if says == "added":
+        return _floating(mask)
+    if mask.dtype != torch.bool:
+        raise RefusalError("takes no floating masks")
+    if says in ("shows", "hides"):
+        return mask if says == "shows" else ~mask
+    return (mask if says == "ones" else ~mask).float()
+
+
+def _floating(mask: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -math.inf)
+
+
+def arranged(tensor: Tensor, axes: str, wanted: str) -> Tensor:
+    """A tensor with its axes in another order; axes of size one may come or go."""
+    if axes == wanted:
+        return tensor
+    kept = [place for place, letter in enumerate(axes) if letter != "1"]
+    letters = [axes[place] for place in kept]
+    tensor = tensor.reshape([tensor.shape[place] for place in kept])
+    own = [letter for letter in wanted if letter in letters]
+    for letter in [letter for letter in letters if letter not in own]:
+        tensor = tensor.squeeze(letters.index(letter))  # of one item
+        letters.remove(letter)
+    tensor = tensor.permute([letters.index(letter) for letter in own])
+    for place, letter in enumerate(wanted):
+        if letter not in letters:
+            tensor = tensor.unsqueeze(place)
+    return tensor
+
+
+def _tensor(result: Any, where: tuple[Any, str], callee: Any) -> Tensor:
+    found: Any = part_of(result, where[0], callee)
+    if not isinstance(found, Tensor):
+        raise DtypeError(
+            f"{name_of(callee)} returned {type(found).__name__}, but should return a tensor."
+        )
+    if found.dim() != len(where[1]):
+        raise ShapeError(
+            f"{name_of(callee)} returned {tuple(found.shape)}, but should return {where[1]}.",
+            cause="shape",
+        )
+    return found
+
+
+def _held_to_pooling(context: Tensor, weights: Tensor, memory: Tensor, value: Tensor) -> Tensor:
+    """Weights times value; where the callee's own context is not weights times memory, it shows."""
+    output, own = weights @ value, weights @ memory
+    if context.shape != own.shape:
+        return output
+    size = weights.abs() @ memory.abs()
+    eps = torch.finfo(own.dtype).eps
+    return output + torch.where((context - own).abs() <= 64 * eps * size, 0.0, context - own).sum(
+        -1, keepdim=True
+    )

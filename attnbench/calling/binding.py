@@ -1,0 +1,148 @@
+"""How somebody's code is called, as data: layouts, the role of each argument, the form of a mask.
+
+Axes are letters: B items, H heads, L queries or tokens, S keys, E features, Y and X a grid; ``1``
+is an axis of size one. A layout without L takes one query at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Shape = Literal["scores", "attention", "memory", "layer"]
+Part = int | str | None
+"""Where a tensor is in what a call gives: at an index, under a key, or ``None`` for all of it; a
+name that begins with a dot is an attribute of the module after the call."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The form of a mask.
+
+    Args:
+        axes: of ``LS``, ``BLS``, ``B1LS``, ``BHLS``, ``BS``, ``B1S``, ``B11S``, ``SB``; ``B`` for
+            lengths.
+        says: ``shows`` (True may attend), ``hides``, ``ones`` (1 may attend), ``zeros`` (1 is
+            hidden), ``added`` to the scores, or ``lengths``.
+    """
+
+    axes: str
+    says: str
+
+    @property
+    def by_key(self) -> bool:
+        """Whether it has one row for all queries."""
+        return "L" not in self.axes
+
+    def __str__(self) -> str:
+        words = {
+            "shows": "True may attend",
+            "hides": "True hides",
+            "ones": "1 may attend",
+            "zeros": "1 hides",
+            "added": "added to the scores",
+            "lengths": "lengths",
+        }
+        return f"{in_words(self.axes)}, {words[self.says]}"
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A tensor of one number that a call gets for an argument which nothing varies.
+
+    Args:
+        axes: its axes; G are items times the callee's own heads.
+        number: the number, or ``None`` for one over the number of keys.
+        boolean: whether it holds truth values.
+    """
+
+    axes: str
+    number: float | None = None
+    boolean: bool = False
+
+    def tensor(self, sizes: Mapping[str, int], like: Tensor) -> Tensor:
+        """The tensor of these sizes, on the device and in the dtype of another."""
+        number = 1 / sizes["S"] if self.number is None else self.number
+        shape = [sizes[letter] for letter in self.axes]
+        dtype = torch.bool if self.boolean else like.dtype
+        return torch.full(shape, number, dtype=dtype, device=like.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """How a callee is called.
+
+    Args:
+        shape: scores of two sequences; query, key and value; one query over a memory; hidden
+            states.
+        layout: axes of the query, or of the hidden states.
+        memory: axes of key and value, or of the second sequence.
+        roles: the role of each argument that is passed, in the order of the signature.
+        masks: the forms of those that are masks.
+        output: where the output is, and its axes; without one it is weights times value.
+        weights: where the weights or the scores are, and their axes.
+        prepare: a method that gets the keys before each call.
+        square: whether it takes as many queries as keys only.
+        pooled: whether what it gives is weights times its memory.
+        left: arguments that are left at their defaults.
+        values: what arguments get that nothing varies: constants, or a :class:`Fill`.
+    """
+
+    shape: Shape
+    layout: str
+    memory: str = ""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    masks: Mapping[str, Mask] = field(default_factory=dict)
+    output: tuple[Part, str] | None = None
+    weights: tuple[Part, str] | None = None
+    prepare: str | None = None
+    square: bool = False
+    pooled: bool = False
+    left: tuple[str, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def replace(self, **changes: Any) -> Binding:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    @property
+    def one_query(self) -> bool:
+        """Whether it takes one query of an item at a time."""
+        return self.shape != "layer" and "L" not in self.layout
+
+    def sentence(self) -> str:
+        """How it is called, in at most 160 characters."""
+        tensors = [self._word(name, role) for name, role in self.roles.items() if role in _TENSORS]
+        text = f"called with {', '.join(tensors)}"
+        for name, mask in self.masks.items():
+            text += f"; {name} {mask}"
+        if self.left:
+            text += f"; left at their defaults: {', '.join(self.left)}"
+        return text if len(text) <= 160 else f"{text[:157]}..."
+
+    def _word(self, name: str, role: str) -> str:
+        axes = self.memory if role in ("key", "value", "memory") else self.layout
+        return f"{name} {in_words(axes)}"
+
+
+_TENSORS = ("query", "key", "value", "memory", "hidden")
+
+
+def in_words(axes: str) -> str:
+    """Axes as people write them: ``(B, L, E)``."""
+    return f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
+
+
+def part_of(result: Any, part: Part, module: Any = None) -> Any:
+    """The part of what a call gave."""
+    if part is None:
+        return result
+    if isinstance(part, str) and part.startswith("."):
+        return getattr(module, part[1:], None)
+    if isinstance(part, str) and not isinstance(result, Mapping):
+        return getattr(result, part, None)
+    return result[part]

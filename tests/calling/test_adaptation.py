@@ -1,0 +1,215 @@
+"""What small calls show of code that people have: source text, and what is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import attnbench
+from attnbench.calling.adaptation import bound, spec_of
+from attnbench.calling.importing import load
+from attnbench.errors import StyleError
+from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
+from tests.attention_functions import statuses
+
+HEAD = """
+import math
+import torch
+from torch import nn
+from torch.nn import functional as F
+"""
+
+SCORED = '''
+class Additive(nn.Module):
+    """One decoder state over encoder outputs; gives weights, of which 0 in the mask hides."""
+    def __init__(self, vector_dim, matrix_dim):
+        super().__init__()
+        self.w = nn.Linear(vector_dim, 16, bias=False)
+        self.u = nn.Linear(matrix_dim, 16, bias=False)
+        self.v = nn.Linear(16, 1, bias=False)
+    def forward(self, vector, matrix, matrix_mask=None):
+        scores = self.v(torch.tanh(self.w(vector).unsqueeze(1) + self.u(matrix))).squeeze(-1)
+        if matrix_mask is not None:
+            scores = scores.masked_fill(~matrix_mask, -math.inf)
+        return scores.softmax(-1)
+
+class Luong(nn.Module):
+    """State (1, B, E) over outputs (S, B, E); gives the context and the weights."""
+    def __init__(self, method, hidden_size):
+        super().__init__()
+        self.general = nn.Linear(hidden_size, hidden_size)
+    def forward(self, hidden, encoder_outputs):
+        scores = (self.general(encoder_outputs) * hidden).sum(-1).T
+        weights = scores.softmax(-1)
+        return (weights.unsqueeze(1) @ encoder_outputs.transpose(0, 1)).squeeze(1), weights
+
+class Kept(nn.Module):
+    """Keeps its projected keys, and needs a mask."""
+    def __init__(self, hidden_size, key_size, query_size):
+        super().__init__()
+        self.key = nn.Linear(key_size, hidden_size, bias=False)
+        self.query = nn.Linear(query_size, hidden_size, bias=False)
+        self.proj_keys = None
+    def compute_proj_keys(self, keys):
+        self.proj_keys = self.key(keys)
+    def forward(self, query, mask, values):
+        scores = self.query(query) @ self.proj_keys.transpose(1, 2)
+        weights = scores.masked_fill(~mask, -math.inf).softmax(-1)
+        return weights @ values, weights
+
+class Unnormalised(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.w = nn.Linear(dim, dim, bias=False)
+    def forward(self, matrix_1, matrix_2):
+        return self.w(matrix_1) @ matrix_2.transpose(-1, -2)
+
+class Hides(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+    def forward(self, k, v, q, mask=None, e=1e-12):
+        scores = q @ k.transpose(-1, -2) / math.sqrt(self.dim)
+        if mask is not None:
+            scores = scores.masked_fill(mask, -1e9)
+        return scores.softmax(-1) @ v
+'''
+
+LAYERS = '''
+class Config:
+    pass
+
+class Causal(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.n_head = config.n_head
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd)
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+                   for t in self.qkv(x).chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+class Sequence(nn.Module):
+    """(L, B, E), and a mask of padding in which True hides."""
+    def __init__(self, d_model, nhead):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(d_model, nhead)
+    def forward(self, src, src_key_padding_mask=None, pos=None):
+        return src + self.attn(src, src, src, key_padding_mask=src_key_padding_mask)[0]
+
+class Cross(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(dim, heads, batch_first=True)
+    def forward(self, x, context=None):
+        context = x if context is None else context
+        return self.attn(x, context, context)[0]
+
+class Ignoring(Cross):
+    def forward(self, x, context=None):
+        return self.attn(x, x, x)[0]
+
+def precompute_freqs_cis(dim, end):
+    angles = torch.outer(torch.arange(end).float(), 100.0 ** (-torch.arange(0, dim, 2) / dim))
+    return torch.polar(torch.ones_like(angles), angles)
+
+class Rotary(nn.Module):
+    def __init__(self, dim, n_heads):
+        super().__init__()
+        self.n_heads, self.head_dim = n_heads, dim // n_heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+    def forward(self, x, freqs_cis, mask=None):
+        q, k, v = (t.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+                   for t in self.qkv(x).chunk(3, -1))
+        def turned(t):
+            z = torch.view_as_complex(t.float().unflatten(-1, (-1, 2)))
+            return torch.view_as_real(z * freqs_cis).flatten(-2).type_as(t)
+        out = F.scaled_dot_product_attention(turned(q), turned(k), v, attn_mask=mask)
+        return out.transpose(1, 2).flatten(2)
+
+class Alone(nn.Module):
+    """One sequence (L, E), without items."""
+    def __init__(self, d_in, d_out):
+        super().__init__()
+        self.qkv = nn.Linear(d_in, 3 * d_out)
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        assert x.dim() == 2
+        return (q @ k.T).softmax(-1) @ v
+'''
+
+
+def found(folder: Path, text: str, name: str):  # type: ignore[no-untyped-def]
+    path = folder / f"{name.lower()}_net.py"
+    path.write_text(HEAD + text)
+    return getattr(load(str(path)), name)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "shape", "layout", "memory", "masks"),
+    [
+        (SCORED, "Additive", "memory", "BE", "BSE", {"matrix_mask": ("BS", "shows")}),
+        (SCORED, "Luong", "memory", "BE", "SBE", {}),
+        (SCORED, "Kept", "memory", "BLE", "BSE", {"mask": ("BLS", "shows")}),
+        (SCORED, "Unnormalised", "scores", "BHLE", "BHSE", {}),
+        (SCORED, "Hides", "attention", "BHLE", "BHSE", {"mask": ("BHLS", "hides")}),
+        (LAYERS, "Causal", "layer", "BLE", "", {}),
+        (LAYERS, "Sequence", "layer", "LBE", "", {"src_key_padding_mask": ("BS", "hides")}),
+        (LAYERS, "Cross", "layer", "BLE", "BSE", {}),
+        (LAYERS, "Rotary", "layer", "BLE", "", {"mask": ("B11S", "shows")}),
+        (LAYERS, "Alone", "layer", "LE", "", {}),
+    ],
+)
+def test_how_it_is_called_is_found_by_names_and_small_calls(
+    tmp_path: Path,
+    text: str,
+    name: str,
+    shape: str,
+    layout: str,
+    memory: str,
+    masks: dict[str, tuple[str, str]],
+) -> None:
+    _, binding = bound(found(tmp_path, text, name))
+    assert (binding.shape, binding.layout, binding.memory) == (shape, layout, memory)
+    assert {name: (mask.axes, mask.says) for name, mask in binding.masks.items()} == masks
+    assert len(binding.sentence()) <= 160
+
+
+def test_conventions_are_found_and_not_failed(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, SCORED, "Hides"))
+    assert isinstance(spec, MechanismSpec)
+    assert spec.conventions["mask_value"] == pytest.approx(-1e9, rel=0.02)
+    assert spec.conventions["masks"] == ("boolean",)
+    names = ["masking_equals_deleting", "masked_slots_are_inert", "keeps_the_contract"]
+    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
+    assert set(statuses(report).values()) == {"passed"}, str(report)
+
+
+def test_a_layer_is_said_to_be_causal_and_what_is_left_alone_is_named(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, LAYERS, "Causal"))
+    assert isinstance(spec, LayerSpec)
+    assert spec.causal
+    assert "causal (found by trying)" in spec.notes
+    left = spec_of(found(tmp_path, LAYERS, "Sequence"))
+    assert "left at their defaults: pos" in left.notes[0]
+
+
+def test_a_second_sequence_that_changes_nothing_is_said(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, LAYERS, "Ignoring"))
+    assert "source" in spec.accepts
+    assert any("changes no output" in note for note in spec.notes)
+
+
+def test_what_gives_scores_is_a_scoring_function(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, SCORED, "Unnormalised"))
+    assert isinstance(spec, ScoringSpec)
+    module = spec.make(8, 8)
+    assert module(torch.randn(2, 3, 8), torch.randn(2, 5, 8)).shape == (2, 3, 5)
+
+
+def test_what_fits_no_call_is_refused_with_what_was_tried(tmp_path: Path) -> None:
+    target = found(tmp_path, "def attend(q, k, v): raise RuntimeError('a gate is shut')", "attend")
+    with pytest.raises(StyleError, match=r"attend: no call fits(.|\n)*a gate is shut"):
+        spec_of(target)
