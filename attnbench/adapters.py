@@ -17,17 +17,17 @@ it adapts.
 """
 
 from attnbench.calling.adaptation import spec_of
-from attnbench.subject.probing.probe_result import probe
-from attnbench.subject.styles.array import array
-from attnbench.subject.styles.flex import flex
-from attnbench.subject.styles.interface import interface
-from attnbench.subject.styles.keras import keras
-from attnbench.subject.styles.layer_adapter import layer
-from attnbench.subject.styles.multihead import multihead
-from attnbench.subject.styles.sdpa_and_flash import flash, sdpa
-from attnbench.subject.styles.textbook_adapter import textbook
-from attnbench.subject.styles.transformers import transformers
-from attnbench.subject.styles.varlen_and_paged import paged, varlen
+from attnbench.calling.probing.probe_result import probe
+from attnbench.calling.styles.array import array
+from attnbench.calling.styles.flex import flex
+from attnbench.calling.styles.interface import interface
+from attnbench.calling.styles.keras import keras
+from attnbench.calling.styles.layer_adapter import layer
+from attnbench.calling.styles.multihead import multihead
+from attnbench.calling.styles.sdpa_and_flash import flash, sdpa
+from attnbench.calling.styles.textbook_adapter import textbook
+from attnbench.calling.styles.transformers import transformers
+from attnbench.calling.styles.varlen_and_paged import paged, varlen
 
 __all__ = [
     "array",

@@ -30,8 +30,8 @@ def attention_close() -> Callable[..., None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
+    from attnbench.calling.styles import STYLES
     from attnbench.errors import either
-    from attnbench.subject.styles import STYLES
 
     group = parser.getgroup("attnbench", "property checks of attention")
     group.addoption(

@@ -24,6 +24,7 @@ from attnbench.attention.softmax import masked_softmax, pool, softmax_weights
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
 from attnbench.attention.windows import Band, band, last_slots
 from attnbench.benchmark.workloads import bench_cases
+from attnbench.calling.styles.signature import keywords_of
 from attnbench.cases.case import MASKS
 from attnbench.checking.api import run_invariants
 from attnbench.checking.profiles import current_profile
@@ -46,7 +47,6 @@ from attnbench.oracle.textbook import stages_of
 from attnbench.registry.address import parse_address
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import attribute, make_scoring, resolve
-from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.tensors import lay_out, make_inputs
 from attnbench.subject.tracing import traced
 

@@ -38,8 +38,8 @@ MARKS = {
     "checking/test_hypothesis_engine.py": "slow",
     "cli": "slow",
     "docs": "slow",
-    "subject/styles/test_layer_adapter.py": "slow",
-    "subject/styles/test_textbook_adapter.py": "slow",
+    "calling/styles/test_layer_adapter.py": "slow",
+    "calling/styles/test_textbook_adapter.py": "slow",
     "test_asv.py": "slow",
     "test_pytest_plugin.py": "slow",
 }
@@ -55,7 +55,7 @@ FIRST = {
     "test_a_parameter_without_effect_is_told_from_one_that_is_cut_off": 1,
     "invariants/layers/test_layers.py::test_one_mistake_has_one_name": 4,
     "invariants/toolkit/test_reached.py::test_the_operation_that_others_reach_is_named": 4,
-    "subject/styles/test_layer_adapter.py::"
+    "calling/styles/test_layer_adapter.py::"
     "test_padding_that_reaches_real_tokens_says_by_which_way": 3,
 }
 """Tests of seconds a case: their cases after the first few are for ``tox -e long``."""

@@ -18,13 +18,13 @@ from attnbench.calling.layer_call import Layer
 from attnbench.calling.layer_trials import LayerCalls, layer_mask, layer_trials
 from attnbench.calling.making import recipe_of
 from attnbench.calling.signature import Argument, arguments
+from attnbench.calling.styles.callee import name_of
+from attnbench.calling.styles.callee import spec_of as mechanism_of
+from attnbench.calling.styles.fitting import fits
+from attnbench.calling.styles.style_choice import adapted
 from attnbench.calling.trials import WIDTH, Callee, trials
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
-from attnbench.subject.styles.callee import name_of
-from attnbench.subject.styles.callee import spec_of as mechanism_of
-from attnbench.subject.styles.fitting import fits
-from attnbench.subject.styles.style_choice import adapted
 
 _MAINS = ("query", "key", "value", "memory", "hidden")
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Fill, Mask, part_of
 from attnbench.calling.roles import role_of
+from attnbench.calling.styles.callee import name_of, refusals
+from attnbench.calling.styles.held_caches import drop_graphs
 from attnbench.errors import DtypeError, RefusalError, ShapeError
-from attnbench.subject.styles.callee import name_of, refusals
-from attnbench.subject.styles.held_caches import drop_graphs
 
 _SETTINGS = {"is_causal": "causal", "scale": "scale", "enable_gqa": "gqa", "dropout_p": "dropout"}
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from attnbench.calling.attention_call import Attention
 from attnbench.calling.binding import Binding, Mask
 from attnbench.calling.layer_trials import LayerCalls
+from attnbench.calling.styles.function_trials import least_size, share_of_last
+from attnbench.calling.styles.scaled_dot_floats import SCALED_DOT, scaled_dot_rows
 from attnbench.calling.trials import MASK_AXES, PATTERN, Callee, repeatable
 from attnbench.errors import headline
 from attnbench.specs import DTYPES
-from attnbench.subject.styles.function_trials import least_size, share_of_last
-from attnbench.subject.styles.scaled_dot_floats import SCALED_DOT, scaled_dot_rows
 
 _CLEAR = 1e-4
 _SHOWN = 3e-6

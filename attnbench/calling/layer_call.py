@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from attnbench.calling.attention_call import arranged, heads_of, number_of
 from attnbench.calling.binding import Binding, Fill, Mask, part_of
 from attnbench.calling.roles import role_of
+from attnbench.calling.styles.callee import name_of, refusals
+from attnbench.calling.styles.held_caches import Held, drop_graphs
 from attnbench.errors import DtypeError, RefusalError
-from attnbench.subject.styles.callee import name_of, refusals
-from attnbench.subject.styles.held_caches import Held, drop_graphs
 
 
 @dataclass(frozen=True)

@@ -159,8 +159,8 @@ def adapted_fields(target: Address, style: str | None) -> dict[str, Any]:
     Raises:
         AttnbenchError: there is no such target, it already is a spec, or the style does not fit.
     """
+    from attnbench.calling.styles.callee import AdaptedSpec
     from attnbench.subject.lookup import resolve
-    from attnbench.subject.styles.callee import AdaptedSpec
 
     address = target.called(style, {})
     (*_, subject) = resolve(address)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from attnbench.calling.styles.callee import AdaptedSpec
 from attnbench.cases.case import Case
 from attnbench.checking.gaps import gaps_of
 from attnbench.checking.outcomes import running_order
@@ -27,7 +28,6 @@ from attnbench.specs import DTYPES, Invariant
 from attnbench.specs.heirs import heir
 from attnbench.subject.devices import check_device
 from attnbench.subject.lookup import installed, members, resolve
-from attnbench.subject.styles.callee import AdaptedSpec
 from attnbench.subject.subject import Subject
 
 

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from attnbench.calling.styles import STYLES
 from attnbench.errors import UsageError, either
 from attnbench.registry.address import Address, parse_address
 from attnbench.specs.conventions import parse_convention
-from attnbench.subject.styles import STYLES
 
 RESULTS = Path("results/attnbench")
 """The default folder of the records."""

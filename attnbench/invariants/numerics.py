@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.cases.case import Case
 from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import compared_with_reference
@@ -22,7 +23,6 @@ from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import KINDS
-from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 

@@ -13,6 +13,7 @@ from torch import nn
 from attnbench._signing import check_options
 from attnbench.calling.importing import candidates, load
 from attnbench.calling.making import recipe_from
+from attnbench.calling.styles.style_choice import adapted, known_style
 from attnbench.errors import (
     AddressError,
     OptionError,
@@ -29,7 +30,6 @@ from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.scoring_subject import ScoringSubject
-from attnbench.subject.styles.style_choice import adapted, known_style
 from attnbench.subject.subject import Subject
 
 _SPECS = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec

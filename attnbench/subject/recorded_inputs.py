@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from attnbench.calling.styles.turned_masks import with_causality
 from attnbench.errors import InputsError
 from attnbench.subject.input_files import save_inputs
-from attnbench.subject.styles.turned_masks import with_causality
 
 _SDPA = functional.scaled_dot_product_attention
 _MULTIHEAD = functional.multi_head_attention_forward

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -265,12 +265,3 @@ def largest(*tensors: Tensor) -> float:
     """The largest absolute value of tensors, of what is finite in them; 0 where nothing is."""
     finite = (tensor.detach().double().nan_to_num(0.0, 0.0, 0.0) for tensor in tensors)
     return max(float(tensor.abs().amax()) if tensor.numel() else 0.0 for tensor in finite)
-
-
-def nested_tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of nested tuples, lists and mappings; none of other objects."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list | Mapping):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from nested_tensors(part)

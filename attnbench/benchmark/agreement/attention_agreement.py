@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.textbook import TEXTBOOK, ScaledDot
-from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from attnbench.attention.torch_internals import OperationMode
-from attnbench.subject.tensors import nested_tensors
+from attnbench.calling.results import nested_tensors
 
 _NAMESPACES = frozenset(("aten", "prim", "prims"))
 

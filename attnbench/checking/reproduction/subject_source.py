@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from attnbench.calling.styles.callee import AdaptedSpec
 from attnbench.checking.reproduction.source_lines import Unwritable
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
-from attnbench.subject.styles.callee import AdaptedSpec
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 

@@ -1,0 +1,254 @@
+"""Common parts of all adapters: specs, folding of leading sizes, and refusals."""
+
+from __future__ import annotations
+
+import copy
+import opcode
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.calling.styles.signature import Keywords
+from attnbench.errors import RefusalError, first_line, headline
+from attnbench.specs import MechanismSpec
+
+_OWN = "by the adapter: it tests the adapter and not the callee; --invariant with its name runs it"
+UNASKED = dict.fromkeys(
+    (
+        "compiled_equals_eager",
+        "copies_agree",
+        "fake_tensors_tell_the_shape",
+        "vmap_equals_batch",
+    ),
+    _OWN,
+)
+"""Invariants that would test the adapter; run only if they are named."""
+
+_REFUSAL = re.compile(
+    r"\bnot (?:yet |currently )?(?:implemented|supported)\b"
+    r"|\b(?:is|are) un(?:supported|implemented)\b"
+    r"|\bonly supports?\b|\b(?:does|do)(?: not|n't) support\b|\bno available kernel\b"
+    r"|\bonly .*\b(?:is|are) supported\b",
+    re.IGNORECASE,
+)
+"""A sentence by which a callee, or a kernel below it, says what it does not take."""
+
+_HEADLINE_REFUSAL = re.compile(r"un(?:supported|implemented) (?!operand|format)", re.IGNORECASE)
+"""A refusal without a verb, which counts only where a ``raise`` of the callee says it."""
+
+_MASK_REFUSAL = re.compile(r"masks? (?:must|should|has to|have to|needs? to) be\b", re.IGNORECASE)
+
+_NEEDS_GPU = re.compile(
+    r"not compiled with CUDA|no NVIDIA|(?:must|should) be (?:on )?(?:a )?(?:cuda|gpu)\b"
+    r"|\bneeds? (?:a )?(?:cuda|gpu)\b|\brequires? (?:a )?(?:cuda|gpu)\b|0 active drivers"
+    r"|expected (?:a )?(?:cuda|gpu)\b|expected .*\b(?:to be|is|are) (?:on (?:a )?)?(?:cuda|gpu)\b"
+    r"|\bonly (?:supports?|works?|runs?|available|implemented|on|for)\b.*\b(?:cuda|gpu)\b",
+    re.IGNORECASE,
+)
+"""A sentence that asks for a GPU; one that names the devices it found is a fault of the callee."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdaptedSpec(MechanismSpec):
+    """A mechanism that an adapter made of a callee.
+
+    Args:
+        style: name of the adapter.
+        callee: the function or module that is called.
+        unasked: invariants that would test the adapter; exempt unless they are named.
+        notes: what the adapter found out by calling, for the report's first line.
+        idle_dropout: whether it takes a share to drop, and is made with none.
+    """
+
+    style: str
+    callee: Any = None
+    unasked: frozenset[str] = frozenset(UNASKED)
+    notes: tuple[str, ...] = ()
+    idle_dropout: bool = False
+
+
+def name_of(callee: Any) -> str:
+    """A name for a subject: that of the function or class, or of a module's class."""
+    name = getattr(callee, "__name__", None) or getattr(callee, "func", callee)
+    text = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
+    return re.sub(r"\W", "", text) or "callee"
+
+
+def spec_of(
+    style: str,
+    callee: Any,
+    known: Mapping[str, Any],
+    given: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+) -> MechanismSpec:
+    """Make the spec of an adapter from the fields that it knows and those given by its caller.
+
+    Args:
+        style: name of the adapter.
+        callee: the function or module that is called.
+        known: fields that the adapter knows; ``conventions`` and ``exempt`` are merged with the
+            given ones.
+        given: fields from the adapter's caller, which override the known ones.
+        notes: what the adapter found out by calling.
+    """
+    fields: dict[str, Any] = {"name": name_of(callee), **known, **given}
+    for name in ("conventions", "exempt"):
+        fields[name] = {**known.get(name, {}), **given.get(name, {})}
+    fields["exempt"] = {**UNASKED, **fields["exempt"]}
+    return AdaptedSpec(style=style, callee=callee, notes=notes, **fields)
+
+
+def _is_stated(error: BaseException) -> bool:
+    """Whether a ``raise`` or ``assert`` made it, and not an operation that failed."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_lasti < 0:
+        return False
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == opcode.opmap["RAISE_VARARGS"]
+
+
+def refusal_in(error: Exception, name: str, *, masked: bool, on_cpu: bool = True) -> str | None:
+    """What a callee refuses by an exception; ``None`` if it is a fault.
+
+    Args:
+        error: what the call raised.
+        name: name of the callee.
+        masked: whether the call has a mask or is causal. Without either, saying what a mask must
+            be is no reason to raise.
+        on_cpu: whether the tensors are on the CPU; elsewhere nothing can need a GPU.
+    """
+    line, message = first_line(str(error)), headline(error)
+    if on_cpu and _NEEDS_GPU.search(line):
+        return f"{name} needs a GPU ({message}): check it with --device cuda"
+    said = _REFUSAL.search(line) or (masked and _MASK_REFUSAL.search(line))
+    stated = _is_stated(error)
+    if stated:
+        said = said or _HEADLINE_REFUSAL.match(line)
+    # kernels below torch raise RuntimeError; other errors that no statement raised are Python's
+    if isinstance(error, NotImplementedError) or (said and (stated or type(error) is RuntimeError)):
+        return f"{name} refuses it: {message}"
+    return None
+
+
+@contextmanager
+def refusals(name: str, *, masked: bool, on_cpu: bool = True) -> Iterator[None]:
+    """Convert exceptions by which a callee refuses a call to :class:`RefusalError`.
+
+    Args:
+        name, masked, on_cpu: as of :func:`refusal_in`.
+    """
+    try:
+        yield
+    except RefusalError:
+        raise
+    except (AssertionError, NotImplementedError, RuntimeError, ValueError, TypeError) as error:
+        reason = refusal_in(error, name, masked=masked, on_cpu=on_cpu)
+        if reason is None:
+            raise
+        raise RefusalError(reason) from error
+
+
+class Callee(nn.Module):
+    """The module of a mechanism that calls a callee; a callee that is a module is copied.
+
+    Args:
+        callee: a function or a module.
+        keywords: keywords of the callee.
+        settings: further facts that the adapter has found out.
+    """
+
+    def __init__(self, callee: Callable[..., Any], keywords: Keywords, **settings: Any) -> None:
+        super().__init__()
+        self.callee, self.keywords, self.settings = callee, keywords, settings
+        self.callee_name = name_of(callee)
+
+    def call(self, *tensors: Tensor, **given: Any) -> Any:
+        """Call the callee with arguments named by meaning; raises its refusals."""
+        masked = "attn_mask" in given or bool(given.get("is_causal"))
+        device = getattr(tensors[0], "device", None)  # another library's array has its own
+        on_cpu = getattr(device, "type", "cpu") == "cpu"
+        with refusals(self.callee_name, masked=masked, on_cpu=on_cpu):
+            return self.callee(*tensors, **self.keywords.spelt(given))
+
+
+def fold(tensor: Tensor, *, heads: bool = False) -> Tensor:
+    """Reshape ``(*lead, n, E)`` to ``(B, H, n, E)``; a single leading size is B, or H if asked."""
+    lead = tensor.shape[:-2]
+    if len(lead) == 2:
+        return tensor
+    if len(lead) == 1:
+        return tensor.unsqueeze(0 if heads else 1)
+    if not lead:
+        return tensor[None, None]
+    return tensor.flatten(0, -4)
+
+
+def stored_scale(scale: Any, tensor: Tensor, name: str, *, heads: bool) -> Any:
+    """A scale of a key or value ``(*lead, S, ·)``: ``(B, H, S, 1)`` or 0-dimensional.
+
+    Of the name ``k_descale`` or ``v_descale`` it is ``(B, H)``, as in flash-attention.
+
+    Raises:
+        RefusalError: it is by token, which ``(B, H)`` cannot say.
+    """
+    by_head = name.endswith("descale")
+    if not isinstance(scale, Tensor) or not (scale.dim() or by_head):
+        return scale
+    wide = fold(scale.expand(*tensor.shape[:-1], 1), heads=heads)
+    if not by_head:
+        return wide
+    if not bool((wide == wide[..., :1, :]).all()):
+        raise RefusalError(f"{name} is (B, H), and takes no scale by token")
+    return wide[..., 0, 0].float()
+
+
+def unfold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Reshape ``(B, H, n, E)`` to ``(*lead, n, E)``, or leave it if the numbers of items differ."""
+    if not isinstance(tensor, Tensor) or tensor.dim() != 4 or len(lead) == 2:
+        return tensor
+    wanted = (*lead, *tensor.shape[-2:])
+    count = tensor.shape[0] * tensor.shape[1]
+    return tensor.reshape(wanted) if torch.Size(lead).numel() == count else tensor
+
+
+def fold_mask(mask: Tensor, lead: tuple[int, ...], *, heads: bool = False) -> Tensor:
+    """Reshape a mask that broadcasts to ``(*lead, L, S)`` to broadcast to ``(B, H, L, S)``."""
+    if mask.dim() == 2 or (len(lead) == 2 and mask.dim() == 4):
+        return mask
+    mask = mask.reshape(*[1] * (len(lead) + 2 - mask.dim()), *mask.shape)
+    if len(lead) <= 2:
+        return fold(mask, heads=heads)
+    own = mask.shape[:-3]
+    if all(size == 1 for size in own):
+        return mask.reshape(1, *mask.shape[-3:])
+    return mask.expand(*lead[:-1], *mask.shape[-3:]).flatten(0, -4)
+
+
+class Maker:
+    """The ``make`` of a spec, for a function or an existing module.
+
+    Args:
+        module: class of the modules to make.
+        callee: a function, or a module, which is copied for each.
+        keywords: keywords of the callee.
+        settings: further arguments of ``module``.
+    """
+
+    def __init__(
+        self, module: type[Callee], callee: Any, keywords: Keywords, **settings: Any
+    ) -> None:
+        self.module, self.callee, self.keywords = module, callee, keywords
+        self.settings = settings
+        self.__qualname__ = name_of(callee)
+
+    def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
+        """Make a module; the sizes are ignored, since they follow from its tensors."""
+        held = isinstance(self.callee, nn.Module)
+        callee = copy.deepcopy(self.callee) if held else self.callee
+        return self.module(callee, self.keywords, **self.settings)

@@ -1,0 +1,188 @@
+"""Caches of arbitrary modules: passed in, returned, or stored in the module."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnbench.calling.results import nested_tensors
+from attnbench.specs import CacheSpec
+
+KEPT = ("argument", "returned", "module")
+"""Where a module has its cache: in an argument, in its result, or in itself."""
+
+_OWN = vars(nn.Module()).keys()
+
+
+class Held:
+    """The cache of a module, and the number of tokens in it.
+
+    Args:
+        value: the module's own cache; for ``kept="module"``, the state of its submodules.
+        module: the module that the state belongs to, shared by copies of the cache.
+    """
+
+    def __init__(self, value: Any, module: nn.Module | None = None) -> None:
+        self.value, self.module, self.length = value, module, 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Held:
+        twin = Held(copy.deepcopy(self.value, memo), self.module)
+        twin.length = self.length
+        return twin
+
+    def take(self, result: Any, returned: bool) -> None:
+        """Replace the cache by the one that a call returned, if it did."""
+        others = list(result[1:]) if isinstance(result, tuple | list) else []
+        named = getattr(result, "past_key_values", None)
+        others = [x for x in (others if named is None else [named]) if x is not None]
+        alike = [x for x in others if _alike(x, self.value)]
+        if alike:
+            self.value = alike[-1]
+        elif returned and others:  # a tensor beside a cache is one of weights
+            self.value = ([x for x in others if not isinstance(x, Tensor)] or others)[-1]
+
+    @contextmanager
+    def installed(self) -> Iterator[nn.Module]:
+        """Put this cache into the module within the context, and restore its state afterwards."""
+        module = self.module
+        assert module is not None
+        rest = _state(module)
+        _install(module, self.value)
+        try:
+            yield module
+        finally:
+            self.value = _state(module)
+            _install(module, rest)
+
+
+def drop_graphs(module: Any) -> None:
+    """Detach the tensors that a call left on a module, since none with a graph can be copied."""
+    for part in module.modules() if isinstance(module, nn.Module) else ():
+        for name, kept in [*vars(part).items(), *part._buffers.items()]:
+            if isinstance(kept, Tensor) and kept.grad_fn is not None:
+                setattr(part, name, kept.detach())
+
+
+def _alike(value: Any, cache: Any) -> bool:
+    return cache is not None and not isinstance(value, Tensor) and type(value) is type(cache)
+
+
+def _state(module: nn.Module) -> dict[str, dict[str, Any]]:
+    """The buffers and plain attributes of a module and its submodules."""
+    return {
+        path: {
+            **{k: v for k, v in vars(part).items() if k not in _OWN or k == "_buffers"},
+            "_buffers": dict(part._buffers),
+        }
+        for path, part in module.named_modules()
+    }
+
+
+def _install(module: nn.Module, state: dict[str, dict[str, Any]]) -> None:
+    for path, part in module.named_modules():
+        for name in [k for k in vars(part) if k not in _OWN and k not in state[path]]:
+            delattr(part, name)
+        for name, value in state[path].items():
+            vars(part)[name] = dict(value) if name == "_buffers" else value
+
+
+def _fresh(spec: CacheSpec, module: nn.Module, batch_size: int) -> Held:
+    """The state of a module made ready for a batch; the module itself is not changed."""
+    held = Held(copy.deepcopy(_state(module)), module)
+    with held.installed():
+        spec.new(module, batch_size)
+    return held
+
+
+def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Nested tuples, lists and mappings with each tensor changed; a number in them stays."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: _each(part, change) for name, part in value.items()}
+    if not isinstance(value, tuple | list):
+        return value
+    parts = [_each(part, change) for part in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+
+
+def _selecting(axis: int) -> Callable[[Any, Tensor], Any]:
+    return lambda value, index: _each(value, lambda tensor: tensor.index_select(axis, index))
+
+
+def _crop(value: Any, length: int) -> Any:
+    return _each(value, lambda tensor: tensor[..., :length, :])
+
+
+TUPLES = CacheSpec(new=lambda module, batch_size: None, select=_selecting(0), crop=_crop)
+"""A cache of nested tuples or lists of ``(B, ..., slots, features)``, initially ``None``."""
+
+
+def tuples_like(value: Any, rows: int, slots: int) -> CacheSpec:
+    """The operations on tuples that are known, by those after a call on ``slots`` tokens.
+
+    Keys and values may be stacked, so that rows are not first, and a number may count the slots.
+    """
+    shapes = [tensor.shape for tensor in nested_tensors(value)]
+    least = min((len(shape) for shape in shapes), default=0)
+    axes = [axis for axis in range(least) if all(shape[axis] == rows for shape in shapes)]
+    cropped = bool(axes) and all(shape[-2:-1] == (slots,) for shape in shapes)
+    return CacheSpec(
+        new=TUPLES.new,
+        select=_selecting(axes[0]) if axes else None,
+        crop=_crop if cropped and not _counts(value) else None,
+    )
+
+
+def _counts(value: Any) -> bool:
+    """Whether a number is among the tensors."""
+    parts = list(value.values()) if isinstance(value, Mapping) else value
+    inside = isinstance(parts, tuple | list) and any(map(_counts, parts))
+    return isinstance(value, int | float) or inside
+
+
+def held_cache(spec: CacheSpec | None, kept: str) -> CacheSpec | None:
+    """Adapt the cache of a module to that of a layer."""
+    if spec is None and kept == "returned":
+        spec = TUPLES
+    if spec is None and kept == "module":  # the number of earlier tokens says which slots count
+        spec = CacheSpec(new=lambda module, batch_size: None)
+    if spec is None:
+        return None
+    known = spec
+
+    def new(module: Any, batch_size: int) -> Held:
+        if kept == "module":
+            return _fresh(known, module.module, batch_size)
+        return Held(known.new(module.module, batch_size))
+
+    def ask(operation: Any, held: Held, *arguments: Any) -> Any:
+        if kept != "module":
+            return operation(held.value, *arguments)
+        with held.installed() as module:
+            return operation(module, *arguments)
+
+    def change(operation: Any, held: Held, argument: Any) -> Held:
+        given = ask(operation, held, argument)
+        held.value = held.value if given is None or kept == "module" else given
+        return held
+
+    def select(held: Held, index: Tensor) -> Held:
+        return change(known.select, held, index)
+
+    def crop(held: Held, length: int) -> Held:
+        change(known.crop, held, length)
+        held.length = length
+        return held
+
+    return CacheSpec(
+        new=new,
+        select=None if spec.select is None else select,
+        crop=None if spec.crop is None else crop,
+        length=None if spec.length is None else lambda held: ask(known.length, held),
+        capacity=spec.capacity,
+    )

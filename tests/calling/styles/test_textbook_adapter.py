@@ -1,0 +1,556 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import adapters
+from attnbench.calling.styles.function_trials import share_of_last
+from attnbench.calling.styles.style_choice import adapted, known_style
+from attnbench.cases.case import Case
+from attnbench.checking.gaps import gaps_of
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded
+from attnbench.errors import StyleError
+from attnbench.invariants.dropout_statistics import dropout_acts_on_weights
+from attnbench.invariants.weights import masked_weights_are_zero
+from attnbench.subject.lookup import resolve
+
+LOOKED_AT = [
+    "agrees_with_float64",
+    "empty_rows_give_zeros",
+    "keeps_the_contract",
+    "leading_sizes_fold",
+    "masked_weights_are_zero",
+    "valid_lengths_count_the_keys",
+    "weights_sum_to_one",
+]
+
+
+def weights_of(scores: Tensor, valid_lens: Tensor | None) -> Tensor:
+    if valid_lens is None:
+        return scores.softmax(-1)
+    lengths = valid_lens.reshape(valid_lens.shape[0], -1, 1)
+    return scores.masked_fill(torch.arange(scores.shape[-1]) >= lengths, -1e6).softmax(-1)
+
+
+class DotProduct(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return torch.bmm(queries, keys.transpose(1, 2)) / math.sqrt(queries.shape[-1])
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        self.attention_weights = weights_of(self.scores(queries, keys), valid_lens)
+        return torch.bmm(self.dropout(self.attention_weights), values)
+
+
+class TooShort(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        shorter = None if valid_lens is None else (valid_lens - 1).clamp_min(1)
+        return super().forward(queries, keys, values, shorter)
+
+
+class OneLength(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        scores = self.scores(queries, keys)
+        if valid_lens is not None:
+            hidden = torch.arange(scores.shape[-1]) >= valid_lens[:, None]
+            scores = scores.masked_fill(hidden[:, None], -1e6)
+        return torch.bmm(scores.softmax(-1), values)
+
+
+class OtherScale(DotProduct):
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return torch.bmm(queries, keys.transpose(1, 2)) / queries.shape[-1]
+
+
+class Additive(nn.Module):
+    def __init__(self, key_size: int, query_size: int, num_hiddens: int, dropout: float) -> None:
+        super().__init__()
+        self.key_proj = nn.Linear(key_size, num_hiddens, bias=False)
+        self.query_proj = nn.Linear(query_size, num_hiddens, bias=False)
+        self.out = nn.Linear(num_hiddens, 1, bias=False)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, valid_len: Tensor | None
+    ) -> dict[str, Tensor]:
+        hidden = self.query_proj(query).unsqueeze(2) + self.key_proj(key).unsqueeze(1)
+        weights = weights_of(self.out(hidden.tanh()).squeeze(-1), valid_len)
+        return {"weights": weights, "context": weights @ value}
+
+
+class OneAtATime(nn.Module):
+    def __init__(self, query_size: int, key_size: int, max_length: int) -> None:
+        super().__init__()
+        self.attn = nn.Linear(query_size + key_size, max_length)
+
+    def forward(self, Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:  # noqa: N803
+        weights = self.attn(torch.cat((Q[0], K[0]), -1)).softmax(-1)
+        return torch.bmm(weights.unsqueeze(0), V), weights
+
+
+def conventions_of(make: Any) -> dict[str, Any]:
+    return dict(adapted(make).conventions)
+
+
+def edits(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    queries /= queries.shape[-1] ** 0.5
+    return (queries @ keys.mT).softmax(-1) @ values
+
+
+def test_a_function_that_changes_its_inputs_is_told() -> None:
+    report = attnbench.check(
+        adapters.textbook(edits), profile="quick", invariants=["inputs_are_unchanged"]
+    )
+    assert [outcome.status for outcome in report.outcomes] == ["failed"]
+
+
+def test_what_a_textbook_does_by_convention_is_found_by_calls() -> None:
+    found = conventions_of(DotProduct)
+    assert found.pop("mask_value") == pytest.approx(-1e6, rel=0.1)
+    assert found == {"masks": ("lengths",), "empty_rows": "mean", "hidden_slots": "finite"}
+    spec = adapted(DotProduct)
+    assert spec.accepts == ("valid_lens", "return_weights", "dropout_p")
+    assert spec.laws == ("pools_values",)
+    assert spec.equal_sizes
+    assert spec.reference is not None
+
+
+def test_weights_in_a_dictionary_and_a_hidden_size_are_found() -> None:
+    spec = adapted(Additive)
+    assert "return_weights" in spec.accepts
+    assert not spec.equal_sizes
+    assert spec.reference is None
+
+
+class Refusing(nn.Module):
+    """It raises an exception without a message."""
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Any = None) -> Any:
+        raise ValueError
+
+
+def test_an_exception_without_a_message_is_told_by_its_type() -> None:
+    with pytest.raises(StyleError, match=r"it raises ValueError \(test_textbook\w*\.py:\d+\)\."):
+        adapted(Refusing)
+
+
+def test_a_class_that_takes_as_many_queries_as_keys_alone_is_told_so() -> None:
+    class Turned(DotProduct):
+        def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+            return torch.bmm(keys, queries.transpose(1, 2))
+
+    text = r"\(test_textbook\w*\.py:\d+\)\. It works if there are as many queries as keys\."
+    with pytest.raises(StyleError, match=text):
+        adapted(Turned)
+
+
+def test_the_error_that_is_told_is_the_one_that_it_comes_from() -> None:
+    class Unequal(nn.Module):
+        def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            raise KeyError if queries.shape == keys.shape else ValueError("needs a square")
+
+    with pytest.raises(StyleError, match="it raises ValueError: needs a square") as found:
+        adapted(Unequal)
+    assert isinstance(found.value.__cause__, ValueError)
+
+
+def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
+    report = attnbench.check(DotProduct, profile="quick", invariants=["weights_sum_to_one"])
+    assert report.ok, str(report)
+    (line,) = report.about
+    assert line.startswith("DotProduct: called as textbook; recognised by its arguments; made with")
+    assert "empty_rows=mean" in line
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (OtherScale, "its scores are 0.125·q·k for E = 8, where 1/√E is 0.354"),
+        (Additive, "no reference: a wrong but self-consistent formula would pass"),
+    ],
+)
+def test_a_formula_that_no_reference_checks_is_told(make: Any, told: str) -> None:
+    assert vars(adapted(make))["notes"][-1] == told
+
+
+@pytest.mark.parametrize("make", [DotProduct, Additive])
+def test_a_right_class_is_not_accused(make: Any) -> None:
+    report = attnbench.check(make, profile="quick", invariants=LOOKED_AT)
+    assert report.ok, str(report)
+    assert len(report.of("passed")) >= 6
+
+
+class AlwaysDropping(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        weights = weights_of(self.scores(queries, keys), valid_lens)
+        return nn.functional.dropout(weights, self.dropout.p) @ values  # in evaluation as well
+
+
+def test_dropout_in_evaluation_is_not_left_out() -> None:
+    report = attnbench.check(AlwaysDropping, profile="quick", invariants=["keeps_the_contract"])
+    assert "it draws random numbers" in str(report)
+
+
+class DropsScores(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        scores = self.dropout(self.scores(queries, keys))
+        self.attention_weights = weights_of(scores, valid_lens)
+        return self.attention_weights @ values
+
+
+@pytest.mark.parametrize(("make", "fails"), [(DotProduct, False), (DropsScores, True)])
+def test_a_class_that_takes_dropout_is_made_with_it_too(make: Any, fails: bool) -> None:
+    (subject,) = resolve(adapted(make))
+    with seeded():
+        args = subject, dropout_acts_on_weights, PROFILES["quick"]
+        found = run_invariant(*args, shrink=False)
+    assert found.cases
+    assert (found.status == "failed") == fails, found.reason
+    assert "dropout was not looked at" not in str(gaps_of(subject))
+
+
+class DropsOutputs(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        self.attention_weights = weights_of(self.scores(queries, keys), valid_lens)
+        return self.dropout(self.attention_weights @ values)
+
+
+class GivesDroppedWeights(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        weights = weights_of(self.scores(queries, keys), valid_lens)
+        self.attention_weights = self.dropout(weights)
+        return self.attention_weights @ values
+
+
+def test_dropout_of_what_comes_out_is_told_as_not_looked_at() -> None:
+    (subject,) = resolve(adapted(DropsOutputs))
+    assert "dropout_p" not in subject.accepts
+    assert "dropout was not looked at: it was made with dropout 0" in str(gaps_of(subject))
+
+
+def test_weights_after_dropout_are_not_held_to_be_those_before() -> None:
+    spec = adapted(GivesDroppedWeights)
+    assert "dropout_p" in spec.accepts
+    assert "weights_are_those_before_dropout" in spec.exempt
+
+
+class Lazy(DotProduct):
+    def __init__(self, num_hiddens: int, dropout: float) -> None:
+        super().__init__(dropout)
+        self.to_query = nn.LazyLinear(num_hiddens)
+        self.to_key = nn.LazyLinear(num_hiddens)
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return super().scores(self.to_query(queries), self.to_key(keys))
+
+
+def test_parameters_that_a_first_call_makes_are_made_with_the_module() -> None:
+    (subject,) = resolve(adapted(Lazy))
+    case = subject.legal(Case((2,), 3, 5, 8, 6, 4))
+    (one, _), (two, _) = subject.build(case), subject.build(case)
+    pairs = zip(one.parameters(), two.parameters(), strict=True)
+    assert all(torch.equal(first, second) for first, second in pairs)
+
+
+class Turned(DotProduct):
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return -super().scores(queries, keys)
+
+
+def test_the_number_that_hides_is_found_where_a_matrix_turns_the_scores() -> None:
+    assert adapted(Turned).conventions["mask_value"] == -1e6
+
+
+class Bilinear(DotProduct):
+    def __init__(self, query_size: int, key_size: int, dropout: float) -> None:
+        super().__init__(dropout)
+        self.matrix = nn.Parameter(torch.randn(query_size, key_size) / query_size**0.5)
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return queries @ self.matrix @ keys.mT
+
+
+def test_scores_that_a_matrix_takes_below_the_number_that_hides_are_not_tried() -> None:
+    (subject,) = resolve(adapted(Bilinear))
+    with seeded():
+        found = run_invariant(subject, masked_weights_are_zero, PROFILES["quick"])
+    assert found.status == "passed", found.reason
+
+
+def test_lengths_one_too_short_are() -> None:
+    report = attnbench.check(TooShort, profile="quick", invariants=["valid_lengths_count_the_keys"])
+    assert [outcome.status for outcome in report.outcomes] == ["failed"]
+
+
+def test_one_query_at_a_time_is_called_for_each_query() -> None:
+    spec = adapters.textbook(OneAtATime, name="one")
+    module = spec.make(8, 8, 8)
+    query, key, value = torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    output, weights = module(query, key, value, return_weights=True)
+    expected, _ = module.callee(query[1:, 2:], key[1:, :1], value[1:])
+    assert torch.equal(output[1:, 2:], expected)
+    assert weights.shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("style", [None, "textbook"])
+def test_a_constructor_that_asks_for_something_unknown_is_told(style: str | None) -> None:
+    class Odd(DotProduct):
+        def __init__(self, flavour: str) -> None:
+            super().__init__(0.0)
+
+    with pytest.raises(StyleError, match="what its argument 'flavour' should be is not known"):
+        adapted(Odd, style)
+
+
+def test_a_function_of_query_key_and_value_is_no_textbooks() -> None:
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT).softmax(-1) @ value
+
+    assert known_style(attention) is None
+    assert known_style(DotProduct) == "textbook"
+
+
+class Regression(nn.Module):
+    """Kernel regression of numbers: each query has keys and values of its own."""
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        self.attention_weights = (-((queries[:, None] - keys) ** 2) / 2).softmax(1)
+        return (self.attention_weights * values).sum(1)
+
+
+class MixedRegression(Regression):
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return super().forward(queries, keys, values.flip(0))
+
+
+def test_numbers_are_queries_keys_and_values_of_one_feature() -> None:
+    report = attnbench.check(Regression, profile="quick", invariants=["keeps_the_contract"])
+    assert "one number a query, key and value" in report.about[0]
+    found = [
+        attnbench.check(make, profile="quick", invariants=["item_alone_equals_item_in_batch"])
+        for make in (Regression, MixedRegression)
+    ]
+    assert [report.counts for report in found] == [{"passed": 1}, {"failed": 1}]
+
+
+class Heads(nn.Module):
+    """Of a mask, 0 hides, whatever its dtype; d_model is the size of everything."""
+
+    def __init__(self, h: int, d_model: int) -> None:
+        super().__init__()
+        self.h, self.maps = h, nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        query, key, value = (
+            turn(x).unflatten(-1, (self.h, -1)).transpose(1, 2)
+            for turn, x in zip(self.maps, (query, key, value), strict=False)
+        )
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(mask.unsqueeze(1) == 0, -1e9)
+        return self.maps[-1]((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+
+def test_a_class_of_one_size_and_a_mask_of_ones_is_recognised() -> None:
+    spec = adapted(Heads)
+    assert spec.conventions["masks"] == ("boolean",)
+    names = [*LOOKED_AT, "mask_forms_agree", "masked_slots_are_inert"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert report.ok, report
+
+
+class Pooling(nn.Module):
+    """A decoder's attention: its values are its keys."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, query: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (self.score(query) @ keys.mT).softmax(-1)
+        return weights @ keys, weights
+
+
+class Pooled(Pooling):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Any:  # type: ignore[override]
+        rows = [super(Pooled, self).forward(row, key)[1] for row in query.split(1, 1)]
+        weights = torch.cat(rows, 1)
+        return weights @ value, weights
+
+
+def test_a_class_without_values_is_told_the_class_to_write_which_works() -> None:
+    with pytest.raises(StyleError, match=r"takes query and keys alone[^$]*class Pooled\(Pooling\)"):
+        adapted(Pooling)
+    report = attnbench.check(Pooled, style="textbook", profile="quick", invariants=LOOKED_AT)
+    assert report.ok, report
+
+
+def test_a_class_that_takes_no_mask_is_told_the_style_that_checks_it() -> None:
+    with pytest.raises(StyleError, match=r"takes query, key, value alone\.[^$]*--as textbook"):
+        adapted(Pooled)
+
+
+class Block(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, slf_attn_mask: Tensor | None = None) -> Tensor:
+        output: Tensor = self.linear(hidden)
+        return output
+
+
+def test_a_class_of_hidden_states_and_a_mask_is_told_the_spec_of_a_layer() -> None:
+    with pytest.raises(
+        StyleError, match=r"SPEC = attnbench.adapters.layer\(Block, sizes="
+    ) as raised:
+        adapted(Block)
+    assert "class Pooled" not in str(raised.value)
+
+
+class ValuesFirst(nn.Module):
+    """Heads on an axis of their own, over which a mask ``(B, 1, L, S)`` broadcasts."""
+
+    is_right = True
+
+    def __init__(self, embed_size: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.out = heads, nn.Linear(embed_size, embed_size)
+
+    def forward(self, values: Tensor, keys: Tensor, query: Tensor, mask: Tensor | None) -> Tensor:
+        v, k, q = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (values, keys, query))
+        scores = q @ k.mT
+        if mask is not None:
+            hidden = mask == 0 if self.is_right else mask[:1] == 0
+            scores = scores.masked_fill(hidden, -1e20)
+        pooled = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        output: Tensor = self.out(pooled)
+        return output
+
+
+class MaskOfTheFirst(ValuesFirst):
+    is_right = False
+
+
+@pytest.mark.parametrize("make", [ValuesFirst, MaskOfTheFirst])
+def test_arguments_may_come_in_any_order_and_a_mask_may_have_an_axis_for_heads(make: Any) -> None:
+    assert known_style(make) == "textbook"
+    assert adapters.textbook(make).conventions["masks"] == ("boolean",)
+    names = ["masks_broadcast", "keeps_the_contract", "masking_equals_deleting"]
+    report = attnbench.check(make, profile="quick", invariants=names)
+    assert report.ok == make.is_right, str(report)
+    if make.is_right:
+        assert "its mask has an axis for heads: (B, 1, L, S)" in report.about[0]
+    else:
+        assert "an item gets the mask, or the valid length, of another" in str(report)
+
+
+def test_a_class_of_one_length_an_item_is_given_no_others() -> None:
+    report = attnbench.check(OneLength, profile="quick", invariants=LOOKED_AT)
+    assert report.ok, str(report)
+    assert "one length an item" in report.about[0]
+    assert "valid_lengths_count_the_keys" in {o.invariant for o in report.of("passed")}
+    other = attnbench.check(DotProduct, profile="quick", invariants=["weights_sum_to_one"])
+    assert "one length an item" not in other.about[0]
+
+
+class Masked(nn.Module):
+    """It needs its mask."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Any:
+        weights = (
+            (query @ key.mT / math.sqrt(query.shape[-1]))
+            .masked_fill(mask == 0, -torch.inf)
+            .softmax(-1)
+        )
+        return torch.bmm(weights, value), weights
+
+
+class MaskedByHead(Masked):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Any:
+        assert mask.dim() == 4
+        return super().forward(query, key, value, mask[:, 0])
+
+
+class NeedsLengths(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        assert valid_lens is not None
+        return super().forward(queries, keys, values, valid_lens)
+
+
+@pytest.mark.parametrize("make", [Masked, MaskedByHead, NeedsLengths])
+def test_what_needs_a_mask_gets_one_that_hides_nothing(make: Any) -> None:
+    report = attnbench.check(adapters.textbook(make), profile="quick", invariants=LOOKED_AT)
+    assert report.ok, str(report)
+    assert "a call without a mask gets one that hides nothing" in str(report)
+
+
+class Projected(nn.Module):
+    """Attention whose values are projected, there and back, with biases."""
+
+    def __init__(self, key_size: int, query_size: int, num_hiddens: int) -> None:
+        super().__init__()
+        sizes = query_size, key_size, key_size, num_hiddens
+        self.query, self.key, self.value, self.out = (nn.Linear(n, num_hiddens) for n in sizes)
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        scores = self.query(queries) @ self.key(keys).mT
+        if valid_lens is not None:
+            ends = valid_lens if valid_lens.dim() == 2 else valid_lens[:, None]
+            hides = torch.arange(keys.shape[1]) >= ends[..., None]
+            scores = scores.masked_fill(hides, -1e9)
+        output: Tensor = self.out(scores.softmax(-1) @ self.value(values))
+        return output
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_finite_mask_value_is_found_behind_projections(seed: int) -> None:
+    torch.manual_seed(seed)
+    (subject,) = resolve(Projected)
+    assert (
+        subject.conventions.mask_value == -999_999.0
+    )  # the least that a class with parameters has
+
+
+def test_the_share_of_hidden_keys_is_that_of_the_output_whatever_is_behind() -> None:
+    bias, turned = torch.tensor([5.0, -3.0]), torch.tensor([-2.0, 0.5])
+    outputs = [bias, bias + turned, bias + 0.25 * turned]
+    assert share_of_last([*outputs, bias, bias + turned, bias]) == pytest.approx(0.25)
+    assert share_of_last([*outputs, None, bias, bias]) == 0.0
+
+
+def test_weights_that_no_call_gives_are_refused() -> None:
+    def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return (queries @ keys.mT).softmax(-1) @ values
+
+    with pytest.raises(StyleError, match=r"no weights \(B, L, S\) are found in"):
+        adapters.textbook(attend, accepts=("return_weights",))
+    assert "return_weights" not in adapters.textbook(attend).accepts
