@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.cli import main
 from attnbench.errors import InputsError
 from attnbench.saved_inputs import load_inputs
 
@@ -121,12 +120,3 @@ def test_a_folder_of_an_earlier_record_is_not_overwritten(tmp_path: Path) -> Non
         attnbench.record(nn.Linear(2, 2), tmp_path),
     ):
         pass
-
-
-@pytest.mark.slow
-def test_drift_takes_what_was_saved(tmp_path: Path, capsys: Any) -> None:
-    module = _Calls(is_causal=True)
-    with attnbench.record(module, tmp_path) as files:
-        module(*_tensors(q_len=5))
-    assert main(["drift", "scaled_dot", "--dtype", "float32", "--inputs", str(files[0])]) == 0
-    assert "run_to_run" in capsys.readouterr().out
