@@ -40,12 +40,12 @@ from typing import Any
 
 import torch
 
-from attnbench.benchmark.agreement.verification import Unverified
 from attnbench.benchmark.asv_quantities import TRACKED, VERSION, Tracked, prepare
 from attnbench.benchmark.asv_results import ExpectedBenchmarks
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.machine.load import Load
-from attnbench.benchmark.records.record import BASELINES, baseline_of
+from attnbench.benchmark.machine import Load
+from attnbench.benchmark.records import BASELINES, baseline_of
+from attnbench.benchmark.verification import Unverified
 from attnbench.benchmark.workloads import layer_case
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError, UsageError

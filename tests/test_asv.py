@@ -17,8 +17,8 @@ import torch
 
 from attnbench import asv
 from attnbench.benchmark import asv_results
-from attnbench.benchmark.agreement.verification import Unverified
 from attnbench.benchmark.asv_quantities import TRACKED
+from attnbench.benchmark.verification import Unverified
 from attnbench.errors import UsageError
 from tests.asv_scratch import Scratch
 

@@ -21,16 +21,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.benchmark.agreement.verification import rating, verify
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.calls import Step, bytes_a_token, measured_call
 from attnbench.benchmark.contract import VERSION as CONTRACT_VERSION
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.decoding import Step, bytes_a_token
-from attnbench.benchmark.measuring.measured_calls import measured_call
-from attnbench.benchmark.measuring.memory import peak_bytes
-from attnbench.benchmark.records.record import BASELINES
+from attnbench.benchmark.memory import peak_bytes
+from attnbench.benchmark.records import BASELINES
 from attnbench.benchmark.timing.blocks import low_quantile, pair_value, take_blocks
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
+from attnbench.benchmark.verification import rating, verify
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.records import Record
 from attnbench.benchmark.workloads import Selection
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench.benchmark.machine.load import busy_cores
+from attnbench.benchmark.machine import busy_cores
 from attnbench.benchmark.workloads import Selection, saved
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, exit_code
@@ -19,7 +19,6 @@ from attnbench.report.verdict_tables import (
     LEGEND,
     counts_line,
     duel_json,
-    recorded_json,
     table_of,
 )
 
@@ -41,7 +40,7 @@ def compare(
     threads: int = 1,
     budget: float = 600.0,
     timeout: float = 120.0,
-    margin: float | None = None,
+    margin: float = 3.0,
     results: Path = option.RESULTS,
 ) -> Comparison:
     """Decide for each case whether B is faster or slower than A, the same, or ambiguous.
@@ -50,31 +49,27 @@ def compare(
     own. After Ctrl-C, rows that are undecided by then stay ambiguous.
 
     Args:
-        targets: revisions and subjects, or two subjects, or two recorded runs.
+        targets: revisions and subjects, or two subjects.
         set_name, workload, inputs: the cases; the last two replace the set.
         dtypes: replace those of the set.
         device, threads: device and number of threads of torch.
         budget, timeout: seconds, of the whole and of one block of a row.
-        margin: percent; smaller changes are same or slight. By default 3, or 5 for recorded runs.
-        results: folder of the recorded runs.
+        margin: percent; smaller changes are same or slight.
+        results: folder of recorded runs, whose names no revision may have.
 
     Raises:
         UsageError: the targets cannot be compared.
-        UnknownNameError: a target is no run, revision or subject.
-        RecordError: recorded runs cannot be read or compared.
+        UnknownNameError: a target is no revision or subject.
     """
     from attnbench.cli.duel_plan import classify, duel
 
     request = classify(targets, results)
-    if request.runs:
-        return _compared_runs(request.runs, results, (5 if margin is None else margin) / 100)
     name = None if workload or inputs else set_name
     selection = Selection(name, workload, inputs=inputs, dtypes=dtypes)
     cases = selection.cases((device,))
     cases += [saved(**selection.saved(device))] if inputs else []
-    share = (3 if margin is None else margin) / 100
     options: dict[str, Any] = {"threads": threads, "timeout_s": timeout, "budget_s": budget}
-    with duel(request, cases, margin=share, **options) as plan:
+    with duel(request, cases, margin=margin / 100, **options) as plan:
         interrupted = plan.run("comparing")
     return _compared_here(plan, interrupted=interrupted)
 
@@ -86,8 +81,7 @@ def command(
             metavar="REVISION [REVISION] [SUBJECTS]",
             help="One revision to compare with the working tree, or two revisions, and the "
             "subjects (by default those of [tool.attnbench], or all of this repository). Or two "
-            "subjects, such as two files or distributions. Or two recorded runs, files or folders. "
-            "The verdict is on the second.",
+            "subjects, such as two files or distributions. The verdict is on the second.",
         ),
     ],
     set_name: option.Set = "compare",
@@ -104,15 +98,14 @@ def command(
         float, typer.Option("--timeout", min=0.1, help="Most seconds for one block of a row.")
     ] = 120.0,
     margin: Annotated[
-        float | None,
+        float,
         typer.Option(
             "--margin",
             min=0.0,
             help="Changes up to this many percent are same or, if certain, slightly slower or "
-            "faster: by default 3, or 5 for recorded runs.",
-            show_default=False,
+            "faster.",
         ),
-    ] = None,
+    ] = 3.0,
     results: option.Results = option.RESULTS,
     as_json: option.AsJson = False,
 ) -> int:
@@ -146,7 +139,7 @@ def command(
         return INTERRUPTED
     if not rows:  # all are new in B
         return INCONCLUSIVE
-    if not any(row.get("timed", True) or row["differs"] for row in rows):
+    if not any(row["timed"] or row["differs"] for row in rows):
         reason = f"{rows[0]['subject']}: {rows[0]['reason']}"
         raise UsageError(f"nothing could be compared: {reason}")
     return exit_code(row["verdict"] for row in rows)
@@ -192,27 +185,6 @@ def _duel_lines(duel: Duel) -> list[str]:
         f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s per row and pair; other "
         f"processes kept {busy_cores(duel.load)}.",
     ]
-
-
-def _compared_runs(runs: Sequence[str], results: Path, margin: float) -> Comparison:
-    """Compare recorded runs."""
-    from attnbench.benchmark.comparing.recorded_comparison import compare as compare_records
-    from attnbench.benchmark.comparing.recorded_comparison import read_side
-
-    a, b = runs
-    found = compare_records(read_side(a, results), read_side(b, results), margin=margin)
-    rows = [recorded_json(row) for row in found.rows]
-    reasons = Counter(row.verdict.reason for row in found.rows if row.verdict.reason)
-    lines = [
-        *(f"{count} ambiguous: {reason}." for reason, count in reasons.items()),
-        f"{counts_line(row['verdict'] for row in rows)}.",
-        "Times are geometric means over processes. The bounds hold for all rows at once in 95 of "
-        "100 tables, for each row in 99.",
-        *LEGEND.format(margin=f"{100 * margin:g} %").splitlines(),
-        *(f"Note: {note}" for note in found.notes),
-    ]
-    data = {"a": a, "b": b, "margin": margin, "rows": rows, "notes": found.notes}
-    return _shown(data, lines)
 
 
 def _shown(data: dict[str, Any], lines: Sequence[str]) -> Comparison:

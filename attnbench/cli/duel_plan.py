@@ -14,7 +14,7 @@ from attnbench.benchmark.comparing.checkouts import Repository, branches, commit
 from attnbench.benchmark.comparing.duel import Duel, Row
 from attnbench.benchmark.comparing.exchange import Exchange, quiet_core
 from attnbench.benchmark.comparing.sides import Side
-from attnbench.benchmark.records.store import run_path
+from attnbench.benchmark.records import run_path
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.cli.printing.tables import progress
@@ -27,67 +27,64 @@ from attnbench.registry.address import parse_address
 class Request:
     """The classified arguments of ``compare``."""
 
-    runs: tuple[str, ...] = ()
     revisions: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
 
 
 def classify(arguments: Sequence[str], results: Path) -> Request:
-    """Classify the arguments as runs, revisions and subjects.
+    """Classify the arguments as revisions and subjects.
 
     Raises:
-        UsageError: an argument is both a run and a revision, or they cannot be combined.
+        UsageError: an argument is a recorded run, or they cannot be combined.
         UnknownNameError: an argument is none of these.
     """
-    runs, revisions, subjects = [], [], []
+    revisions, subjects = [], []
     subject_names: list[str] | None = None
     for text in arguments:
-        run = (Path(text).exists() and ":" not in text) or run_path(results, text).exists()
         if ":" in text or "(" in text:
             subjects.append(text)
             continue
-        revision = commit_of(Path.cwd(), text) is not None
-        if run and not revision and (Path(text).is_dir() or text.endswith(".jsonl")):
-            runs.append(text)
-            continue
         if subject_names is None:
             subject_names = _names()
+        is_revision = commit_of(Path.cwd(), text) is not None
         if text in subject_names:
             subjects.append(text)
-        elif run and revision:
-            raise UsageError(
-                f"{text!r} is both a recorded run and a revision. Name the run by its file, "
-                f"{run_path(results, text)}, or the revision by its hash."
-            )
-        elif run:
-            runs.append(text)
-        elif revision:
+        elif run_path(results, text).exists() or Path(text).exists():
+            raise UsageError(_of_run(text, is_revision=is_revision))
+        elif is_revision:
             revisions.append(text)
         else:
-            run_ids = [path.stem for path in results.glob("*.jsonl")]
-            names = [*run_ids, *branches(Path.cwd()), *subject_names]
+            names = [*branches(Path.cwd()), *subject_names]
             raise UnknownNameError(
-                f"{text!r} is not a file or folder of records, the id of a run in {results}, a "
-                f"revision of this repository, or a subject. {similar(text, names)}".rstrip()
+                f"{text!r} is not a revision of this repository, or a subject. "
+                f"{similar(text, names)}".rstrip()
             )
     if revisions and not subjects:
         subjects = check_defaults().get("targets", [])
-    return _checked(Request(tuple(runs), tuple(revisions), tuple(subjects)))
+    return _checked(Request(tuple(revisions), tuple(subjects)))
+
+
+def _of_run(text: str, *, is_revision: bool) -> str:
+    """Why a recorded run is not compared."""
+    if is_revision:
+        return (
+            f"{text!r} is both a recorded run and a revision. Name the revision by its hash, or a "
+            "subject by its file, path/to/file.py:ATTRIBUTE."
+        )
+    return (
+        f"{text!r} is a file or a recorded run, and no revision or subject. Recorded runs are not "
+        "compared: 'attnbench compare REVISION' measures both sides itself, in turn, and "
+        "'attnbench report' shows runs side by side."
+    )
 
 
 def _checked(request: Request) -> Request:
-    if request.runs and (request.revisions or request.subjects or len(request.runs) != 2):
-        others = ", ".join((*request.revisions, *request.subjects)) or "nothing else"
-        raise UsageError(
-            f"recorded runs are compared in twos, and with nothing else; got "
-            f"{', '.join(request.runs)} and {others}."
-        )
     if len(request.revisions) > 2:
         raise UsageError(f"at most two revisions can be named; got {', '.join(request.revisions)}.")
-    if not request.runs and not request.revisions and len(request.subjects) != 2:
+    if not request.revisions and len(request.subjects) != 2:
         raise UsageError(
             f"got {', '.join(request.subjects) or 'nothing'}: name one or two revisions and the "
-            "subjects to compare at them, two subjects, or two recorded runs."
+            "subjects to compare at them, or two subjects."
         )
     return request
 

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnbench.benchmark.measuring import unfinished_run
-from attnbench.benchmark.measuring.session import StoredMeasurement
-from attnbench.benchmark.records import store
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark import records as store
+from attnbench.benchmark.records import Record
 from attnbench.benchmark.workloads import Selection
 from attnbench.cli import recorded_run
 from attnbench.cli.plugin_loading import with_plugins
@@ -72,7 +70,7 @@ def start(
     if machines is None:
         return [(None, recorded_run.start(results, run, resume=resume, preload=preload))]
     names = {machine.name: re.sub(r"[^\w.-]", "-", machine.name) for machine in machines.all}
-    known = unfinished_run.runs(results) if resume else []
+    known = store.runs_in(results) if resume else []
     if resume:
         pairs = itertools.product(known, names.values())
         own = [stem.removesuffix(f"-{name}") for stem, name in pairs if stem.endswith(f"-{name}")]
@@ -100,42 +98,46 @@ def plan(
 def measure(runs: Sequence[RunSession], records: list[Record]) -> list[MachineLostError]:
     """Measure and record on all machines at once; returns the errors of machines that were lost.
 
-    Measurements are stored next to the records until a session is complete, so that an interrupted
-    run can continue where it stopped.
+    Each record is of one process, and appended to the run's file as it comes, so that an
+    interrupted run can continue where it stopped. ``records`` gets what the processes say together,
+    also after Ctrl-C.
     """
-    by_key = {(record.run, *record.key): record for run in runs for record in run.place.done}
-    records[:] = by_key.values()
+    lines = [record for run in runs for record in run.place.done]
     losses = []
-    with progress(sum(r.session.processes * len(r.session) for r in runs), "measuring") as advance:
-        advance(sum(len(unfinished_run.read(run.place.path)) for run in runs), "")
-        for run, event in _merged_events(runs):
-            if isinstance(event, StoredMeasurement):
-                unfinished_run.append(run.place.path, event)
-                where = f" on {run.machine}" if run.machine else ""
-                advance(1, f"{event.subject}: {event.case}{where}")
-            elif isinstance(event, Record):
-                store.append(run.place.path, event)
-                by_key[event.run, *event.key] = event
-                records[:] = by_key.values()
-            elif event is None:
-                run.end()
-            else:
-                losses.append(event)
+    try:
+        with progress(sum(r.session.processes * len(r.session) for r in runs), "measuring") as step:
+            step(len(lines), "")
+            for run, event in _merged_events(runs):
+                if isinstance(event, Record):
+                    store.append(run.place.path, event)
+                    lines.append(event)
+                    where = f" on {run.machine}" if run.machine else ""
+                    step(1, f"{event.subject}: {event.case}{where}")
+                elif event is None:
+                    run.end()
+                else:
+                    losses.append(event)
+    finally:
+        from attnbench.benchmark.frames import summaries
+
+        records[:] = summaries(lines)
     return losses
 
 
 def _merged_events(
     runs: Sequence[RunSession],
-) -> Iterator[tuple[RunSession, StoredMeasurement | Record | MachineLostError | None]]:
+) -> Iterator[tuple[RunSession, Record | MachineLostError | None]]:
     """Yield the events of all runs as they come; each run ends with ``None`` or a lost machine."""
     if all(run.session.machine is None for run in runs):
-        yield from ((run, event) for run in runs for event in itertools.chain(run.events(), [None]))
+        yield from (
+            (run, event) for run in runs for event in itertools.chain(run.records(), [None])
+        )
         return
     events: queue.SimpleQueue[tuple[RunSession, Any]] = queue.SimpleQueue()
 
     def follow(run: RunSession) -> None:
         try:
-            for event in run.events():
+            for event in run.records():
                 events.put((run, event))
             events.put((run, None))
         except BaseException as error:
@@ -148,5 +150,5 @@ def _merged_events(
         run, event = events.get()
         if isinstance(event, BaseException) and not isinstance(event, MachineLostError):
             raise event
-        unfinished_runs -= not isinstance(event, StoredMeasurement | Record)
+        unfinished_runs -= not isinstance(event, Record)
         yield run, event

@@ -12,12 +12,10 @@ from typing import Any
 
 from filelock import FileLock
 
-from attnbench.benchmark.grid import scoring_address
-from attnbench.benchmark.machine.setting import Setting, here
-from attnbench.benchmark.measuring import unfinished_run
-from attnbench.benchmark.measuring.session import Planned, Session, StoredMeasurement
-from attnbench.benchmark.records import store
-from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
+from attnbench.benchmark import records
+from attnbench.benchmark.machine import Setting, here
+from attnbench.benchmark.records import BASELINES, Record, baseline_of, scoring_address
+from attnbench.benchmark.session import Planned, Session
 from attnbench.benchmark.workloads import LAYER_SIZE, Selection
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.errors import PluginError, UnknownNameError, UsageError
@@ -25,7 +23,7 @@ from attnbench.processes.cluster_machines import Machine
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import Address, parse_address
 
-_MEASURING = "attnbench.benchmark.measuring.measurement"
+_MEASURING = "attnbench.benchmark.measure"
 PRELOAD = ("torch.fx.experimental.symbolic_shapes", _MEASURING)
 """Imports of measuring that take 1 s together; torch imports the first one for a gradient."""
 
@@ -60,15 +58,14 @@ class RunSession:
         """The name of the machine in its cluster; empty for this machine."""
         return "" if self.session.machine is None else self.session.machine.name
 
-    def events(self) -> Iterator[StoredMeasurement | Record]:
-        """Measure; yields measurements and records that the run does not have yet, as they come."""
-        return self.session.events(self.place.done, unfinished_run.read(self.place.path))
+    def records(self) -> Iterator[Record]:
+        """Measure; yields the records that the run does not have yet, as they come."""
+        return self.session.records(self.place.done)
 
     def end(self) -> None:
-        """Remove the file that only an unfinished run needs, and release the lock."""
-        unfinished_run.remove(self.place.path)
+        """Release the lock."""
         if self.place.claim is not None:
-            store.release(self.place.claim)
+            records.release(self.place.claim)
 
 
 def start(
@@ -80,8 +77,8 @@ def start(
         AttnbenchError: the folder of records is not writable, or there is no such run to resume.
     """
     place = _place(results, run, resume=resume)
-    store.check_writable(results)
-    claim = store.claim(place.path)
+    records.check_writable(results)
+    claim = records.claim(place.path)
     place = _place(results, place.run, resume=resume)  # another may have recorded it meanwhile
     warm_up_children(*PRELOAD, *preload)
     return replace(place, claim=claim)
@@ -107,9 +104,7 @@ def plan(
     perform = call if machine is None else machine.call
     if machine is not None and not machine.has_accelerator:
         devices = [name for name in devices or ("cpu",) if name.startswith("cpu")]
-    available = perform(
-        Task("devices", "attnbench.benchmark.measuring.measurement:devices", {"wanted": devices})
-    )
+    available = perform(Task("devices", "attnbench.benchmark.measure:devices", {"wanted": devices}))
     if options["contract"].timing == "device" and not any(d.startswith("cuda") for d in available):
         raise UsageError(
             f"--timing device replays CUDA graphs, but the devices are {', '.join(available)}; "
@@ -122,7 +117,7 @@ def plan(
     identity = {"run": place.run, "command": " ".join(["attnbench", *sys.argv[1:]])}
     setting = here(**identity)
     if machine is not None:
-        setting = perform(Task("setting", "attnbench.benchmark.machine.setting:here", identity))
+        setting = perform(Task("setting", "attnbench.benchmark.machine:here", identity))
         setting = replace(setting, machine={"name": machine.name, **setting.machine})
     if place.done:
         _same_setting(place.run, place.done[0], setting)
@@ -204,19 +199,19 @@ def _place(results: Path, run: str | None, *, resume: bool) -> RunPlace:
     if run is not None and not re.fullmatch(r"\w[\w.-]*", run):
         raise UsageError(f"--run {run} names a file: use letters, digits, '_', '-' and '.' only.")
     if not resume:
-        run = run or store.new_run()
-        path = store.run_path(results, run)
-        if unfinished_run.exists(path) or path.exists():
+        run = run or records.new_run()
+        path = records.run_path(results, run)
+        if path.exists():
             raise UsageError(f"run {run!r} already exists: add --resume, or choose another name.")
         return RunPlace(path, run)
-    known = unfinished_run.runs(results)
+    known = records.runs_in(results)
     if run is None and not known:
         raise UsageError(f"there is no run to resume in {results}; omit --resume.")
     run = run or known[0]
     if run not in known:
         raise UsageError(f"there is no run {run!r} in {results}; omit --resume.")
-    path = store.run_path(results, run)
-    return RunPlace(path, run, tuple(store.read(path)) if path.exists() else ())
+    path = records.run_path(results, run)
+    return RunPlace(path, run, tuple(records.read(path)))
 
 
 def _same_baselines(place: RunPlace, baselines: tuple[str, str]) -> None:

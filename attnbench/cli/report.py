@@ -32,10 +32,11 @@ def command(
     ] = True,
 ) -> int:
     """Write one HTML page of recorded runs, which needs neither network nor server."""
-    from attnbench.benchmark.records import store
+    from attnbench.benchmark.frames import recorded
+    from attnbench.benchmark.records import run_files
     from attnbench.report.page import load_outcomes, render
 
-    paths = store.run_files(sources or [Path("results/attnbench")])
+    paths = run_files(sources or [Path("results/attnbench")])
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -44,7 +45,7 @@ def command(
             f"{error.strerror or error}. Name another place."
         ) from None
     check_writable(output, "--output")
-    records = [record for path in paths for record in store.read(path)]
+    records = recorded(paths)
     if not records:
         raise RecordError(f"there are no records in {', '.join(map(str, paths))}.")
     check_files = [p.with_suffix(".checks.json") for p in paths]

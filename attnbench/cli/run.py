@@ -9,8 +9,7 @@ from typing import Any
 import typer
 
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.grid import half_width, natural
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.records import Record, half_width, natural
 from attnbench.benchmark.workloads import Selection
 from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnbench.benchmark.records.store import read_all
+from attnbench.benchmark.frames import recorded
 from attnbench.checking.plain_tables import html_lines, html_table, text_table
 from attnbench.report import record_tables
 
@@ -56,5 +56,5 @@ class Records(_Tables):
         Raises:
             RecordError: there are no records, or they cannot be read.
         """
-        records = read_all(map(Path, sources or ["results/attnbench"]))
+        records = recorded(map(Path, sources or ["results/attnbench"]))
         return cls(record_tables.as_rows(records), [*record_tables.parts(records)])

@@ -16,9 +16,14 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from attnbench.benchmark.grid import natural
-from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, STATUSES, Record
-from attnbench.benchmark.records.store import content_of
+from attnbench.benchmark.records import (
+    BASELINE,
+    LAYER_BASELINE,
+    STATUSES,
+    Record,
+    content_of,
+    natural,
+)
 from attnbench.checking.outcomes import GOOD
 from attnbench.errors import RecordError
 from attnbench.report import svg, texts

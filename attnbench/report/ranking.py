@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attnbench.benchmark.records.record import Record, baseline_of
+from attnbench.benchmark.records import Record, baseline_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def _row(records: Sequence[Record]) -> Row:
         quartiles: tuple[float | None, float | None] = low, high
     else:
         quartiles = _median(runs, "time_q1_s"), _median(runs, "time_q3_s")
-    medians = ("time_s", "roofline_share", "ratio", "gain", "tokens_per_s")
+    medians = ("time_s", "ratio", "gain", "tokens_per_s")
     merged = {
         "processes": len(times),
         "time_q1_s": quartiles[0],

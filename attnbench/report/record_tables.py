@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from attnbench.benchmark.grid import half_width
-from attnbench.benchmark.machine.load import busy_cores, mean_load
-from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
+from attnbench.benchmark.machine import busy_cores, mean_load
+from attnbench.benchmark.records import BASELINES, Record, baseline_of, half_width
 from attnbench.errors import first_line
 from attnbench.report.ranking import Row, rows
 
@@ -22,8 +21,6 @@ _MEANINGS = {
     "time_ms": "time of a call: a low quantile in each process, the median over processes",
     "peak_MiB": "peak memory of a call beyond inputs and parameters",
     "error": "largest error against float64 as a multiple of the allowed error; fine up to 1",
-    "roof_%": "the least time in which this machine could move inputs and results and do the\n"
-    "              matrix products, as a share of the measured time",
     "first_ms": "first call in a process, including compilation",
 }
 
@@ -107,7 +104,6 @@ def _cells(row: Row, group: Iterable[Row]) -> dict[str, Any]:
         **speed,
         "peak_MiB": _scaled(row.peak_bytes, 2**-20),
         "error": row.error_ratio,
-        "roof_%": _scaled(row.roofline_share, 100),
         **start,
         "processes": row.processes,
         "status": row.status,

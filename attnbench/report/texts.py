@@ -7,7 +7,7 @@ import re
 
 from markupsafe import Markup
 
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.records import Record
 
 _PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 

@@ -17,8 +17,8 @@ import json, warnings, torch, attnbench
 from torch import nn
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.measuring.measurement import measure_row
-from attnbench.benchmark.measuring.shared_timers import Bench
+from attnbench.benchmark.measure import measure_row
+from attnbench.benchmark.measure import Bench
 from attnbench.subject.lookup import resolve
 warnings.simplefilter("ignore")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import pandas as pd
 import pytest
 
 from attnbench.benchmark import frames
-from attnbench.benchmark.records import store
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark import records as store
+from attnbench.benchmark.records import Record
 from attnbench.errors import RecordError
 
 
@@ -78,6 +79,63 @@ def asv_folder(folder: Path, result: str | None = None) -> Path:
     return folder
 
 
+def lines_of(*ratios: float | None, **changes: Any) -> list[Record]:
+    """A line for each process, whose facts are in the first."""
+    return [
+        record(
+            process=number,
+            ratio=ratio,
+            time_s=None if ratio is None else ratio / 4,
+            peak_bytes=4096 if number == 0 else None,
+            baseline="scaled_dot",
+            samples_s=(0.2, 0.3),
+            **changes,
+        )
+        for number, ratio in enumerate(ratios)
+    ]
+
+
+def test_processes_together_give_medians_and_an_interval_over_processes() -> None:
+    (row,) = frames.summaries(lines_of(1.9, 2.1, 2.0))
+    assert row.times_s == (0.475, 0.525, 0.5)
+    assert (row.time_s, row.peak_bytes, len(row.samples_s)) == (0.5, 4096, 6)
+    assert row.time_q1_s <= row.time_s <= row.time_q3_s
+    assert row.ratios == pytest.approx((1.9, 2.1, 2.0))
+    assert row.ratio == pytest.approx(2.0, rel=0.01)
+    assert row.ratio_low < 1.9
+    assert row.ratio_high > 2.1
+    assert row.baseline == "scaled_dot"
+
+
+def test_of_one_process_the_interval_is_that_over_its_blocks() -> None:
+    (row,) = frames.summaries(lines_of(2.0, ratio_low=1.8, ratio_high=2.2))
+    assert (row.ratio, row.ratio_low, row.ratio_high) == (2.0, 1.8, 2.2)
+    (alone,) = frames.summaries(lines_of(2.0))
+    assert (alone.ratio_low, alone.ratio_high) == (None, None)
+
+
+def test_the_gain_of_a_kernel_is_from_the_processes_that_measured_both() -> None:
+    kernel = lines_of(0.5, 0.6, 0.1, subject="additive/factorised", kind="kernel")
+    scoring, fast = frames.summaries([*lines_of(1.0, 1.2), *kernel])
+    assert scoring.gain is None
+    assert fast.gain == pytest.approx(2.0)
+
+
+def test_a_process_that_ended_otherwise_gives_the_row_its_status() -> None:
+    for ratios in ((2.0, None), (None, 2.0)):
+        lines = lines_of(*ratios)
+        place = ratios.index(None)
+        lines[place] = dataclasses.replace(lines[place], status="crashed", reason="SIGSEGV")
+        (row,) = frames.summaries(lines)
+        assert (row.status, row.reason, row.time_s) == ("crashed", "SIGSEGV", 0.5)
+        assert (row.baseline, row.ratio, row.ratios, row.gain) == (None, None, (), None)
+
+
+def test_a_later_line_of_a_process_replaces_the_earlier_one() -> None:
+    (row,) = frames.summaries([*lines_of(1.0), *lines_of(3.0)])
+    assert row.ratio == 3.0
+
+
 def test_a_record_is_a_row_whose_columns_end_in_their_units() -> None:
     frame = frames.records_frame([record(), record(status="failed", time_s=None, lead=())])
     assert len(frame) == 2
@@ -115,7 +173,7 @@ def test_asv_failures_are_named_and_what_does_not_apply_is_left_out(tmp_path: Pa
 def test_an_asv_case_of_a_layer_says_itself_what_was_called() -> None:
     result = {"params": [["'decode, B=1 S=64'"], ["'cpu'"]], "result": [1.0], "version": "1"}
     (row,) = frames._case_rows({}, "mine", "track_time", result)
-    assert (row["direction"], row["quantity"]) == ("decode", "time_s")
+    assert (row["direction"], row["time_s"]) == ("decode", 1.0)
 
 
 def test_both_sources_load_into_one_frame(tmp_path: Path) -> None:

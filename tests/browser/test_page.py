@@ -8,7 +8,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.records import Record
 from attnbench.report.page import render
 
 HOSTILE = "<script>alert(1)</script>"

@@ -161,7 +161,7 @@ def test_a_subject_that_is_new_is_noted_and_the_others_are_compared(repository: 
         (("quick", "slow", "gone.py:SPEC"), "there is no file 'gone.py'"),
         (("quick", "broken", "scores.py:SPEC"), "No module named 'no_such_module_at_all'"),
         (("quick", "slow"), "has no pyproject.toml or setup.py"),
-        (("scores.py:SPEC",), "two subjects, or two recorded runs"),
+        (("scores.py:SPEC",), "or two subjects"),
         (("quick", "slow", "other"), "at most two revisions"),
     ],
 )

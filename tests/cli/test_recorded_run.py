@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attnbench.benchmark.records.record import BASELINES, Record
+from attnbench.benchmark.records import BASELINES, Record
 from attnbench.cli import recorded_run
 from attnbench.cli.recorded_run import RunPlace
 from attnbench.errors import PluginError, UsageError

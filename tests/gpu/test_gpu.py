@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.benchmark.records import store
+from attnbench.benchmark import records as store
 from tests.cli_runs import Result, run
 
 KERNELS = ("additive/factorised", "concat_tanh_sum/factorised", "gaussian/differences")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 import attnbench
-from attnbench.benchmark.records.store import append
+from attnbench.benchmark.records import append
 from attnbench.errors import RecordError
 from tests.report.test_page import record
 

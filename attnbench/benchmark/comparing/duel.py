@@ -17,7 +17,7 @@ from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.comparing.exchange import Exchange
 from attnbench.benchmark.comparing.sides import AnotherAnswer, Unmeasured
 from attnbench.benchmark.comparing.verdict import LOOKS, MARGIN, Verdict, judge_pairs
-from attnbench.benchmark.machine.load import Load
+from attnbench.benchmark.machine import Load
 from attnbench.benchmark.timing.blocks import pair_value
 
 _FAILURES = 3

@@ -80,8 +80,13 @@ class Exchange:
         try:
             for side in self.sides:
                 self._servers.append(Server(side, self.threads))
-            for server in self._servers:
-                server.wait()
+            versions = [server.wait() for server in self._servers]
+            if len(set(versions)) > 1:
+                raise UsageError(
+                    "the two sides measure by other contracts, so their times cannot be compared: "
+                    f"version {versions[0]} in {self.sides[0].name}, {versions[1]} in "
+                    f"{self.sides[1].name}. Compare revisions with the same attnbench."
+                )
         except BaseException:  # if an import fails, or on Ctrl-C, the other server must end too
             self._end()
             raise

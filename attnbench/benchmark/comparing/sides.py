@@ -1,6 +1,7 @@
 """One side of a comparison, and the process that serves it.
 
-The process runs :mod:`attnbench.benchmark.comparing.slot_server` and is asked by lines of JSON. The
+The process runs
+:mod:`attnbench.benchmark.comparing.server`, and is asked by lines of JSON. The
 process that uses this module does not import torch.
 """
 
@@ -22,8 +23,7 @@ from typing import IO, Any
 
 from attnbench.errors import UsageError
 
-_SERVER = Path(__file__).with_name("slot_server.py")
-"""By its path, since it imports torch."""
+_SERVER = ("-m", "attnbench.benchmark.comparing.server")
 _START_S = 180.0
 
 
@@ -69,8 +69,8 @@ class Server:
             "MKL_NUM_THREADS": str(threads),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }
-        self._process = subprocess.Popen(  # noqa: S603 -- this Python, and a script of our own
-            [sys.executable, str(_SERVER), str(threads)],
+        self._process = subprocess.Popen(  # noqa: S603 -- this Python, and a module of ours
+            [sys.executable, *_SERVER, str(threads)],
             cwd=side.folder,
             env=variables,
             stdin=subprocess.PIPE,
@@ -79,8 +79,8 @@ class Server:
             start_new_session=True,  # Ctrl-C then reaches only this process, which ends the server
         )
 
-    def wait(self) -> None:
-        """Wait until the server has imported the plugins.
+    def wait(self) -> int:
+        """Wait until the server has imported the plugins; returns the version of its contracts.
 
         Raises:
             UsageError: the import failed or took too long.
@@ -94,6 +94,7 @@ class Server:
             ) from None
         if "error" in answer:
             raise UsageError(f"{self.side.name} cannot be imported: {answer['error']}")
+        return int(answer["contract"])
 
     def ask(self, order: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send an order and return the answer.

@@ -21,7 +21,12 @@ ORDERS = ("ABBA", "BAAB")
 QUANTILE = 0.25
 """The quantile of slots used as a call's time; low, since disturbances only make slots longer."""
 
+MOST_LOG = math.log(1000)
+"""An interval whose half is wider than this, on the log scale, is not known."""
+
 _MIN_ITEMS = 3
+_BATCHES = 4
+"""Batches into which the blocks of a single process are merged, since neighbours are alike."""
 _LONG_SHAKE = 4
 """Blocks between changes of the memory layout, for calls that are longer than a slot."""
 
@@ -135,3 +140,42 @@ def low_quantile(slots: Sequence[Slot]) -> float:
     if len(times) == 1:
         return times[0]
     return statistics.quantiles(times, n=round(1 / QUANTILE), method="inclusive")[0]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ratio and its 95 % interval; 0 and infinity if that is unknown."""
+
+    ratio: float
+    low: float = 0.0
+    high: float = math.inf
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval, as a share of the ratio; infinite if it is unknown."""
+        return math.expm1(math.log(self.high / self.low) / 2) if self.low else math.inf
+
+    def fields(self) -> dict[str, float | None]:
+        """The fields of a record."""
+        bounds = (self.low, self.high) if self.low else (None, None)
+        return {"ratio": self.ratio, "ratio_low": bounds[0], "ratio_high": bounds[1]}
+
+
+def interval(logs: Sequence[float]) -> Interval:
+    """The mean of logs of ratios and its 95 % interval by Student's t, as ratios."""
+    center = statistics.fmean(logs)
+    if len(logs) < 2:
+        return Interval(math.exp(center))
+    margin = student_quantile(len(logs) - 1, 0.025) * statistics.stdev(logs) / math.sqrt(len(logs))
+    if margin > MOST_LOG:
+        return Interval(math.exp(center))
+    return Interval(math.exp(center), math.exp(center - margin), math.exp(center + margin))
+
+
+def blocks_interval(blocks: Sequence[Block]) -> Interval:
+    """The ratio of a single process; its interval excludes the variation between processes."""
+    values = [block.value for block in blocks]
+    size = max(1, len(values) // _BATCHES)
+    batches = [statistics.median(values[n : n + size]) for n in range(0, len(values), size)]
+    found, center = interval(batches), math.exp(pair_value(blocks))
+    return Interval(center, min(found.low, center), max(found.high, center))

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from attnbench.benchmark.out_of_memory import is_out_of_memory
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.benchmark.timing.samples import copies_of, fault_of
 from attnbench.errors import RefusalError, headline
@@ -100,9 +99,9 @@ def capture(
                     output = call()
                     kept_output = output if number == kept else kept_output
                     del output  # or each call would find one more buffer taken
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
-        if is_out_of_memory(error):
-            raise
         raise RefusalError(
             f"it cannot be captured in a CUDA graph ({headline(error)}); measure it with "
             "'--timing call'."

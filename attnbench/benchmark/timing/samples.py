@@ -20,8 +20,11 @@ _SIZE = 6
 """Number of samples that are kept."""
 _REPEAT_CALLS = 8
 """One call in this many is repeated; a slot with fewer calls has one with that probability."""
-_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
-"""Allowed difference of the results of two equal calls, over the largest value."""
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 0.1}
+"""Allowed difference of two outputs of equal calls, over the largest value; orders of sums may
+differ."""
+_GRADIENTS = 10.0
+"""The same for gradients, as a multiple: they are sums over queries or keys that may cancel."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Sample:
         """Whether the output has changed since the call returned."""
         return any(
             not torch.equal(torch.nan_to_num(now), torch.nan_to_num(then))
-            for now, then in zip(_tensors(self.output), self.copies, strict=True)
+            for now, then in zip(tensors_of(self.output), self.copies, strict=True)
         )
 
 
@@ -76,9 +79,9 @@ class Samples:
         self.fault = self.fault or fault_of(output, inputs)
         sample = Sample(copy, output, copies)
         if is_repeated and self._repeat is not None:
-            results = _tensors(self._repeat(copy))
-            fault = CHANGED if sample.changed else ""
-            self.fault = self.fault or fault or _difference(copies, results)
+            found = difference(copies, tensors_of(self._repeat(copy)))
+            fault = CHANGED if sample.changed else DIFFERS.format(found) if found else ""
+            self.fault = self.fault or fault
         if place >= _SIZE:
             return
         if len(self.items) < _SIZE:
@@ -93,6 +96,10 @@ class Samples:
         return self.fault or (CHANGED if any(sample.changed for sample in self.items) else "")
 
 
+DIFFERS = (
+    "a result of a timed call {}, from that of the same call on copies of its inputs: it depends "
+    "on earlier calls or on being timed"
+)
 CHANGED = (
     "an output of a timed call changed after the call had returned: it was not complete, or its "
     "memory is that of another call's output"
@@ -101,8 +108,8 @@ CHANGED = (
 
 def fault_of(output: Any, inputs: Any) -> str:
     """What is wrong with the form of an output, in words; empty if nothing is."""
-    storages = {tensor.untyped_storage().data_ptr() for tensor in _tensors(inputs)}
-    for tensor in _tensors(output):
+    storages = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(inputs)}
+    for tensor in tensors_of(output):
         if type(tensor) is not Tensor:
             return f"a timed call returned a {type(tensor).__name__}, not a plain torch.Tensor"
         if tensor.numel() and tensor.untyped_storage().data_ptr() in storages:
@@ -110,27 +117,33 @@ def fault_of(output: Any, inputs: Any) -> str:
     return ""
 
 
-def _difference(results: Sequence[Tensor], repeats: Sequence[Tensor]) -> str:
-    """How the results of two equal calls differ, in words; empty if they do not."""
-    for result, repeat in zip(results, repeats, strict=True):
-        if not repeat.numel():
+def difference(results: Sequence[Tensor], targets: Sequence[Tensor]) -> str:
+    """How the results of two equal calls differ, in words; empty if they do not.
+
+    Args:
+        results, targets: an output alone, or the gradients of a call.
+    """
+    factor = 1.0 if len(targets) == 1 else _GRADIENTS
+    for result, target in zip(results, targets, strict=True):
+        if (result.shape, result.dtype) != (target.shape, target.dtype):
+            kinds = (f"{tuple(one.shape)} in {one.dtype}" for one in (result, target))
+            return "is {}, and was {}".format(*kinds)
+        if not target.numel():
             continue
-        size = float(repeat.detach().double().abs().max())
-        error = float((result.double() - repeat.detach().double()).abs().max())
-        if not error <= _TOLERANCES.get(repeat.dtype, 0.0) * size:
-            return (
-                f"a result of a timed call differs by up to {error:.3g} from that of the same call "
-                "on copies of its inputs: it depends on earlier calls or on being timed"
-            )
+        size = float(target.detach().double().abs().max())
+        error = float((result.detach().double() - target.detach().double()).abs().max())
+        if not error <= factor * TOLERANCES.get(target.dtype, 0.0) * size:
+            return f"differs by up to {error:.3g}, of values up to {size:.3g}"
     return ""
 
 
 def copies_of(output: Any) -> tuple[Tensor, ...]:
     """Copies of the tensors of an output, as they are now."""
-    return tuple(tensor.detach().clone() for tensor in _tensors(output))
+    return tuple(tensor.detach().clone() for tensor in tensors_of(output))
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors of a result: an output alone, or gradients, some of which may be missing."""
     if isinstance(value, Tensor):
         return [value]
     return [tensor for tensor in value if isinstance(tensor, Tensor)]

@@ -19,13 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .blocks import Slot
-from .clocks import CPU_CLOCK, EVENT_CLOCK, GRAPH_CLOCK, fitting_clock, read
-from .samples import Samples
-from .switches import put_back
+from attnbench.benchmark.timing.blocks import Slot
+from attnbench.benchmark.timing.clocks import (
+    CPU_CLOCK,
+    EVENT_CLOCK,
+    GRAPH_CLOCK,
+    fitting_clock,
+    read,
+)
+from attnbench.benchmark.timing.samples import Samples
+from attnbench.benchmark.timing.switches import put_back
 
 if TYPE_CHECKING:
-    from .graphs import Graph
+    from attnbench.benchmark.timing.graphs import Graph
 
 Call = Callable[[], object]
 _MOST_CALLS = 4_096
@@ -177,7 +183,7 @@ class Timer:
 
     def _capture(self) -> None:
         """Replay a graph from now on: of a slot's calls, or of one call on each copy of inputs."""
-        from .graphs import GRAPH_CALLS, Graph
+        from attnbench.benchmark.timing.graphs import GRAPH_CALLS, Graph
 
         call_s = self._timed(1).seconds
         count = 1 if self._flush else min(GRAPH_CALLS, round(self.pace.slot_s / max(call_s, 1e-9)))

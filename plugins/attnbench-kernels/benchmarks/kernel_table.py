@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.measuring.memory import peak_bytes
+from attnbench.benchmark.memory import peak_bytes
 from attnbench.benchmark.timing.blocks import (
     Block,
     Slot,

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from attnbench_ring import one_rank
 
-from attnbench.benchmark.measuring.memory import peak_bytes
+from attnbench.benchmark.memory import peak_bytes
 from attnbench.testing import make_scoring
 
 SIZE = 64

@@ -11,6 +11,7 @@ import pytest
 from attnbench.benchmark.comparing import exchange
 from attnbench.benchmark.comparing.exchange import Exchange
 from attnbench.benchmark.comparing.sides import Side, Unmeasured
+from attnbench.errors import UsageError
 
 
 class Server:
@@ -18,11 +19,13 @@ class Server:
 
     asked: list[tuple[str, str]]
     each_s = 1e-3
+    version: Mapping[str, int] = {}
 
     def __init__(self, side: Side, threads: int) -> None:
         self.side = side
 
-    def wait(self) -> None: ...
+    def wait(self) -> int:
+        return self.version.get(self.side.name, 1)
 
     def end(self) -> None: ...
 
@@ -65,3 +68,12 @@ def test_a_call_of_which_four_do_not_fit_into_the_time_is_refused(
     assert isinstance(refused, Unmeasured)
     assert "one call takes 0.6 s, so a block does not fit into 2 s" in str(refused)
     assert ("A", "slot") not in Server.asked
+
+
+def test_sides_that_measure_by_other_contracts_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchange, "Server", Server)
+    monkeypatch.setattr(Server, "version", {"B": 2})
+    with pytest.raises(UsageError, match="version 1 in A, 2 in B"):
+        Exchange((Side("A", Path()), Side("B", Path()))).__enter__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,11 +10,8 @@ from numpy.typing import NDArray
 
 from attnbench.benchmark.comparing.verdict import (
     LOOKS,
-    Sides,
     Verdict,
     judge_pairs,
-    judge_runs,
-    taken_in_turn,
 )
 
 
@@ -141,94 +137,3 @@ def test_of_pairs_too_few_for_the_share_of_error_nothing_is_concluded(pairs: int
     for seed in range(40):
         noise = np.random.default_rng(seed).normal(0.0, 0.08, size=(pairs, 1))
         assert judge_pairs(noise, alpha=0.005)[0].verdict == "ambiguous"
-
-
-QUIET = (1.0, 1.004, 0.997, 1.002, 0.999)
-
-
-def judged_runs(
-    generator: np.random.Generator, change: float, sd: float, tables: int
-) -> list[Verdict]:
-    """Verdicts on tables of ten rows whose processes vary by ``sd``, B slower by ``change``."""
-    found = []
-    for _ in range(tables):
-        rows = []
-        for _ in range(10):
-            a, b = (np.exp(generator.normal(0, sd, 5)) for _ in range(2))
-            rows.append(Sides(tuple(a), tuple(b * (1 + change))))
-        found += judge_runs(rows)
-    return found
-
-
-@pytest.mark.parametrize("sd", [0.003, 0.02, 0.1])
-def test_unchanged_code_is_called_faster_or_slower_in_under_one_row_of_two_hundred(
-    sd: float,
-) -> None:
-    found = judged_runs(np.random.default_rng(1), 0.0, sd, 100)
-    counts = Counter(v.verdict for v in found)
-    assert counts["faster"] + counts["slower"] <= 5, counts
-
-
-def test_a_quiet_machine_sees_10_percent_in_95_of_100() -> None:
-    found = judged_runs(np.random.default_rng(2), 0.1, 0.005, 50)
-    assert sum(v.verdict == "slower" for v in found) >= 0.95 * len(found)
-
-
-def test_the_verdict_of_b_against_a_is_that_of_a_against_b_turned_round() -> None:
-    slow = tuple(1.2 * t for t in QUIET)
-    (forth,), (back,) = (
-        judge_runs([Sides(QUIET, slow)]),
-        judge_runs([Sides(slow, QUIET)]),
-    )
-    assert (forth.verdict, back.verdict) == ("slower", "faster")
-    assert math.isclose((1 + forth.effect) * (1 + back.effect), 1.0)
-    assert forth.low < 0.2 < forth.high
-
-
-def test_four_processes_a_side_conclude_nothing() -> None:
-    (found,) = judge_runs([Sides(QUIET[:4], tuple(2 * t for t in QUIET[:4]))])
-    assert found.verdict == "ambiguous"
-    assert "at least 5" in found.reason
-    assert found.visible == math.inf  # so that no slowdown is promised to be seen
-
-
-def test_one_process_a_side_is_ambiguous_and_could_have_seen_nothing() -> None:
-    (found,) = judge_runs([Sides((1.0,), (3.0,))])
-    assert found.verdict == "ambiguous"
-    assert found.visible == math.inf
-
-
-def test_same_is_said_only_if_the_whole_interval_lies_within_the_margin() -> None:
-    row = Sides(QUIET, QUIET)
-    assert judge_runs([row], margin=0.05)[0].verdict == "same"
-    assert judge_runs([row], margin=0.001)[0].verdict == "ambiguous"
-
-
-def test_what_would_be_seen_in_runs_is_beyond_the_margin() -> None:
-    steady = tuple(1.0 + 1e-4 * n for n in range(8))
-    (found,) = judge_runs([Sides(steady, steady)], margin=0.05)
-    assert found.visible == pytest.approx(0.05, abs=0.001)
-    for change, verdict in ((0.02, "slightly slower"), (found.visible, "slower")):
-        slow = tuple((1 + change) * t for t in steady)
-        assert judge_runs([Sides(steady, slow)], margin=0.05)[0].verdict == verdict
-
-
-def test_runs_one_after_the_other_have_to_beat_the_drift_between_runs() -> None:
-    slow = tuple(1.08 * t for t in QUIET)
-    turned, apart = (
-        judge_runs([Sides(QUIET, slow, alternated=turns)])[0] for turns in (True, False)
-    )
-    assert turned.verdict == "slower"
-    assert apart.verdict == "ambiguous"
-    assert apart.visible > turned.visible
-
-
-def test_more_rows_of_runs_widen_every_interval() -> None:
-    row = Sides(QUIET, QUIET)
-    alone, among = judge_runs([row])[0], judge_runs([row] * 50)[0]
-    assert among.high > alone.high
-
-
-def test_processes_alternate_only_if_the_sides_change_places_often() -> None:
-    assert taken_in_turn([0, 2, 4], [1, 3, 5])
-    assert not taken_in_turn([0, 1, 2], [3, 4, 5])

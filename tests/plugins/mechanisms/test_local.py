@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.benchmark.measuring.memory import peak_bytes
+from attnbench.benchmark.memory import peak_bytes
 from attnbench.errors import OptionError, ShapeError
 from attnbench.oracle.references import Reference
 from attnbench.subject.lookup import resolve

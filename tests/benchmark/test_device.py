@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnbench import Case
-from attnbench.benchmark.machine.sentinel import Ceilings
-from attnbench.benchmark.measuring.roofline import impossible_s
+from attnbench.benchmark.device import Ceilings, impossible_s
 from attnbench.subject.lookup import resolve
 
 LIMITS = Ceilings(1e18, 1e9, 1e18, 1e9)  # all time is that of products

@@ -8,31 +8,25 @@ goes to the rows with the widest intervals. This module does not import torch.
 from __future__ import annotations
 
 import functools
+import math
 import random
 import time
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.grid import half_width, scoring_address
-from attnbench.benchmark.machine.load import available_bytes
-from attnbench.benchmark.machine.setting import Setting, fields_of
-from attnbench.benchmark.measuring.row_measurements import (
-    Job,
-    RowMeasurement,
-    gain_of,
-    ratio_of,
-    summary_fields,
-)
-from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
+from attnbench.benchmark.machine import Setting, available_bytes
+from attnbench.benchmark.records import BASELINES, Record
+from attnbench.benchmark.timing.blocks import interval
 from attnbench.processes.cluster_machines import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 from attnbench.registry.address import Address
 
-_TASK = "attnbench.benchmark.measuring.measurement:measure_rows"
-_MEMORY = "attnbench.benchmark.machine.load:available_bytes"
+_TASK = "attnbench.benchmark.measure:measure_rows"
+_MEMORY = "attnbench.benchmark.machine:available_bytes"
 _FINAL_STATUSES = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
 _MAX_PASSES = 60
 _MIN_WIDTH = 0.005
@@ -57,45 +51,93 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class StoredMeasurement:
-    """A measurement of a row, as stored until the record of its row is written."""
+class Job:
+    """A row that a process measures.
 
-    subject: str
-    case: str
-    number: int
-    measurement: RowMeasurement
+    Args:
+        target: address of the subject.
+        case: case at which it is measured.
+        with_facts: whether to also measure agreement, memory and ceilings.
+        clock: clock that the first process chose; if empty, this process chooses one.
+    """
+
+    target: Address
+    case: BenchCase
+    with_facts: bool = True
+    clock: str = ""
+
+
+_CASE_FIELDS = (
+    "lead",
+    "q_len",
+    "kv_len",
+    "query_size",
+    "key_size",
+    "value_size",
+    "dtype",
+    "device",
+    "mask",
+    "seed",
+)
+
+
+def fields_of(
+    case: BenchCase,
+    contract: Contract,
+    setting: Setting,
+    *,
+    subject: str,
+    kind: str,
+    clock: str = "",
+) -> dict[str, Any]:
+    """The fields of a record that are known before the measurement."""
+    point = case.case
+    return {
+        "run": setting.run,
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "contract": contract.name(case.direction, point.device, clock),
+        "subject": subject,
+        "kind": kind,
+        "case": case.id,
+        "workload": case.workload,
+        "direction": case.direction,
+        **{name: getattr(point, name) for name in _CASE_FIELDS},
+        "kv_heads": case.kv_heads,
+        "cache": contract.cache,
+        "timing": contract.timing_on(point.device),
+        "threads": contract.threads,
+        "inputs": None if case.path is None else {"path": case.path, "sha256": case.sha256},
+        "machine": dict(setting.machine),
+        "versions": dict(setting.versions),
+        "commit": setting.commit,
+        "command": setting.command,
+    }
 
 
 @dataclass
 class _Row:
-    """A subject at a case, and its measurements so far by pass."""
+    """A subject at a case, and its records so far by the number of the pass."""
 
     planned: Planned
     case: BenchCase
-    by_pass: dict[int, RowMeasurement] = field(default_factory=dict)
+    by_pass: dict[int, Record] = field(default_factory=dict)
     seconds: float = 0.0
-
-    @property
-    def measurements(self) -> list[RowMeasurement]:
-        """The measurements in the order of the passes."""
-        return [self.by_pass[number] for number in sorted(self.by_pass)]
 
     @property
     def clock(self) -> str:
         """The clock that its first process chose."""
-        return next((m.clock for m in self.measurements if m.clock), "")
+        return next((record.clock for record in self.by_pass.values() if record.clock), "")
 
     @property
     def ended(self) -> bool:
         """Whether further processes cannot add anything."""
-        return bool(self.measurements) and self.measurements[-1].status in _FINAL_STATUSES
+        return any(record.status in _FINAL_STATUSES for record in self.by_pass.values())
 
     @property
     def width(self) -> float:
         """Half width of the ratio's interval; infinite while it is unknown."""
-        ratio = ratio_of([m for m in self.measurements if m.slots])
-        width = None if ratio is None else half_width(ratio.low, ratio.high)
-        return float("inf") if width is None else width
+        logs = [math.log(record.ratio) for record in self.by_pass.values() if record.ratio]
+        return interval(logs).half_width if logs else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,60 +190,32 @@ class Session:
             for planned, case in self.pairs
         )
 
-    def events(
-        self, records: Collection[Record] = (), stored: Collection[StoredMeasurement] = ()
-    ) -> Iterator[StoredMeasurement | Record]:
-        """Measure; yields each measurement, and the record of a row once it is complete.
-
-        A later record of the same row includes more measurements and replaces the earlier one.
+    def records(self, earlier: Collection[Record] = ()) -> Iterator[Record]:
+        """Measure; yields a record for each row and process, as it comes.
 
         Args:
-            records: earlier records of this run; their rows are not measured again.
-            stored: earlier measurements of this run, of rows without a record.
+            earlier: earlier records of these rows; what they hold is not measured again.
         """
-        keys = {(record.subject, record.case) for record in records}
-        rows = [
-            _Row(planned, case)
-            for planned, case in self.pairs
-            if (planned.name, case.id) not in keys
-        ]
+        rows = [_Row(planned, case) for planned, case in self.pairs]
         by_name = {(row.planned.name, row.case.id): row for row in rows}
-        for item in stored:
-            if (item.subject, item.case) in by_name:
-                by_name[item.subject, item.case].by_pass[item.number] = item.measurement
+        for record in earlier:
+            by_name[record.subject, record.case].by_pass[record.process] = record
         start = time.monotonic()
         for number in range(self.processes):
             selection = [row for row in rows if not row.ended and number not in row.by_pass]
-            pass_start, is_last = time.monotonic(), number == self.processes - 1
-            for item in self._pass(selection, number):
-                yield item
-                row = by_name[item.subject, item.case]
-                if (is_last or row.ended) and row.planned.kind != "kernel":
-                    yield self._record(row, rows)
+            pass_start = time.monotonic()
+            yield from self._pass(selection, number)
             pass_s = time.monotonic() - pass_start
-        yield from (self._record(row, rows) for row in rows if row.planned.kind == "kernel")
-        updates = yield from self._further_passes(rows, start + self.budget_s, pass_s)
-        yield from (self._record(row, rows) for row in updates)
-
-    def _further_passes(
-        self, rows: Sequence[_Row], deadline: float, pass_s: float
-    ) -> Generator[StoredMeasurement, None, list[_Row]]:
-        """Make further passes while there is time; returns the rows that were measured again."""
-        updates: dict[int, _Row] = {}
         for number in range(self.processes, _MAX_PASSES):
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                break
+            remaining = start + self.budget_s - time.monotonic()
             selection = [row for row in rows if not row.ended and row.width > _MIN_WIDTH]
             if remaining < pass_s:
                 selection = _widest(selection, remaining)
-            if not selection:
+            if remaining <= 0 or not selection:
                 break
             yield from self._pass(selection, number)
-            updates |= {id(row): row for row in selection}
-        return [row for row in rows if id(row) in updates]
 
-    def _pass(self, rows: Sequence[_Row], number: int) -> Iterator[StoredMeasurement]:
+    def _pass(self, rows: Sequence[_Row], number: int) -> Iterator[Record]:
         """Make one pass in one process; after a row that ends the process, start another."""
         queue = list(rows)
         random.Random(f"{self.seed} {number}").shuffle(queue)  # noqa: S311 -- no secret
@@ -209,17 +223,18 @@ class Session:
             count = 0
             # on a cluster, a lost worker then costs one row only
             batch = queue if self.machine is None else queue[:1]
-            for row, measurement, seconds in self._process(batch, number):
+            for row, fields, seconds in self._process(batch, number):
                 count += 1
-                row.by_pass[number] = measurement
                 row.seconds = seconds
-                yield StoredMeasurement(row.planned.name, row.case.id, number, measurement)
+                row.by_pass[number] = self._record(row, number, fields)
+                yield row.by_pass[number]
             del queue[: max(count, 1)]
 
     def _process(
         self, rows: Sequence[_Row], number: int
-    ) -> Iterator[tuple[_Row, RowMeasurement, float]]:
-        jobs = [Job(row.planned.target, row.case, not row.measurements, row.clock) for row in rows]
+    ) -> Iterator[tuple[_Row, Mapping[str, Any], float]]:
+        """Measure rows in one process; yields the fields of each, and the seconds that it took."""
+        jobs = [Job(row.planned.target, row.case, not row.by_pass, row.clock) for row in rows]
         arguments: dict[str, Any] = {
             "jobs": jobs,
             "contract": self.contract,
@@ -237,12 +252,12 @@ class Session:
         place, start = 0, time.perf_counter()
         for event in self._events(task):
             if event.kind == "value":
-                place, measurement = event.value
-                if measurement is not None:
-                    yield rows[place], measurement, time.perf_counter() - start
+                place, fields = event.value
+                if fields is not None:
+                    yield rows[place], fields, time.perf_counter() - start
                     start, place = time.perf_counter(), place + 1
             elif event.kind != "done":
-                yield rows[place], _end_measurement(event), time.perf_counter() - start
+                yield rows[place], _end_fields(event), time.perf_counter() - start
 
     @functools.cached_property
     def _memory_bytes(self) -> int:
@@ -257,44 +272,31 @@ class Session:
             workers.submit(task)
             yield from workers.events()
 
-    def _record(self, row: _Row, rows: Sequence[_Row]) -> Record:
+    def _record(self, row: _Row, number: int, measured: Mapping[str, Any]) -> Record:
+        clock = measured.get("clock") or row.clock
         fields = fields_of(
-            row.case, self.contract, self.setting, subject=row.planned.name, kind=row.planned.kind
+            row.case,
+            self.contract,
+            self.setting,
+            subject=row.planned.name,
+            kind=row.planned.kind,
+            clock=clock,
         )
-        point = row.case
-        fields["contract"] = self.contract.name(point.direction, point.case.device, row.clock)
-        summary = summary_fields(
-            row.measurements, baseline_of(row.planned.kind, self.baselines), point.tokens
-        )
-        summary["versions"] = {**fields["versions"], **summary.pop("versions", {})}
-        summary["gain"] = self._gain(row, rows)
-        return Record(**{**fields, **summary})
-
-    def _gain(self, row: _Row, rows: Sequence[_Row]) -> float | None:
-        if row.planned.kind != "kernel":
-            return None
-        name = scoring_address(row.planned.name)
-        for scoring in rows:
-            if scoring.planned.name == name and scoring.case == row.case:
-                numbers = sorted(set(row.by_pass) & set(scoring.by_pass))
-                pairs = [row.by_pass[n] for n in numbers], [scoring.by_pass[n] for n in numbers]
-                gain = gain_of(*pairs)
-                return None if gain is None else gain.ratio
-        return None
+        versions = {**fields["versions"], **measured.get("versions", {})}
+        return Record(**{**fields, **measured, "versions": versions, "process": number})
 
 
 def _widest(rows: Sequence[_Row], seconds: float) -> list[_Row]:
     """The rows with the widest intervals that can be measured within ``seconds``."""
     selection, total = [], 1.0  # seconds to start a process
     for row in sorted(rows, key=lambda row: -row.width):
-        if row.width > _MIN_WIDTH and total + row.seconds <= seconds:
+        if total + row.seconds <= seconds:
             selection.append(row)
             total += row.seconds
     return selection
 
 
-def _end_measurement(event: Event) -> RowMeasurement:
-    """The measurement of a row whose process ended during its measurement."""
-    if event.over_memory:
-        return RowMeasurement("out_of_memory", event.reason)
-    return RowMeasurement("failed" if event.kind == "raised" else event.kind, event.reason)
+def _end_fields(event: Event) -> dict[str, str]:
+    """The fields of a row whose process ended during its measurement."""
+    status = "failed" if event.kind == "raised" else str(event.kind)
+    return {"status": "out_of_memory" if event.over_memory else status, "reason": event.reason}

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from attnbench.benchmark import device, measure
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.calls import Step, StepInputs, measured_call
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.decoding import Step, StepInputs
-from attnbench.benchmark.machine import accelerator, sentinel
-from attnbench.benchmark.measuring import shared_timers
-from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.timing import slots
 from attnbench.benchmark.timing.clocks import EVENT_CLOCK, GRAPH_CLOCK
 from attnbench.benchmark.workloads import layer_case
@@ -240,7 +238,7 @@ def test_copies_of_a_cold_graph_are_built_anew_and_none_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(shared_timers, "Timer", lambda *arguments: given.append(arguments))
+    monkeypatch.setattr(measure, "Timer", lambda *arguments: given.append(arguments))
     (subject,) = resolve("dot")
     case = BenchCase(Case((2,), 3, 5, 4, 4, 4))
     call = measured_call(subject, *case.build(subject), "forward")
@@ -249,7 +247,7 @@ def test_copies_of_a_cold_graph_are_built_anew_and_none_elsewhere(
         (Contract(timing="device"), GRAPH_CLOCK, 0),
         (Contract(cache="cold"), "", 0),
     ):
-        shared_timers.timer_of(subject, case, call, contract, clock)
+        measure.timer_of(subject, case, call, contract, clock)
         others = given[-1][-1]
         assert len(others) == count
         assert all(torch.equal(other(), call()) for other in others)
@@ -266,14 +264,14 @@ def test_the_matrix_product_of_the_ceilings_is_of_random_numbers(
         return real(left, right, **more)
 
     monkeypatch.setattr(torch, "mm", product)
-    sentinel.ceilings(torch.device("cpu"), torch.float32)
+    device.ceilings(torch.device("cpu"), torch.float32)
     left, right = given[:2]
     assert 0.9 < float(left.std()) < 1.1
     assert not torch.equal(left, right)
 
 
 def test_nothing_is_said_of_a_cpu() -> None:
-    assert accelerator.accelerator_facts(torch.device("cpu")) == {}
+    assert device.accelerator_facts(torch.device("cpu")) == {}
 
 
 def nvml(**more: Any) -> types.ModuleType:
@@ -308,7 +306,7 @@ def facts(monkeypatch: pytest.MonkeyPatch, module: types.ModuleType) -> dict[str
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: module)
     properties = types.SimpleNamespace(uuid="a1")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    return accelerator.accelerator_facts(GPU)
+    return device.accelerator_facts(GPU)
 
 
 def test_driver_clocks_and_throttling_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:

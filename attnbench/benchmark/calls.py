@@ -1,16 +1,16 @@
-"""Decoding with a layer: a call for one token, with a cache that holds the tokens before it.
+"""The timed calls: attention, its gradients, a step of decoding, and a call that computes nothing.
 
-A call changes its cache, so each call gets its own copy, made before the clock starts. The copies
-share the floating-point tensors of the cache: a step that writes in place writes the same slots in
-every copy, and new tensors belong to one copy. The processor's caches therefore stay as warm as the
-contract says, and a slot of many calls needs no more memory than a single call.
+A step of decoding changes its cache, so each gets its own copy, made before the clock starts. The
+copies share the floating-point tensors of the cache: a step that writes in place writes the same
+slots in every copy, and new tensors belong to one copy. The processor's caches therefore stay as
+warm as the contract says, and a slot of many calls needs no more memory than a single call.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +19,13 @@ from torch import Tensor, nn
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.cases.case import Case
 from attnbench.errors import SpecError
+from attnbench.specs import KernelSpec
+from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import LayerInputs
+from attnbench.subject.tensors import Inputs, LayerInputs
+
+Call = Callable[[], Any]
 
 
 class StepInputs(LayerInputs):
@@ -149,3 +153,62 @@ def step_inputs(subject: Subject, case: Case) -> tuple[nn.Module, StepInputs]:
         with torch.no_grad():
             _, cache = subject.call(module, past, None, cache)
     return module, StepInputs(hidden, past, cache)
+
+
+def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> Call:
+    """The timed call: the output, or the output and all gradients of inputs and parameters."""
+    if isinstance(subject, LayerSubject) and isinstance(inputs, StepInputs):
+        return Step(subject, module, inputs)
+    if direction != "forward_backward":
+
+        def forward(arguments: Inputs) -> Tensor:
+            with torch.no_grad():
+                return subject.output(module, arguments)
+
+        return _fresh_call(forward, inputs, leaves=False)
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+    # dense, as from a real loss: kernels would copy an expanded tensor or read it more slowly
+    upstream = torch.ones(shape, dtype=inputs.query.dtype, device=inputs.query.device)
+
+    def forward_backward(arguments: Inputs) -> tuple[Tensor, ...]:
+        output = subject.output(module, arguments)
+        sources = [arguments.query, arguments.key, arguments.value, *parameters]
+        return torch.autograd.grad(output, sources, upstream, allow_unused=True)
+
+    return _fresh_call(forward_backward, inputs, leaves=True)
+
+
+def _fresh_call(run: Callable[[Inputs], Any], inputs: Inputs, *, leaves: bool) -> FreshCall:
+    """A call that gets other values every time and the same masks."""
+    names = inputs.floating
+    tensors = [getattr(inputs, name) for name in names]
+    return FreshCall(
+        run, tensors, lambda fresh: inputs.replace(**dict(zip(names, fresh, strict=True))), leaves
+    )
+
+
+def null_call(subject: Subject, module: nn.Module, inputs: Inputs) -> Call:
+    """A call through ``attend`` with a kernel that computes nothing."""
+    assert subject.scoring is not None
+    shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+    output = torch.zeros(shape, dtype=inputs.query.dtype, device=inputs.query.device)
+    kernel = KernelSpec(
+        name="null", scoring=subject.scoring.name, attend=lambda *args, **more: output
+    )
+    null = KernelSubject("null", kernel, subject.address, subject.scoring)
+
+    def call() -> Tensor:
+        with torch.no_grad():
+            return null.output(module, inputs)
+
+    return call
+
+
+def compulsory_bytes(module: nn.Module, inputs: Inputs, call: Call) -> int:
+    """Bytes that any implementation must move: inputs, parameters, buffers and results."""
+    tensors = [tensor for _, tensor in inputs.tensors()]
+    tensors += [*module.parameters(), *module.buffers()]
+    result = call()
+    results = [result] if isinstance(result, Tensor) else [t for t in result if t is not None]
+    return sum(t.numel() * t.element_size() for t in (*tensors, *results))

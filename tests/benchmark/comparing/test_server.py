@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import attnbench
-from attnbench.benchmark.comparing import sides, slot_server
+from attnbench.benchmark.comparing import sides
 from attnbench.benchmark.comparing.exchange import Exchange
+from attnbench.benchmark.comparing.server import Prepared
 from attnbench.benchmark.comparing.sides import Side
-from attnbench.benchmark.comparing.slot_server import Subject
 from attnbench.errors import UsageError
 from attnbench.saved_inputs import save_inputs
 
@@ -64,7 +64,7 @@ def test_a_mechanism_without_keywords_gets_them_as_a_mask(
     query, key = torch.randn(*lead, 3, 4), torch.randn(*lead, 5, 4)
     path = tmp_path / "inputs.safetensors"
     save_inputs(path, query, key, key, **mask)
-    subject = Subject(row(tmp_path, path))
+    subject = Prepared(row(tmp_path, path))
     expected = attnbench.attend("scaled_dot", query, key, key, kernel="plain", **mask)
     assert isinstance(expected, Tensor)
     torch.testing.assert_close(subject.subject.output(subject.module, subject.inputs), expected)
@@ -100,7 +100,7 @@ def test_what_a_side_gave_while_it_was_timed_is_compared_with_the_other_side(
         (tmp_path / name / "plain.py").write_text(text)
     for first in texts:
         ours, other = (
-            Subject({**row(tmp_path / name, inputs), "direction": direction})
+            Prepared({**row(tmp_path / name, inputs), "direction": direction})
             for name in (first, "right")
         )
         ours.warm_up(1e-3, 1.0)
@@ -117,7 +117,7 @@ def test_fewer_heads_of_keys_are_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(MECHANISM.format(keywords=""))
     path = tmp_path / "inputs.safetensors"
     save_inputs(path, torch.randn(1, 4, 3, 4), *[torch.randn(1, 2, 5, 4)] * 2)
-    subject = Subject(row(tmp_path, path))
+    subject = Prepared(row(tmp_path, path))
     with pytest.raises(attnbench.RefusalError, match="does not accept enable_gqa"):
         subject.subject.output(subject.module, subject.inputs)
 
@@ -128,7 +128,7 @@ def test_a_plugin_that_hangs_at_import_is_one_error_and_leaves_no_process(
     monkeypatch.setattr(sides, "_START_S", 0.5)
     hanging = tmp_path / "server.py"
     hanging.write_text("import time\ntime.sleep(600)\n")
-    monkeypatch.setattr(slot_server, "__file__", str(hanging))
+    monkeypatch.setattr(sides, "_SERVER", (str(hanging),))
     side = Side("here", tmp_path)
     with pytest.raises(UsageError, match=r"here was not imported within 0\.5 s"):
         Exchange((side, side)).__enter__()

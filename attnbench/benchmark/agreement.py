@@ -6,10 +6,15 @@ parameters per head, an item contains all heads, since a head alone would get th
 
 A mechanism is its own reference in float64, unless its spec says that it computes scaled
 dot-product attention: then the reference is the textbook formula, which shares no code with it.
+
+Of a layer, only the last item of a batch is compared; its reference runs alone, in one call without
+a cache, since the other items must not affect it. A decoding call is compared in the item's last
+row, any other call in all rows.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import random
@@ -20,17 +25,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnbench.benchmark.calls import StepInputs
 from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
+from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.textbook import TEXTBOOK, ScaledDot
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.subject.tensors import Inputs, LayerInputs
 
 ROWS = 64
 """Number of query rows that are compared if a case has more."""
 
 _AT_ONCE = 2**22  # most elements of (rows, S, Ev) that the reference holds at a time
 _MECHANISM_ITEMS = 4  # each costs several runs of the whole module in float64
+_WIDE = ("float64", "float32")
 _SCALAR_WORK = 2**15  # most products of features that are computed in Python floats
 
 
@@ -113,6 +122,34 @@ def agreement(
         error, ratio = max(error, _largest(errors)), max(ratio, block_ratio)
         count += len(rows)
     return Agreement(error, ratio, count)
+
+
+def layer_agreement(
+    subject: LayerSubject, module: nn.Module, inputs: LayerInputs, output: Tensor
+) -> Agreement:
+    """Compare the output of a call with that of the whole sequence in the widest dtype."""
+    item_output = output[-1:]
+    hidden = inputs.hidden
+    with torch.no_grad():
+        if isinstance(inputs, StepInputs):
+            hidden = torch.cat([inputs.past, hidden], 1)
+        rows = item_output.shape[1]
+        sequence = hidden[-1:].cpu()
+        module_copy = copy.deepcopy(module).cpu()
+        dtype_name = next((name for name in _WIDE if name in subject.dtypes), subject.dtypes[0])
+        dtype = getattr(torch, dtype_name)
+        expected, _ = subject.call(copy.deepcopy(module_copy).to(dtype), sequence.to(dtype))
+        errors = (item_output.cpu().double() - expected[:, -rows:].double()).abs()
+        result = _agreement(errors, floor_of(subject, expected, hidden.dtype))
+        if not result.agrees:  # a fixed tolerance suffices to pass; to fail, measure the rounding
+            result = _agreement(errors, rounding_of(subject, module_copy, sequence)[:, -rows:])
+    return result
+
+
+def _agreement(errors: Tensor, allowed: Tensor | float) -> Agreement:
+    largest = float(errors.max()) if errors.numel() else 0.0
+    error = largest if math.isfinite(largest) else math.inf
+    return Agreement(error, ratio_of_errors(errors, allowed), errors.shape[1])
 
 
 def _scalar_ratio(subject: Subject, oracle: Oracle, output: Tensor, budget: Tensor) -> float:

@@ -1,14 +1,26 @@
-"""How busy the machine is with other work, and its free memory. This does not import torch."""
+"""This machine: how busy it is with other work, its free memory, and its description in records.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
+import platform
 import statistics
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from attnbench.errors import UsageError
+from attnbench.processes.git import git
+from attnbench.registry.versions import installed_version
 
 
 class Load:
@@ -87,3 +99,59 @@ def available_bytes() -> int:
         limit = int((group / "memory.max").read_text())
         available = min(available, limit - int((group / "memory.current").read_text()))
     return available
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The fields that all records of a run share."""
+
+    run: str = ""
+    commit: str = ""
+    command: str = ""
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def here(run: str = "", *, command: str = "") -> Setting:
+    """The setting of this process and its working directory."""
+    return Setting(
+        run=run, commit=_commit(), command=command, machine=_machine(), versions=_versions()
+    )
+
+
+@functools.cache
+def processor_name() -> str:
+    """The name of the processor."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "node": platform.node(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": processor_name(),
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": psutil.virtual_memory().total,
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in ("torch", "attnbench"):
+        versions[name] = installed_version(name) or "unknown"
+    return versions
+
+
+def _commit() -> str:
+    """The commit of the working directory, with ``+dirty`` if files differ; ``""`` without git."""
+    try:
+        commit = git(Path.cwd(), "rev-parse", "HEAD")
+        return commit + "+dirty" * bool(git(Path.cwd(), "status", "--porcelain", "-uno"))
+    except UsageError:
+        return ""

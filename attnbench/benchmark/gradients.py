@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.attention.attend import attend
-from attnbench.benchmark.agreement.attention_agreement import (
+from attnbench.benchmark.agreement import (
     blocks,
     cut,
     item_of,

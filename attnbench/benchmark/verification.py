@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.benchmark.agreement.attention_agreement import ROWS, Agreement, agreement
-from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio, timed_gradient_ratio
-from attnbench.benchmark.agreement.layer_agreement import layer_agreement
-from attnbench.benchmark.decoding import Step, StepInputs
+from attnbench.benchmark.agreement import ROWS, Agreement, agreement, layer_agreement
+from attnbench.benchmark.calls import Step, StepInputs
+from attnbench.benchmark.gradients import gradient_ratio, timed_gradient_ratio
 from attnbench.benchmark.timing.samples import Sample, Samples
 from attnbench.errors import headline
 from attnbench.oracle.textbook import TEXTBOOK

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench.benchmark.calls import Step, StepInputs, cache_tensors, measured_call
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.decoding import Step, StepInputs, cache_tensors
-from attnbench.benchmark.measuring.measured_calls import measured_call
-from attnbench.benchmark.measuring.shared_timers import Bench
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.measure import Bench
+from attnbench.benchmark.records import Record
 from attnbench.benchmark.workloads import layer_case
 from attnbench.subject.lookup import resolve
 from tests.measured_records import measure

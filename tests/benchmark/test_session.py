@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import time
@@ -11,11 +12,9 @@ from typing import Any
 import pytest
 
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.machine.setting import Setting
-from attnbench.benchmark.measuring.row_measurements import RowMeasurement
-from attnbench.benchmark.measuring.session import Planned, Session, StoredMeasurement
-from attnbench.benchmark.records.record import Record
-from attnbench.benchmark.timing.blocks import Block, Slot
+from attnbench.benchmark.machine import Setting
+from attnbench.benchmark.records import Record
+from attnbench.benchmark.session import Planned, Session
 from attnbench.benchmark.workloads import named_set
 
 CASES = named_set("run")
@@ -37,14 +36,17 @@ class Processes:
             name = row.planned.name
             ratio = {"slow": 2.0, "slow/kernel": 0.5}.get(name, 1.0)
             ratio *= 1 + self.spread.get(name, 0.0) * self.chance.uniform(-1, 1)
-            a, b = Slot(1e-3), Slot(1e-3 * ratio)
-            blocks = (Block("ABBA", (a, b, b, a)),) * 4
-            yield row, RowMeasurement("ok", blocks=blocks, slots=(b, b)), self.row_s
+            yield row, {"status": "ok", "ratio": ratio, "time_s": 1e-3 * ratio}, self.row_s
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, names: dict[str, float], *, row_s: float = 0.0, **more: Any
-) -> tuple[Processes, list[StoredMeasurement | Record]]:
+    monkeypatch: pytest.MonkeyPatch,
+    names: dict[str, float],
+    *,
+    row_s: float = 0.0,
+    earlier: Any = (),
+    **more: Any,
+) -> tuple[Processes, list[Record]]:
     processes = Processes(names, row_s)
     monkeypatch.setattr(Session, "_process", lambda self, r, n: processes(self, r, n))
     monkeypatch.setattr(time, "monotonic", lambda: processes.now)
@@ -56,7 +58,7 @@ def run(
         setting=Setting(run="r"),
         **more,
     )
-    return processes, list(session.events())
+    return processes, list(session.records(earlier))
 
 
 def test_each_pass_takes_all_rows_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,16 +71,24 @@ def test_each_pass_takes_all_rows_in_an_order_of_its_own(monkeypatch: pytest.Mon
     assert max(shared) <= 4, "of 15 pairs of neighbours"
 
 
-def test_a_record_has_all_processes_and_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, events = run(monkeypatch, {"slow": 0.02, "slow/kernel": 0.02})
-    records = [event for event in events if isinstance(event, Record)]
-    assert len(records) == len({record.key for record in records}) == 4
-    for record in records:
-        assert len(record.ratios) == len(record.times_s) == 3
-        assert record.ratio_low < record.ratio < record.ratio_high
-    gains = {record.subject: record.gain for record in records}
-    assert gains["slow"] is None
-    assert gains["slow/kernel"] == pytest.approx(4.0, rel=0.1)
+def test_a_record_comes_of_each_process_and_a_resumed_session_takes_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {"slow": 0.02, "slow/kernel": 0.02}
+    _, records = run(monkeypatch, names)
+    assert len(records) == len({(*record.key, record.process) for record in records}) == 4 * 3
+    _, rest = run(monkeypatch, names, earlier=records[:7])
+    keys = [{(*record.key, record.process) for record in some} for some in (records[:7], rest)]
+    assert not keys[0] & keys[1]
+    assert len(keys[0] | keys[1]) == 12
+
+
+def test_a_row_that_cannot_be_measured_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, records = run(monkeypatch, {"a": 0.0})
+    ended = [dataclasses.replace(record, status="crashed") for record in records[:1]]
+    processes, rest = run(monkeypatch, {"a": 0.0}, earlier=ended)
+    assert not [record for record in rest if record.key == ended[0].key]
+    assert {len(order) for order in processes.orders} == {len(records) // 3 - 1}
 
 
 def test_the_rest_of_the_budget_goes_to_whole_passes_and_then_to_the_widest_rows(
@@ -90,8 +100,8 @@ def test_the_rest_of_the_budget_goes_to_whole_passes_and_then_to_the_widest_rows
     assert sizes[:4] == [8, 8, 8, 8]
     assert 0 < sizes[4] < 8
     assert {name for name, _ in processes.orders[4]} == {"wide"}
-    last = [event for event in events if isinstance(event, Record) and event.subject == "wide"][-1]
-    assert len(last.ratios) == 5
+    wide = [event for event in events if event.subject == "wide"]
+    assert max(record.process for record in wide) == 4
 
 
 def test_three_passes_come_whatever_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

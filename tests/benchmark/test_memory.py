@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench.benchmark.measuring import memory
-from attnbench.benchmark.measuring.memory import limited, peak_bytes
-from attnbench.benchmark.out_of_memory import is_out_of_memory
+from attnbench.benchmark import memory
+from attnbench.benchmark.memory import is_out_of_memory, limited, peak_bytes
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -16,7 +15,7 @@ MIB = 2**20
 OWN = """
 import numpy as np
 import torch
-from attnbench.benchmark.measuring.memory import peak_bytes
+from attnbench.benchmark.memory import peak_bytes
 
 held = torch.zeros(2**18)
 

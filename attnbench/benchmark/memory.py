@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from attnbench.benchmark.machine.load import available_bytes
+from attnbench.benchmark.machine import available_bytes
 
 # otherwise the profiler's library prints a line on standard error for each profile
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -120,3 +120,13 @@ def limited(device: torch.device) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that memory ran out."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in text or "out of memory" in text.lower()
+    )

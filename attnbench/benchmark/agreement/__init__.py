@@ -1,1 +1,0 @@
-"""Agreement of what is timed with the references: outputs, gradients, and timed calls."""

@@ -1,0 +1,338 @@
+"""Measurement of subjects at cases under one contract, in this process."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnbench.attention.compile_times import compilations
+from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.calls import (
+    Call,
+    Step,
+    bytes_a_token,
+    compulsory_bytes,
+    measured_call,
+    null_call,
+)
+from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.device import (
+    Ceilings,
+    accelerator_facts,
+    ceilings,
+    device_name,
+    impossible_s,
+)
+from attnbench.benchmark.machine import Load, own_s, stolen_s
+from attnbench.benchmark.memory import is_out_of_memory, limited, peak_bytes
+from attnbench.benchmark.records import BASELINES, baseline_of
+from attnbench.benchmark.session import Job
+from attnbench.benchmark.timing.blocks import (
+    Block,
+    Slot,
+    blocks_interval,
+    low_quantile,
+    take_blocks,
+)
+from attnbench.benchmark.timing.clocks import GRAPH_CLOCK
+from attnbench.benchmark.timing.graphs import GRAPH_CALLS
+from attnbench.benchmark.timing.slots import Timer, first_call, settled
+from attnbench.benchmark.verification import Unverified, is_blind, rating, verify
+from attnbench.checking.canaries import CHANGED
+from attnbench.checking.suite_guard import SuiteGuard
+from attnbench.errors import AttnbenchError, RefusalError, message_of
+from attnbench.registry.catalog import registry
+from attnbench.specs import KernelSpec
+from attnbench.subject.devices import available_devices, check_device
+from attnbench.subject.lookup import resolve
+from attnbench.subject.subject import Subject
+
+_ELSEWHERE = 0.05
+"""Most time that processes of a subject may compute while it is timed, as a share."""
+_MAX_TIMERS = 4
+_COPIED_BYTES = 2**28
+"""Most bytes of the copies of inputs and parameters that a graph with a cold cache uses."""
+
+Fields = dict[str, Any]
+"""Fields of a record."""
+
+
+class Bench:
+    """State shared by the rows of a process: baselines, ceilings, and times of the null kernel."""
+
+    def __init__(
+        self, contract: Contract, *, seed: int = 0, baselines: tuple[str, str] = BASELINES
+    ) -> None:
+        self.contract = contract
+        self.baselines = baselines
+        self.chance = random.Random(seed)  # noqa: S311 -- an order, not a secret
+        self._baselines: dict[str, Subject | None] = {}
+        self._timers: OrderedDict[tuple[str, str], Timer | None] = OrderedDict()
+        self._ceilings: dict[tuple[str, str], Ceilings] = {}
+        self._null_s: dict[tuple[str, str], float] = {}
+        self._load = Load()
+
+    def baseline(self, case: BenchCase, clock: str) -> Timer | None:
+        """The baseline's timer at a case; ``None`` if the baseline does not support the case."""
+        key = case.id, clock
+        if key not in self._timers:
+            while len(self._timers) >= _MAX_TIMERS:
+                self._timers.popitem(last=False)
+            self._timers[key] = self._timer(case, clock)
+        self._timers.move_to_end(key)
+        return self._timers[key]
+
+    def _baseline_of(self, case: BenchCase) -> Subject | None:
+        """The baseline, if it supports the case; there is none without the built-in plugins."""
+        name = baseline_of("layer" if case.of_layers else "", self.baselines)
+        if name not in self._baselines:
+            try:
+                (self._baselines[name],) = resolve(name)
+            except AttnbenchError:
+                self._baselines[name] = None
+        subject = self._baselines[name]
+        return None if subject is None or case.reason_against(subject) is not None else subject
+
+    def _timer(self, case: BenchCase, clock: str) -> Timer | None:
+        subject = self._baseline_of(case)
+        if subject is None:
+            return None
+        call = measured_call(subject, *case.build(subject), case.direction)
+        call()
+        return timer_of(subject, case, call, self.contract, clock)
+
+    def ceilings(self, case: BenchCase) -> Ceilings:
+        """The machine's bandwidth and rate of matrix products, measured once per process."""
+        key = case.case.device, case.case.dtype
+        if key not in self._ceilings:
+            self._ceilings[key] = ceilings(torch.device(key[0]), getattr(torch, key[1]))
+        return self._ceilings[key]
+
+    def null_s(self, case: BenchCase, clock: str) -> float | None:
+        """Seconds of a call through ``attend`` with a kernel that computes nothing.
+
+        A replayed graph does not contain this overhead.
+        """
+        subject = self._baseline_of(case)
+        if subject is None or subject.scoring is None or case.direction != "forward":
+            return None
+        if clock == GRAPH_CLOCK:
+            return None
+        key = case.id, clock
+        if key not in self._null_s:
+            call = null_call(subject, *case.build(subject))
+            call()
+            timer = timer_of(subject, case, call, self.contract, clock)
+            self._null_s[key] = min(timer.slot().seconds for _ in range(3))
+        return self._null_s[key]
+
+    def load(self) -> dict[str, float]:
+        """Load of the machine since this process began to measure."""
+        return self._load.read()
+
+
+def timer_of(
+    subject: Subject, case: BenchCase, call: Call, contract: Contract, clock: str
+) -> Timer:
+    """The timer of a call, with copies of the call if a graph is replayed with a cold cache."""
+    device, copies = torch.device(case.case.device), []
+    is_replayed = (clock or contract.clock(case.case.device)) == GRAPH_CLOCK
+    if is_replayed and contract.cache == "cold" and not isinstance(call, Step):
+        size = max(1, compulsory_bytes(*case.build(subject), call))
+        for _ in range(min(GRAPH_CALLS, _COPIED_BYTES // size)):
+            copies.append(measured_call(subject, *case.build(subject), case.direction))
+    return Timer(call, device, contract.pace(case.case.device), clock, tuple(copies))
+
+
+def measure_row(
+    subject: Subject, case: BenchCase, bench: Bench, *, with_facts: bool = True, clock: str = ""
+) -> Fields:
+    """Measure a row in this process; an exception becomes the status of the measurement.
+
+    Args:
+        subject, case, bench: what is measured.
+        with_facts: whether to also measure agreement, memory and ceilings.
+        clock: clock of the slots; by default the one that fits the call.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(bench.contract.threads)
+    try:
+        device = torch.device(case.case.device)
+        facts: Fields = {"device_name": device_name(device)}
+        reason = case.reason_against(subject)
+        if reason is not None:
+            return {"status": "unsupported", "reason": reason, **facts}
+        with torch.random.fork_rng(devices=[]), limited(device):
+            fields = _time_row(subject, case, bench, with_facts=with_facts, clock=clock)
+        spec = subject.spec
+        if isinstance(spec, KernelSpec) and spec.runs_as is not None:
+            facts["runs_as"] = spec.runs_as()
+        facts["accelerator"] = accelerator_facts(device)  # clocks right after the load
+        return {**facts, **fields}
+    except RefusalError as error:
+        return {"status": "unsupported", "reason": message_of(error)}
+    except Exception as error:
+        if is_out_of_memory(error):
+            return {"status": "out_of_memory", "reason": message_of(error)}
+        return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _time_row(
+    subject: Subject, case: BenchCase, bench: Bench, *, with_facts: bool, clock: str
+) -> Fields:
+    device, contract = torch.device(case.case.device), bench.contract
+    module, inputs = case.build(subject)
+    call = measured_call(subject, module, inputs, case.direction)
+    with compilations() as compiled:
+        first_s = first_call(call, device)
+    fields: Fields = {"status": "ok", "reason": ""}
+    fastest_s = 0.0
+    if with_facts:
+        limits = bench.ceilings(case)
+        size = compulsory_bytes(module, inputs, call)
+        fastest_s = impossible_s(subject, inputs, size, limits)
+        fields = {
+            "first_call_s": first_s,
+            "compile_s": min(compiled.seconds, first_s),
+            "compiled": compiled.source,
+            **rating(subject, module, inputs, case.direction),
+            "peak_bytes": peak_bytes(call, device),
+            "cache_bytes_per_token": bytes_a_token(call) if isinstance(call, Step) else None,
+            "sentinel": {
+                "bandwidth_bytes_per_s": limits.bytes_per_s,
+                "matmul_operations_per_s": limits.operations_per_s,
+            },
+        }
+    with settled(device):
+        timer = timer_of(subject, case, call, contract, clock)
+        base = bench.baseline(case, timer.clock) if fields["status"] == "ok" else None
+        started_s, elsewhere_s = time.perf_counter(), _elsewhere_s()
+        blocks = _blocks(timer, base, bench) if base else []
+        slots = [s for b in blocks for s in b.side("B")] or _slots(timer, contract)
+        elsewhere_s = _elsewhere_s() - elsewhere_s
+        is_busy = elsewhere_s > _ELSEWHERE * (time.perf_counter() - started_s) + 0.03
+        if fields["status"] == "ok":
+            try:
+                verify(subject, module, inputs, case.direction, timer.samples)
+                _refuse_hidden_work(low_quantile(slots), fastest_s, elsewhere_s * is_busy)
+            except Unverified as error:
+                reason = f"{error}; see: {subject.check_command}"
+                fields |= {"status": "unverified", "reason": reason}
+    if fields["status"] == "ok" and blocks:
+        name = baseline_of(subject.kind, bench.baselines)
+        fields |= {"baseline": name, **blocks_interval(blocks).fields()}
+    return {
+        **fields,
+        "clock": timer.clock,
+        **_times(slots, timer, case),
+        "null_s": bench.null_s(case, timer.clock) if with_facts else None,
+        "load": {**bench.load(), "disturbed_share": sum(s.disturbed for s in slots) / len(slots)},
+    }
+
+
+def _times(slots: Sequence[Slot], timer: Timer, case: BenchCase) -> Fields:
+    time_s = low_quantile(slots)
+    return {
+        "time_s": time_s,
+        "tokens_per_s": None if case.tokens is None else case.tokens / time_s,
+        "samples_s": tuple(slot.seconds for slot in slots),
+        "calls": timer.calls,
+    }
+
+
+def _refuse_hidden_work(time_s: float, fastest_s: float, elsewhere_s: float) -> None:
+    """Refuse a time that is shorter than the work.
+
+    Raises:
+        Unverified: other processes did it, or the machine is not that fast.
+    """
+    if elsewhere_s:
+        raise Unverified(
+            f"processes that it started computed for {elsewhere_s:.2g} s while it was "
+            "timed, which its time does not hold"
+        )
+    if time_s < fastest_s:
+        raise Unverified(
+            f"a call took {time_s:.3g} s, and this machine needs at least {fastest_s:.3g} s to "
+            "read its inputs and do its matrix products"
+        )
+
+
+def _elsewhere_s() -> float:
+    """CPU time of the processes that this one has started, by ticks of 10 ms."""
+    return own_s(whole=True) - own_s(whole=False)
+
+
+def _blocks(timer: Timer, base: Timer, bench: Bench) -> list[Block]:
+    """Take blocks with the baseline as side A, at least one."""
+    blocks: list[Block] = []
+    contract, stolen = bench.contract, stolen_s()
+    pace = {"slot_s": contract.slot_s, "cap_s": contract.cap_s}
+    for block in take_blocks(base, timer, contract.blocks, bench.chance, **pace):
+        before, stolen = stolen, stolen_s()
+        if stolen > before:
+            block = Block(block.order, tuple(replace(s, disturbed=True) for s in block.slots))
+        blocks.append(block)
+    return blocks
+
+
+def _slots(timer: Timer, contract: Contract) -> list[Slot]:
+    """Take slots without a baseline."""
+    deadline = time.perf_counter() + contract.cap_s
+    slots = [timer.slot()]
+    while len(slots) < 2 * contract.blocks and time.perf_counter() < deadline:
+        slots.append(timer.slot())
+    return slots
+
+
+def measure_rows(
+    jobs: Sequence[Job],
+    contract: Contract,
+    seed: int,
+    baselines: tuple[str, str] = BASELINES,
+) -> Iterator[tuple[int, Fields | None]]:
+    """Measure rows one after another; this is the task of a process of a run.
+
+    Yields:
+        The index of a job and ``None`` when it begins, then the index and the fields of its record.
+        If the code of a subject changed the suite, they are the last.
+    """
+    guard = SuiteGuard()
+    bench = Bench(contract, seed=seed, baselines=(baselines[0], baselines[1]))
+    for number, job in enumerate(jobs):
+        yield number, None
+        (subject,) = resolve(job.target)
+        row = measure_row(subject, job.case, bench, with_facts=job.with_facts, clock=job.clock)
+        row["versions"] = _distribution(subject)
+        change = guard.change() or ("a comparison was replaced" if is_blind() else None)
+        if change is not None:
+            yield number, {"status": "crashed", "reason": CHANGED.format(change)}
+            return
+        yield number, row
+
+
+def _distribution(subject: Subject) -> dict[str, str]:
+    """Name and version of the distribution that provides a subject; empty for a file."""
+    plugins = (plugin for _, spec, plugin in registry().specs() if spec is subject.spec)
+    return {plugin.distribution: plugin.version for plugin in plugins}
+
+
+def devices(wanted: Sequence[str] | None) -> list[str]:
+    """Check the requested devices; by default, return the CPU and the accelerator if present.
+
+    Raises:
+        DeviceError: a device is not available.
+    """
+    if wanted is None:
+        return available_devices()
+    for name in wanted:
+        check_device(name)
+    return list(wanted)

@@ -1,1 +1,0 @@
-"""Measurements of one subject at one case, and sessions of many."""

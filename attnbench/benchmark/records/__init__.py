@@ -1,1 +1,0 @@
-"""Records of measurements, and the files that store them."""
