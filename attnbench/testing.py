@@ -29,9 +29,10 @@ from attnbench.cases.case import MASKS
 from attnbench.checking.api import run_invariants
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.bitwise import ARRANGEMENTS
-from attnbench.invariants.toolkit.applicability import resizes
+from attnbench.invariants.toolkit.applicability import has_scores, resizes
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
+    STANDARD_ERRORS,
     agree,
     agree_within,
     differentiate,
@@ -39,7 +40,9 @@ from attnbench.invariants.toolkit.comparisons import (
     needs,
     reject,
 )
-from attnbench.invariants.toolkit.derivations import benign, select_items, select_keys
+from attnbench.invariants.toolkit.decorator import invariant
+from attnbench.invariants.toolkit.derivations import benign, grouped, select_items, select_keys
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
 from attnbench.oracle.budget import Oracle, expected
 from attnbench.oracle.operations import RoundedOperations
 from attnbench.oracle.references import NormEpsilon
@@ -53,9 +56,11 @@ from attnbench.subject.tracing import traced
 __all__ = [
     "ARRANGEMENTS",
     "MASKS",
+    "STANDARD_ERRORS",
     "Band",
     "Baseline",
     "Call",
+    "LayerCase",
     "LayerSubject",
     "Mask",
     "NormEpsilon",
@@ -75,10 +80,14 @@ __all__ = [
     "eager",
     "expected",
     "fold",
+    "grouped",
+    "has_scores",
     "holds",
+    "invariant",
     "keywords_of",
     "last_slots",
     "lay_out",
+    "layer_invariant",
     "make_inputs",
     "make_scoring",
     "masked_softmax",

@@ -10,10 +10,9 @@ from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.dropout import takes_dropout
 from attnbench.invariants.toolkit.applicability import any_of, declares
-from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
+from attnbench.invariants.toolkit.comparisons import STANDARD_ERRORS, agree_within, holds, reject
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import hand_picked
-from attnbench.invariants.variance import STANDARD_ERRORS
 from attnbench.subject.subject import Subject
 
 _CALLS = 4096

@@ -16,10 +16,15 @@ from attnbench.cases.case_strategies import listed
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.numerics import representable
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import differentiate, holds, needs, reject
+from attnbench.invariants.toolkit.comparisons import (
+    STANDARD_ERRORS,
+    differentiate,
+    holds,
+    needs,
+    reject,
+)
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
-from attnbench.invariants.variance import STANDARD_ERRORS
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook

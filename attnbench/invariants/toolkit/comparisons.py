@@ -19,6 +19,13 @@ _TRIED, _FAR = 4, 1e6
 More draws widen it by a small factor, or by a jump, which any draw shows as often as not.
 """
 
+STANDARD_ERRORS = 6.0
+"""How many a mean may be off by; a normal mean is beyond them twice in 10⁹.
+
+With a band for what is allowed to differ, a right subject is called wrong at most once in a million
+runs. Six, not five, since squares of normals are skewed, which widens the tails of the mean.
+"""
+
 
 def needs(value: Tensor | None) -> Tensor:
     """Return the tensor if the subject has it; otherwise reject the case."""

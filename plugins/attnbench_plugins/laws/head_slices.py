@@ -6,12 +6,9 @@ from typing import Any
 
 import torch
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import benign, grouped, select_items
-from attnbench.subject.subject import Subject
+from attnbench import Case, Subject
+from attnbench.strategies import CaseStrategy
+from attnbench.testing import Baseline, benign, grouped, invariant, select_items
 
 
 def _applies(subject: Subject) -> str | None:
@@ -36,7 +33,13 @@ def _cases(subject: Subject) -> CaseStrategy:
     )
 
 
-@invariant(kinds=("mechanism",), cases=_cases, applies=_applies, law=True)
+@invariant(
+    hint="something that goes by head is indexed from the first head of the call",
+    kinds=("mechanism",),
+    cases=_cases,
+    applies=_applies,
+    law=True,
+)
 def heads_may_be_split(subject: Subject, case: Case) -> None:
     """A call on some neighbouring heads, with head_offset where it is accepted, gives the outputs
     of these heads among all.

@@ -18,14 +18,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy, cases
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.comparisons import agree_within, holds
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.documents import OPTIONS, Documents
-from attnbench.invariants.toolkit.pages import Pages
-from attnbench.subject.subject import Subject
+from attnbench import Case, InvariantViolation, Subject
+from attnbench.strategies import CaseStrategy, cases
+from attnbench.testing import agree_within, holds, invariant
+from attnbench_plugins.laws.documents import OPTIONS, Documents
+from attnbench_plugins.laws.pages import Pages
 
 _PAGES = (
     (4, False, "in order"),
@@ -72,7 +69,7 @@ _law = functools.partial(
 )
 
 
-@_law()
+@_law(hint="bounds, causality, heads or options of the documents are not applied to each of them")
 def packed_equals_separate(subject: Subject, case: Case) -> None:
     """Documents that are packed into one call give outputs and gradients as each by itself."""
     documents = Documents(subject, case, "packed")
@@ -99,7 +96,7 @@ def packed_equals_separate(subject: Subject, case: Case) -> None:
         agree_within(one, two, documents.allowed(two), what, other)
 
 
-@_law()
+@_law(hint="rows behind the last document are read, or their gradient is not written")
 def packed_slack_is_inert(subject: Subject, case: Case) -> None:
     """Rows behind the last packed document change nothing, and have gradients of 0."""
     documents = Documents(subject, case, "packed")
@@ -124,7 +121,12 @@ def packed_slack_is_inert(subject: Subject, case: Case) -> None:
         holds(gradient[-2:] == 0, what, gradient[-2:], "0")
 
 
-@invariant(cases=_cases, kinds=("mechanism",), law=True)
+@invariant(
+    hint="slots are looked up by another page, row or length than the table says",
+    cases=_cases,
+    kinds=("mechanism",),
+    law=True,
+)
 def pages_are_invisible(subject: Subject, case: Case) -> None:
     """The order, the size and the number of pages change nothing, nor do other rows."""
     documents = Documents(subject, case, "paged")

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_plugins.laws import variance
 from torch import Tensor, nn
 
 from attnbench import Case, ScoringSpec
 from attnbench.cases.case_space import space_of
-from attnbench.invariants import variance
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, case_of, run
 

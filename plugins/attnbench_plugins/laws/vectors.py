@@ -13,16 +13,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import has_scores
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import benign
-from attnbench.oracle.budget import Oracle
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench import Case, Inputs, InvariantViolation, Subject
+from attnbench.testing import (
+    Baseline,
+    Oracle,
+    agree_within,
+    benign,
+    has_scores,
+    holds,
+    invariant,
+    needs,
+)
 
 _FAR = {
     "float64": (1024.0, 64.0),
@@ -113,7 +114,10 @@ _law = functools.partial(
 )
 
 
-@_law(beyond=(Case((1,), 3, 33, 8, 8, 8),))  # torch.cdist expands squares of more than 25 rows
+@_law(
+    hint="query and key enter other than by their difference, or it is expanded",
+    beyond=(Case((1,), 3, 33, 8, 8, 8),),
+)  # torch.cdist expands squares of more than 25 rows
 def translation_invariant(subject: Subject, case: Case) -> None:
     """Scores are the same if query and key are moved together, however far."""
     law = _Law(subject, case, far=False)
@@ -121,7 +125,7 @@ def translation_invariant(subject: Subject, case: Case) -> None:
     law.same(law.moved(law.inputs), change, "the call at the origin", there=2.0)
 
 
-@_law()
+@_law(hint="features are treated unlike one another, beyond products and distances")
 def rotation_invariant(subject: Subject, case: Case) -> None:
     """Scores are the same if query and key are rotated together."""
     law = _Law(subject, case)
@@ -143,7 +147,7 @@ def rotation_invariant(subject: Subject, case: Case) -> None:
     law.same(rotated, change, "the call without that", units=64.0, there=64.0)
 
 
-@_law()
+@_law(hint="the query enters the output")
 def query_independent(subject: Subject, case: Case) -> None:
     """The output is the same for any query."""
     law = _Law(subject, case)
@@ -154,7 +158,7 @@ def query_independent(subject: Subject, case: Case) -> None:
     base.expect(base.run(base.inputs.replace(query=query)), change, "the call with the first ones")
 
 
-@_law(applies=has_scores)
+@_law(hint="a nonlinearity, a norm or a constant enters the scores", applies=has_scores)
 def bilinear(subject: Subject, case: Case) -> None:
     """Scores are linear in the query and in the key."""
     law = _Law(subject, case)
@@ -182,7 +186,13 @@ def bilinear(subject: Subject, case: Case) -> None:
         )
 
 
-@invariant(masks=("none",), max_len=17, applies=has_scores, law=True)
+@invariant(
+    hint="a factor or a norm is missing, or rounds above 1",
+    masks=("none",),
+    max_len=17,
+    applies=has_scores,
+    law=True,
+)
 def bounded_by_one(subject: Subject, case: Case) -> None:
     """Scores lie between -1 and 1."""
     module, inputs = subject.build(case)
@@ -191,7 +201,7 @@ def bounded_by_one(subject: Subject, case: Case) -> None:
     holds(scores.abs() <= bound, "scores", scores, "between -1 and 1")
 
 
-@_law(applies=has_scores)
+@_law(hint="the scores do not fall with the distance everywhere", applies=has_scores)
 def monotone_in_distance(subject: Subject, case: Case) -> None:
     """A key nearer to the query scores no less than one further away."""
     law = _Law(subject, case)

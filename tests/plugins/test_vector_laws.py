@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_plugins.laws import vectors
 from torch import Tensor, nn
 
 from attnbench import KernelSpec, ScoringSpec
 from attnbench.cases.case import Case
-from attnbench.invariants import laws
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, case_of, run
 
-INVARIANTS = by_name(laws)
+INVARIANTS = by_name(vectors)
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
-from attnbench.subject.layer import LayerSubject
+from attnbench.testing import LayerCase, LayerSubject, layer_invariant
 
 
 def _has_grid(subject: LayerSubject) -> str | None:
     return None if subject.spec.grid else "its tokens are no grid: declare grid=True"
 
 
-@layer_invariant(regimes=("normal",), dtypes=("float64", "float32"), applies=_has_grid, law=True)
+@layer_invariant(
+    hint="rows and columns of the grid are exchanged, or treated unlike, somewhere",
+    regimes=("normal",),
+    dtypes=("float64", "float32"),
+    applies=_has_grid,
+    law=True,
+)
 def transposes_with_the_grid(layer: LayerCase) -> None:
     """Transposing a grid of tokens transposes the output."""
     rows, columns = 1 + layer.choose(5), 1 + layer.choose(5)

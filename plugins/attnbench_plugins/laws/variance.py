@@ -5,21 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy, listed
-from attnbench.checking.profiles import current_profile
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import has_scores
-from attnbench.invariants.toolkit.comparisons import reject
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.subject.subject import Subject
-
-STANDARD_ERRORS = 6.0
-"""How many a mean may be off by; a normal mean is beyond them twice in 10⁹.
-
-With a band for what is allowed to differ, a right subject is called wrong at most once in a million
-runs. Six, not five, since squares of normals are skewed, which widens the tails of the mean.
-"""
+from attnbench import Case, InvariantViolation, Subject
+from attnbench.strategies import CaseStrategy, listed
+from attnbench.testing import STANDARD_ERRORS, current_profile, has_scores, invariant, reject
 
 _MODULES = 256
 _MOST_MODULES = 4096
@@ -39,7 +27,12 @@ def _variance_cases(subject: Subject) -> CaseStrategy:
     )
 
 
-@invariant(cases=_variance_cases, applies=has_scores, law=True)
+@invariant(
+    hint="a factor of the scores, or of the initial parameters, does not go with the sizes",
+    cases=_variance_cases,
+    applies=has_scores,
+    law=True,
+)
 def unit_variance(subject: Subject, case: Case) -> None:
     """For standard normal query and key, and fresh parameters, the scores' variance is 1.
 

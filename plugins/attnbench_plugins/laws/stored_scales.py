@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import benign, grouped
-from attnbench.subject.subject import Subject
+from attnbench import Case, Subject
+from attnbench.strategies import CaseStrategy
+from attnbench.testing import Baseline, benign, grouped, invariant
 
 _NAMES = {"k_scale": "key", "v_scale": "value"}
 _STORED = ("own", "int8", "float8_e4m3fn", "zero")
@@ -79,7 +76,12 @@ def _cases(subject: Subject) -> CaseStrategy:
     )
 
 
-@invariant(kinds=("mechanism",), cases=_cases, applies=_applies)
+@invariant(
+    hint="a scale is ignored, applied to the wrong tensor or dimension, or after rounding",
+    kinds=("mechanism",),
+    cases=_cases,
+    applies=_applies,
+)
 def scales_restore_keys_and_values(subject: Subject, case: Case) -> None:
     """Keys and values that are stored in any dtype and multiplied by k_scale and v_scale, by
     tensor, head, item or token, equal their products.
