@@ -20,7 +20,7 @@ from attnbench.invariants.caches.program import Step
 from attnbench.invariants.caches.program_script import ProgramLines
 from attnbench.invariants.caches.properties import PROPERTIES
 from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage, Track
-from attnbench.invariants.toolkit.layer_faults import LEFT
+from attnbench.invariants.toolkit.layer_calls import LEFT
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 
 

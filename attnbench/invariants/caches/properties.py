@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnbench.invariants.caches.program import Program, Step, steps
-from attnbench.invariants.toolkit.layer_faults import holds_left_padding
+from attnbench.invariants.toolkit.layer_calls import holds_left_padding
 from attnbench.subject.layer import LayerSubject
 
 

@@ -20,11 +20,11 @@ from attnbench.invariants.toolkit.comparisons import (
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, hand_picked, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
-from attnbench.invariants.toolkit.unreached import NONE, TRIES, unreached
 from attnbench.oracle.references import widened
 from attnbench.specs import KINDS
+from attnbench.subject.devices import seed
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.subject.tensors import Inputs, largest
 
 _LONG_CASES = (
     Case((1,), 1, 1025, dtype="float64"),
@@ -108,6 +108,76 @@ def _has_parameters(subject: Subject) -> str | None:
     return None if any(_unregistered(module)) else "it has no parameters"
 
 
+_TRIES = 4
+"""Number of seeds tried before a gradient of 0 counts as a failure."""
+
+_ROUNDING = 80.0
+"""A gradient of fewer units is a sum that cancels: those here are of numbers of order 1."""
+
+_NONE = "none at all"
+"""What a gradient that does not exist is called."""
+
+_CANCELLED = "0 but for rounding, as where softmax cancels what all keys have in common"
+"""What a gradient of the output whose terms cancel is called."""
+
+
+def _unreached(subject: Subject, case: Case) -> dict[str, str]:
+    """What each parameter lacks that no seed reaches, and the query, by name and in words."""
+    lacking: dict[str, str] = {}
+    for number in range(_TRIES):
+        base = Baseline(subject, case.replace(seed=case.seed + number))
+        found = _lacking(base)
+        lacking = {name: what for name, what in found.items() if not number or name in lacking}
+        if not lacking.keys() - {"query"}:
+            return {}
+    return lacking
+
+
+def _lacking(base: Baseline) -> dict[str, str]:
+    inputs, named = leaves_of(base.module, base.inputs)
+    named = {n: leaf for n, leaf in named.items() if n.startswith("parameter") and leaf.numel()}
+    if not named:
+        reject("it has no parameters")
+    base.module.train()  # where parameters are trained, and a hard choice becomes a soft one
+    result = _result(base, inputs)
+    weight = torch.randn(result.shape, generator=base.generator).to(result)
+    gradients = gradients_of((result * weight).sum(), {**named, "query": inputs.query})
+    found = {name: _lack(base, gradient) for name, gradient in gradients.items()}
+    if found["query"] == _CANCELLED and not _ignores_query(base):
+        found["query"] = ""  # it is small, as where a softmax is saturated
+    # a bias of all keys cancels by design; where the query does, no weight depends on it
+    passed = {""} if found["query"] == _CANCELLED else {"", _CANCELLED}
+    return {name: what for name, what in found.items() if what not in passed}
+
+
+def _result(base: Baseline, inputs: Inputs) -> Tensor:
+    """The scores if there are any: softmax cancels what all keys have in common."""
+    scores = base.subject.scores(base.module, inputs)
+    return base.run(inputs) if scores is None else scores
+
+
+def _lack(base: Baseline, gradient: Tensor | None) -> str:
+    """What a gradient is, in words, if that is too little."""
+    if gradient is None:
+        return _NONE
+    size = float(gradient.abs().max())
+    if not size < _ROUNDING * base.eps:
+        return ""
+    if base.subject.scoring is not None:
+        return "0 but for rounding" if size else "0 in every entry"
+    # a mechanism may drop a score, as with one key in its window; the slopes tell a true 0
+    return _CANCELLED if size else ""
+
+
+def _ignores_query(base: Baseline) -> bool:
+    """Whether another query gets the same output."""
+    other = base.inputs.replace(query=base.other(base.inputs.query))
+    seed(base.case.device, base.case.seed)
+    output = base.run(base.inputs)
+    seed(base.case.device, base.case.seed)
+    return largest(base.run(other) - output) <= 256 * base.eps * largest(output)
+
+
 @invariant(cases=hand_picked(*_PARAMETER_CASES), applies=any_of(has_no_gradients, _has_parameters))
 def gradients_reach_every_parameter(subject: Subject, case: Case) -> None:
     """Every parameter is reached by a gradient from the scores, or from the output."""
@@ -116,17 +186,17 @@ def gradients_reach_every_parameter(subject: Subject, case: Case) -> None:
             f"the module holds {name}, a tensor that requires a gradient, but should hold it as a "
             "torch.nn.Parameter: no optimiser, state_dict() or .to() knows it"
         )
-    lacking = unreached(subject, case)
+    lacking = _unreached(subject, case)
     if lacking and "float64" in subject.dtypes:  # where one that is only small is not 0
-        wide = unreached(subject, case.replace(dtype="float64"))
-        lacking = {name: what for name, what in lacking.items() if what == NONE or name in wide}
+        wide = _unreached(subject, case.replace(dtype="float64"))
+        lacking = {name: what for name, what in lacking.items() if what == _NONE or name in wide}
     if not lacking.keys() - {"query"}:
         return
     name, what = next(iter(lacking.items()))
     source = "the output" if subject.scoring is None else "the scores"
     raise InvariantViolation(
         f"the gradient that reaches {name} from {source} is {what}, but should be nonzero "
-        f"({TRIES} seeds were tried): it cannot be trained"
+        f"({_TRIES} seeds were tried): it cannot be trained"
     )
 
 

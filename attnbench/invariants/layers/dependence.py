@@ -9,8 +9,7 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.stage import TOKENS
 from attnbench.invariants.toolkit.comparisons import reject
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
-from attnbench.invariants.toolkit.layer_faults import no_gradient
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, no_gradient
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.layer_limits import change_by_length
 
@@ -133,7 +132,6 @@ def outputs_depend_on_their_token(layer: LayerCase) -> None:
     earlier tokens, some output changes with the first.
     """
     length = layer.case.q_len
-    _stay_in_place(layer)
     _remember_the_first(layer)
     items = max(2, length)  # two also where one token is all: a layer may mix its items
     expected = layer.run(layer.hidden[:1].repeat(items, 1, 1))
@@ -177,21 +175,3 @@ def _remember_the_first(layer: LayerCase) -> None:
         f"of {length} tokens, no output but the first changes with token 0, though a cache keeps "
         "earlier tokens for later ones"
     )
-
-
-def _stay_in_place(layer: LayerCase) -> None:
-    """Raise if exchanging the first two tokens only exchanges the outputs of two other ones."""
-    one = layer.hidden[:1]
-    if layer.subject.spec.causal or layer.case.q_len < 3:
-        return
-    exchanged = torch.cat([one[:, :2].flip(1), one[:, 2:]], 1)
-    before, after = layer.run(one)[0], layer.run(exchanged)[0]
-    differs = (after.double() - before.double()).abs().cpu() > layer.limits(one)[0]
-    moved = differs.any(-1).nonzero().flatten().tolist()
-    if len(moved) != 2 or 0 in moved or 1 in moved:
-        return
-    if torch.allclose(after[moved], before[moved[::-1]]):
-        raise InvariantViolation(
-            f"of {layer.case.q_len} tokens, exchanging tokens 0 and 1 exchanges outputs {moved[0]} "
-            f"and {moved[1]} and leaves all others: output {moved[0]} is that of token 0"
-        )

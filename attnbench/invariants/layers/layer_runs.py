@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,12 +21,8 @@ from attnbench.oracle.references import NormEpsilon
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
-from attnbench.subject.tracing import Trace, traced
 
 _MASKS = ("none", "padding")
-
-_SHORT, _LARGE = 20, 200
-"""Most tokens of a call with large ones, and their size: models have some of 100 to 1,000."""
 
 
 @layer_invariant(regimes=("normal",), min_q_len=2)
@@ -94,7 +89,7 @@ def _half_cases(subject: Subject) -> CaseStrategy:
 @layer_invariant(cases=_half_cases, applies=_has_half)
 def half_types_agree(layer: LayerCase) -> None:
     """In a half type the output is that of a wide one, within 4 times what one unit in the last
-    place at every submodule's output changes; in float16 parts behind a norm take large tokens.
+    place at every submodule's output changes.
     """
     wide = "float64" if "float64" in layer.subject.dtypes else "float32"
     dtype = getattr(torch, wide)
@@ -105,74 +100,6 @@ def half_types_agree(layer: LayerCase) -> None:
     real = layer.real(layer.hidden, layer.mask)
     what = f"in {layer.case.dtype}, output"
     layer.expect(got, expected, real, what, f"the same call in {wide}")
-    if layer.mask is None and layer.case.dtype == "float16" and layer.case.q_len <= _SHORT:
-        _takes_large_tokens(layer, module, wide)
-
-
-def _takes_large_tokens(layer: LayerCase, wide: nn.Module, dtype: str) -> None:
-    """Raise where large tokens overflow in float16 in a layer that begins with a norm.
-
-    In such a layer no projection sees how large its tokens are: what it gives is bounded.
-    """
-    drawn = layer.other(layer.hidden)
-    usual, large, larger = (_traced(layer, wide, drawn * size) for size in (1, _LARGE, 50 * _LARGE))
-    bounded = {
-        name: part
-        for name, part in _parts(large)
-        if name in larger.modules and 2 * part.abs().amax() >= larger.modules[name][0].abs().amax()
-    }
-    matrices = {
-        name
-        for name, part in wide.named_modules()
-        if any(p.dim() > 1 for p in part.parameters(recurse=False))
-    }
-    if not matrices or not matrices <= bounded.keys():
-        return
-    right, wrong = (_traced(layer, layer.module, drawn * size) for size in (1, _LARGE))
-    overflown = [line for line in _infinite(wrong) if line not in {*_infinite(right)}]
-    told = dict(_parts(right))
-    if not overflown or any(_is_far(told.get(name), part) for name, part in _parts(usual)):
-        return
-    for name, got in _parts(wrong):
-        alike = name in bounded and got.shape == bounded[name].shape
-        if alike and _is_far(got, bounded[name]):
-            apart = (got - bounded[name]).abs().nan_to_num(torch.inf)
-            place = np.unravel_index(int(apart.argmax()), got.shape)
-            violation = InvariantViolation(
-                quantity=f"in float16, with hidden states of about {_LARGE}, output of "
-                f"{name.removeprefix('module.')}",
-                place=tuple(map(int, place)),
-                got=got[place].item(),
-                expected=bounded[name][place].item(),
-                other=f"the same call in {dtype}",
-            )
-            raise violation.reworded(f"{violation}\n  first infinite in {overflown[0]}")
-
-
-def _traced(layer: LayerCase, module: nn.Module, hidden: Tensor) -> Trace:
-    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
-    given = hidden.to(next(dtypes, hidden.dtype))
-    with torch.no_grad(), traced(module) as trace:
-        layer.subject.call(module, given)
-    return trace
-
-
-def _parts(trace: Trace) -> Iterator[tuple[str, Tensor]]:
-    """Yield the first outputs of a module's parts, in the order in which they finish."""
-    for name, outputs in trace.modules.items():
-        yield name, outputs[0].double()
-
-
-def _infinite(trace: Trace) -> list[str]:
-    """The lines with results that are NaN or positive and infinite, as no mask is."""
-    return [one.line for one in trace.operations if not bool((one.output < torch.inf).all())]
-
-
-def _is_far(got: Tensor | None, expected: Tensor) -> bool:
-    """Whether an output is not even near to another one."""
-    if got is None or got.shape != expected.shape:
-        return True
-    return not bool((got - expected).abs().amax() <= expected.abs().amax() / 4)
 
 
 def _two_paths(law: str, statement: str) -> Invariant:

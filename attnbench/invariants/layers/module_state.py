@@ -10,8 +10,12 @@ from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import state_is_kept
 from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
-from attnbench.invariants.toolkit.layer_faults import mixes_items
+from attnbench.invariants.toolkit.layer_calls import (
+    LayerCase,
+    layer_cases,
+    layer_invariant,
+    mixes_items,
+)
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 

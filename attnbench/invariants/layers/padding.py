@@ -8,14 +8,16 @@ import torch
 
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
 from attnbench.invariants.toolkit.comparisons import holds, violation_of
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, takes_padding
-from attnbench.invariants.toolkit.layer_faults import (
+from attnbench.invariants.toolkit.layer_calls import (
+    LayerCase,
     holds_left_padding,
+    layer_invariant,
     leak,
     leaks_padding,
     mixes_items,
     no_gradient,
     sees_the_future,
+    takes_padding,
 )
 from attnbench.subject.layer import LayerSubject
 

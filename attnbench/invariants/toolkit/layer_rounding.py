@@ -19,9 +19,7 @@ from attnbench.subject.layer import LayerSubject
 from attnbench.subject.tensors import largest
 
 _UNITS, _DRAWS = 4.0, 16
-_UNITS_IN_SHORT, _DRAWS_IN_SHORT = 16.0, 2
-"""How many of the largest changes are allowed, and of how many draws; and the same where no one
-reads the number, as in the search for a change of the source."""
+"""How many of the largest changes are allowed, and of how many draws."""
 
 _COARSE = 1e-4
 
