@@ -151,6 +151,7 @@ def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec) -> None:
         freeze_tuple(spec, "dtypes", DTYPES)
         require(spec, bool(spec.dtypes), "dtypes is empty; leave it None for all")
     freeze_tuple(spec, "laws")
+    object.__setattr__(spec, "laws", tuple(dict.fromkeys(map(heir, spec.laws))))
     freeze_exempt(spec)
     for field in ("formula", "source"):
         check_type(spec, field, str, "text")

@@ -38,7 +38,7 @@ def varlen(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     Raises:
         StyleError: it is not callable, or takes other arguments.
     """
-    laws = ("packed_equals_separate", "packed_documents_are_independent", "packed_slack_is_inert")
+    laws = ("packed_equals_separate", "packed_slack_is_inert")
     return _spec("varlen", _Varlen, function, laws, fields)
 
 

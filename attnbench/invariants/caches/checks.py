@@ -13,8 +13,8 @@ from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_effort, current_profile
 from attnbench.invariants.caches.program import in_words
-from attnbench.invariants.caches.program_script import script_of
 from attnbench.invariants.caches.properties import PROPERTIES
+from attnbench.invariants.caches.script import script_of
 from attnbench.invariants.caches.stage import stage_of
 from attnbench.invariants.toolkit.decorator import HINTS
 from attnbench.specs import Invariant
@@ -87,7 +87,7 @@ def cache_invariant(
     """
 
     def check(subject: Subject, case: Case) -> None:
-        from attnbench.invariants.caches.exploration import explore  # brings Hypothesis: 0.2 s
+        from attnbench.invariants.caches.search import explore  # brings Hypothesis: 0.2 s
 
         assert isinstance(subject, LayerSubject)
         drawn = case.dtype == "float32" or "float32" not in subject.dtypes
@@ -98,7 +98,7 @@ def cache_invariant(
             raise found.reworded(
                 str(found),
                 program=in_words(found.steps),
-                compared={"lines": script_of(subject, case, found.lines)},
+                compared={"lines": script_of(subject, case, *found.played)},
             ) from found.__cause__
 
     return Invariant(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError, InvariantViolation
-from attnbench.invariants.caches.program import Step
-from attnbench.invariants.caches.program_script import ProgramLines
+from attnbench.invariants.caches import script
+from attnbench.invariants.caches.program import MOST_ROWS, MOST_TRACKS, Step
 from attnbench.invariants.caches.properties import PROPERTIES
 from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage, Track
 from attnbench.invariants.toolkit.layer_calls import LEFT
@@ -41,17 +42,19 @@ class Player:
         self._goes_on = lossy and judged in ("owner", "fresh")
         self.tracks: list[Track] = []
         self.program: list[Step] = []
-        self.lines = ProgramLines(joined=judged == "split")
+        self.played: list[tuple[Any, ...]] = []
+        self.capacity = min(self.subject.capacity, TOKENS)
         self.over = False
         self._next = 0
         self._refused: list[str] = []
 
     def play(self, step: Step) -> None:
-        """Do one step, unless another property has been violated before."""
-        if self.over:
+        """Do one step as far as it is legal, unless another property has been violated before."""
+        legal = None if self.over else self._legal(step)
+        if legal is None:
             return
+        step = legal
         self.program.append(step)
-        self.lines.next_step()
         with torch.no_grad():
             try:
                 self._play(step)
@@ -61,10 +64,35 @@ class Player:
                 if self._raises_anyway(step):
                     self.over = True
                     return
-                text = raised_text(self.subject, error)
-                raise FoundError(
-                    tuple(self.program), f"{text}{self._after()}", self.lines.raised()
-                ) from error
+                text = f"{raised_text(self.subject, error)}{self._after()}"
+                raise FoundError(tuple(self.program), text, (self.played, ())) from error
+
+    def _legal(self, step: Step) -> Step | None:
+        """The step with numbers that are legal here; ``None`` if there are none."""
+        full = len(self.tracks) >= MOST_TRACKS
+        if step.kind == "begin":
+            count = min(max(1, step.count), MOST_ROWS)
+            pads = (*step.rows, *[0] * count)[:count]
+            begun = replace(step, count=count, rows=pads if any(pads) else ())
+            return None if full else begun
+        if step.kind == "without":
+            count = min(step.count, self.capacity)
+            return replace(step, count=count) if self.tracks and count else None
+        if step.track >= len(self.tracks):
+            return None
+        rows, length = self.tracks[step.track].seen.shape[:2]
+        if step.kind == "append":
+            count = max(0, min(step.count, self.capacity - length))
+            own = tuple(min(n, count) for n in (*step.rows, *[count] * rows)[:rows])
+            ragged = bool(step.rows) and set(own) != {count}
+            return replace(step, count=count, rows=own if ragged else ()) if count else None
+        if step.kind == "select":
+            chosen = tuple(row for row in step.rows if row < rows)[:MOST_ROWS]
+            return replace(step, rows=chosen) if chosen else None
+        if step.kind == "crop":
+            kept = step.count if step.count >= 0 else max(0, length + step.count)
+            return replace(step, count=min(kept, length))
+        return None if full else step
 
     def _raises_anyway(self, step: Step) -> bool:
         """Whether the same calls also raise without the operations of the property."""
@@ -86,12 +114,11 @@ class Player:
     def _play(self, step: Step) -> None:
         if step.kind == "begin":
             number, seen = len(self.tracks), self.stage.tokens[: step.count, :0]
-            self.lines.add("begin", n=number, rows=step.count)
+            self.played.append(("begin", number, step.count))
             cache = self.subject.new_cache(self.module, step.count)
             masked = bool(step.rows) or self.judged == "ragged"
             mask = torch.ones(step.count, 0, dtype=torch.bool, device=seen.device)
-            track = Track(number, cache, seen, step.rows, mask=mask if masked else None)
-            self.tracks.append(track)
+            self.tracks.append(Track(number, cache, seen, step.rows, mask=mask if masked else None))
             return
         if step.kind == "without":
             self._without(step)
@@ -100,32 +127,28 @@ class Player:
         if step.kind == "append":
             self._append(step, track)
         elif step.kind == "fork":
-            number = len(self.tracks)
-            self.lines.add("fork", n=track.number, other=number)
+            self.played.append(("fork", track.number))
             cache, cuts = copy.deepcopy(track.cache), list(track.cuts)
+            number = len(self.tracks)
             self.tracks.append(Track(number, cache, track.seen, track.pads, cuts, mask=track.mask))
-        elif step.kind == "select":
-            self._select(step, track)
-        elif step.kind == "crop":
-            self._crop(step, track)
+        else:
+            self._operate(step, track)
         if self.judged == "ledger":
             self._count(track)
 
-    def chunk(self, rows: int, count: int) -> Tensor:
-        """The next tokens, ``(rows, count, E)``, different in each row."""
+    def _chunk(self, rows: int, count: int) -> tuple[Tensor, int, int]:
+        """The next tokens, ``(rows, count, E)``, different in each row, and where they lie."""
         if self._next + count > TOKENS:
             self._next = 0
         start, self._next = self._next, self._next + count
-        self.lines.add("chunk", rows=rows, start=start, end=self._next)
-        return self.stage.tokens[:rows, start : start + count].clone()
+        return self.stage.tokens[:rows, start : start + count].clone(), start, start + count
 
     def _append(self, step: Step, track: Track) -> None:
-        if track.seen.shape[1] + step.count > self.subject.capacity:
-            return  # a crop was refused
-        hidden = self.chunk(track.seen.shape[0], step.count)
+        hidden, start, end = self._chunk(track.seen.shape[0], step.count)
         if track.mask is not None:
             track.mask = torch.cat([track.mask, track.next_real(step.count, step.rows)], 1)
-        self.lines.append(track.number, track.mask)
+        mask = None if track.mask is None else track.mask.int().tolist()
+        self.played.append(("append", track.number, start, end, mask))
         track.seen = torch.cat([track.seen, hidden], 1)
         track.cuts.append(step.count)
         got, track.cache = self.subject.call(self.module, hidden, track.mask, track.cache)
@@ -134,34 +157,28 @@ class Player:
         elif self.judged != "ledger":
             self._judge(track, got)
 
-    def _select(self, step: Step, track: Track) -> None:
-        if max(step.rows) >= track.seen.shape[0]:
-            return  # a selection was refused
-        index = torch.tensor(step.rows, device=track.seen.device)
-        self.lines.add("select", n=track.number, rows=list(step.rows))
+    def _operate(self, step: Step, track: Track) -> None:
+        """Select rows of a cache, or crop it; either may be refused."""
+        argument: Any = list(step.rows) if step.kind == "select" else step.count
+        self.played.append((step.kind, track.number, argument, False))
+        index = torch.tensor(step.rows, dtype=torch.int64, device=track.seen.device)
         try:
-            track.cache = self.subject.select(track.cache, index)
+            if step.kind == "select":
+                track.cache = self.subject.select(track.cache, index)
+            else:
+                track.cache = self.subject.crop(track.cache, step.count)
         except NotImplementedError:
             self._refused.append(str(step))
             return
-        self.lines.add("selected", n=track.number, rows=list(step.rows))
-        track.keep_rows(index)
-
-    def _crop(self, step: Step, track: Track) -> None:
-        if step.count > track.seen.shape[1]:
-            return
-        self.lines.add("crop", n=track.number, length=step.count)
-        try:
-            track.cache = self.subject.crop(track.cache, step.count)
-        except NotImplementedError:
-            self._refused.append(str(step))
-            return
-        self.lines.add("cropped", n=track.number, length=step.count)
-        track.keep_slots(step.count)
+        self.played[-1] = (*self.played[-1][:-1], True)
+        if step.kind == "select":
+            track.keep_rows(index)
+        else:
+            track.keep_slots(step.count)
 
     def _without(self, step: Step) -> None:
-        hidden = self.chunk(2, step.count)
-        self.lines.add("without")
+        hidden, start, end = self._chunk(2, step.count)
+        self.played.append(("without", 0, start, end))
         got = self.stage.one_call(self.module, hidden)
         expected = self.stage.expected(hidden, anew=True)
         real = torch.ones(got.shape, dtype=torch.bool)
@@ -179,7 +196,7 @@ class Player:
                 tuple(self.program),
                 f"length(cache) = {given!r}, but should be {held}: the slots appended and not "
                 f"cropped{self._after()}",
-                self.lines.counted(track.number),
+                (self.played, script.counted(track.number)),
             )
 
     def _judge(self, track: Track, got: Tensor) -> None:
@@ -209,8 +226,8 @@ class Player:
                 return
             if worst_place(twin, fresh, allowed(), real) is not None:
                 fresh, other = twin, "another cache that was given the same chunks"
-        given = f"seen_{track.number}"
-        given += "" if track.mask is None else f", None, mask_{track.number}"
+        given = f"seen[{track.number}]"
+        given += "" if track.mask is None else f", None, masks[{track.number}]"
         self._compare(got, fresh, allowed, real, "output", other, given)
 
     def twin(self, track: Track, seen: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -259,7 +276,7 @@ class Player:
                 real,
                 f"output of row {row}",
                 "the row alone, without padding",
-                f"seen_{track.number}[{row}:{row + 1}, mask_{track.number}[{row}]]",
+                f"seen[{track.number}][{row}:{row + 1}, masks[{track.number}][{row}]]",
                 row=row,
                 slots=[slot - count for slot in slots],
             )
@@ -287,10 +304,11 @@ class Player:
         wrong["error"] = abs(one - two) / tolerance if tolerance else None
         back = place[1] - got.shape[1]
         at = (place[0] + row, slots[place[1]] if slots else back, place[2])
+        mine, joined = (place[0], back, place[2]), self.judged == "split"
         raise FoundError(
             tuple(self.program),
             f"{InvariantViolation(quantity=what, place=place, **wrong)}{self._after()}",
-            self.lines.compared(given, at, (place[0], back, place[2]), tolerance),
+            (self.played, script.compared(given, at, mine, tolerance, joined=joined)),
             quantity="output",
             place=at,
             **wrong,

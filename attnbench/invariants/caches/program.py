@@ -1,12 +1,15 @@
 """Programs: sequences of operations on the caches of one layer, as plain data.
 
-The schedule lists some programs; Hypothesis draws others, and shrinks failing ones.
+The schedule lists some programs, and Hypothesis draws others. A step that is not legal where it
+stands is made legal, or left out, when it is played.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+
+from hypothesis import strategies as st
 
 MOST_TRACKS = 4
 """Most caches in a program."""
@@ -17,6 +20,9 @@ KINDS = ("append", "without", "crop", "select", "fork", "begin")
 MOST_ROWS = 6
 """Most rows of a cache after a selection with repeats."""
 
+_PLAYS = 300
+"""Most programs that are played to find a shorter one that fails."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -26,8 +32,8 @@ class Step:
         kind: ``begin`` a sequence with its own cache, ``append`` a chunk, ``select`` rows, ``crop``
             slots, ``fork`` by ``copy.deepcopy``, or a call ``without`` a cache.
         track: number of the sequence, in order of their beginnings.
-        count: tokens of a chunk or call, slots to keep (below 0, to take back, until
-            :func:`legalised` has counted them), or rows to begin with.
+        count: tokens of a chunk or call, slots to keep (below 0, to take back, until they are
+            counted when it is played), or rows to begin with.
         rows: selected rows; for ``begin`` the padded slots at the left of each row, or nothing; for
             ``append`` the tokens of each row, whose other slots are padding at the right, or
             nothing.
@@ -87,69 +93,80 @@ def in_words(program: Program) -> str:
     return ", ".join(map(str, program))
 
 
-def legalised(program: Iterable[Step], capacity: int) -> Program:
-    """The same program with illegal steps made legal or left out."""
-    found: list[Step] = []
-    tracks: list[_Track] = []
-    for step in program:
-        if step.kind == "begin":
-            legal = _begun(step, tracks)
-        elif step.kind == "without":
-            count = min(step.count, capacity) if tracks else 0
-            legal = Step("without", count=count) if count else None
-        else:
-            known = step.track < len(tracks)
-            legal = _continued(step, tracks, capacity) if known else None
-        if legal is not None:
-            found.append(legal)
-    return tuple(found)
+def programs(has: Collection[str], window: int | None, length: int) -> st.SearchStrategy[Program]:
+    """Programs of some steps after the first.
+
+    Args:
+        has: operations besides ``append``.
+        window: a number of tokens around which chunks are drawn.
+        length: number of steps after the first.
+    """
+    near = window or 4
+    chunks = {1, 2, 3, 5, 7, near - 1, near, near + 1, 2 * near, 2 * near + 1}
+    counts = st.sampled_from(sorted(n for n in chunks if 1 <= n <= 17))
+    tracks = st.integers(0, MOST_TRACKS - 1 if "fork" in has else 0)
+    pads = st.tuples(*[st.integers(0, 6)] * 3) if "pads" in has else st.just(())
+
+    def chosen(least: int, most: int, largest: int) -> st.SearchStrategy[tuple[int, ...]]:
+        numbers = st.lists(st.integers(0, largest), min_size=least, max_size=most)
+        return numbers.map(lambda drawn: tuple(drawn))
+
+    begin = st.builds(Step, st.just("begin"), count=st.integers(1, 3), rows=pads)
+    drawn = {
+        "append": [st.builds(Step, st.just("append"), tracks, counts)],
+        "ragged": [
+            st.builds(
+                lambda track, rows: Step("append", track, max(rows), rows), tracks, chosen(1, 3, 5)
+            )
+        ],
+        "select": [st.builds(Step, st.just("select"), tracks, rows=chosen(1, 4, 3))],
+        "crop": [
+            st.builds(Step, st.just("crop"), tracks, st.integers(*bounds))
+            for bounds in ((0, 24), (-3, -1))
+        ],
+        "fork": [st.builds(Step, st.just("fork"), tracks), begin],
+        "without": [st.builds(Step, st.just("without"), count=counts)],
+    }
+    some = [step for name, steps in drawn.items() if name in ("append", *has) for step in steps]
+
+    def numbered(first: Step, rest: list[Step]) -> Program:
+        """The steps, each of a sequence that has begun."""
+        found = [first]
+        for step in rest:
+            begun = sum(earlier.kind in ("begin", "fork") for earlier in found)
+            found.append(replace(step, track=step.track % begun))
+        return tuple(found)
+
+    rest = st.lists(st.one_of(some), min_size=length, max_size=length)
+    return st.builds(numbered, begin, rest)
 
 
-@dataclass
-class _Track:
-    """The rows and the length of a sequence."""
-
-    rows: int
-    length: int = 0
-
-
-def _begun(step: Step, tracks: list[_Track]) -> Step | None:
-    """A legal step that begins a sequence, or ``None``."""
-    if len(tracks) >= MOST_TRACKS:
-        return None
-    count = min(max(1, step.count), MOST_ROWS)
-    pads = (*step.rows[:count], *[0] * (count - len(step.rows)))
-    tracks.append(_Track(count))
-    return Step("begin", count=count, rows=pads if any(pads) else ())
+def shrunk(program: Program, fails: Callable[[Program], bool]) -> Program:
+    """The shortest program found that fails like this one."""
+    known = {program}
+    simpler = _simpler(program)
+    while len(known) < _PLAYS and (candidate := next(simpler, None)) is not None:
+        if candidate not in known:
+            known.add(candidate)
+            if fails(candidate):
+                program, simpler = candidate, _simpler(candidate)
+    return program
 
 
-def _continued(step: Step, tracks: list[_Track], capacity: int) -> Step | None:
-    """A legal step that goes on with a sequence, or ``None``."""
-    track = tracks[step.track]
-    if step.kind == "append":
-        step = _appended(step, track.rows, capacity - track.length)
-        track.length += step.count
-        return step if step.count else None
-    if step.kind == "select":
-        chosen = tuple(row for row in step.rows if row < track.rows)[:MOST_ROWS]
-        track.rows = len(chosen) or track.rows
-        return replace(step, rows=chosen) if chosen else None
-    if step.kind == "crop":
-        kept = step.count if step.count >= 0 else max(0, track.length + step.count)
-        track.length = min(kept, track.length)
-        return replace(step, count=track.length)
-    if step.kind == "fork":
-        if len(tracks) >= MOST_TRACKS:
-            return None
-        tracks.append(replace(track))
-    return step
-
-
-def _appended(step: Step, rows: int, left: int) -> Step:
-    """The step with no more tokens than fit, and a number for each row if they differ."""
-    count = max(0, min(step.count, left))
-    if not step.rows or not count:
-        return replace(step, count=count)
-    own = (*step.rows, *[count] * rows)[:rows]
-    own = tuple(min(tokens, count) for tokens in own)
-    return replace(step, count=count, rows=own if set(own) != {count} else ())
+def _simpler(program: Program) -> Iterator[Program]:
+    """Yield the program without runs of steps, long ones first, and then with smaller steps."""
+    size = len(program) // 2
+    while size:
+        for start in range(1, len(program) - size + 1):
+            yield program[:start] + program[start + size :]
+        size //= 2
+    for place, step in enumerate(program):
+        least = 0 if step.kind == "crop" else 1
+        counts = {least, step.count // 2, step.count - 1}
+        smaller = [replace(step, count=n) for n in sorted(counts) if least <= n < step.count]
+        if step.rows and step.kind != "select":
+            smaller.append(replace(step, rows=()))
+        rows = [step.rows[:n] + step.rows[n + 1 :] for n in range(len(step.rows))]
+        smaller += [replace(step, rows=left) for left in rows if left and step.kind == "select"]
+        for other in smaller:
+            yield (*program[:place], other, *program[place + 1 :])

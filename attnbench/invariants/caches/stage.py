@@ -34,17 +34,20 @@ class FoundError(InvariantViolation):
     Args:
         steps: the program up to the failing step.
         message: the error in a sentence.
-        lines: lines of plain torch that reproduce it.
-        wrong: fields of the violation, if an output is wrong, by ``gap``; its place is row, slot
-            from the end and feature in the last one.
+        played: what a script has to play again, and the lines behind it.
+        wrong: fields of the violation, if an output is wrong; its place is row, slot from the end
+            and feature in the last one.
     """
 
     def __init__(
-        self, steps: Program, message: str, lines: Sequence[str] = (), **wrong: Any
+        self,
+        steps: Program,
+        message: str,
+        played: tuple[Sequence[tuple[Any, ...]], Sequence[str]] = ((), ()),
+        **wrong: Any,
     ) -> None:
         super().__init__(message, **wrong)
-        self.steps, self.lines = steps, lines
-        self.gap: float = abs(wrong.get("got", 0.0) - wrong.get("expected", 0.0))
+        self.steps, self.played = steps, played
 
 
 class Stage:
@@ -122,7 +125,7 @@ class Stage:
 
 def _key(hidden: Tensor, padding_mask: Tensor | None) -> Any:
     mask = None if padding_mask is None else tuple(padding_mask.flatten().tolist())
-    return tuple(hidden.shape), tuple(hidden.flatten().tolist()), mask
+    return tuple(hidden.shape), hidden.detach().cpu().double().numpy().tobytes(), mask
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,15 +1,103 @@
-"""The property that a failing program violates, so that one cause is reported under one name."""
+"""The search for a program that shows an error of a cache: stored, scheduled and drawn ones.
+
+One cause is reported under one name: what a program shows counts for the property that it violates
+most simply.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, replace
 
+from hypothesis import Phase
+
+from attnbench.checking import hypothesis_engine
+from attnbench.checking.hypothesis_engine import Failures
+from attnbench.checking.profiles import Effort
 from attnbench.errors import AttnbenchError
 from attnbench.invariants.caches.player import Player
-from attnbench.invariants.caches.program import Program, Step, legalised
+from attnbench.invariants.caches.program import Program, Step, programs, shrunk
 from attnbench.invariants.caches.properties import PROPERTIES, operations
-from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage
+from attnbench.invariants.caches.stage import FoundError, Stage
+
+_FEW = 4
+"""Number of scheduled programs if none are drawn: in half types, and in float64."""
+
+_EXAMPLES = {"quick": 20, "default": 60, "thorough": 400}
+_STEPS = {"quick": 8, "default": 10, "thorough": 16}
+
+
+def explore(stage: Stage, judged: str, drawn: bool, effort: Effort) -> FoundError | None:
+    """Find the shortest program that violates a property; ``None`` if none was found.
+
+    Args:
+        stage: stage of the case.
+        judged: a key of :data:`attnbench.invariants.caches.properties.PROPERTIES`.
+        drawn: whether to draw programs in addition to the scheduled ones.
+        effort: which programs are tried first, and whether a shorter one is looked for.
+    """
+    held, kept = PROPERTIES[judged], effort.failures
+    key = f"attnbench {stage.subject.name} {held.invariant} program"
+    known: dict[Program, FoundError | None] = {}
+
+    def verdict(program: Program) -> FoundError | None:
+        program = restricted(stage, judged, program)
+        if program not in known:
+            found = played(stage, judged, program)
+            another = found is not None and is_of_another(stage, judged, found)
+            known[program] = None if another else found
+        return known[program]
+
+    def fails(program: Program) -> bool:
+        return verdict(program) is not None
+
+    program = stored(kept, key, fails) if drawn else None
+    if program is None:
+        scheduled = held.scheduled(stage.subject)
+        program = next(filter(fails, scheduled if drawn else scheduled[:_FEW]), None)
+    if program is None and drawn:
+        profile = effort.profile.name
+        program = hypothesis_engine.search(
+            programs(operations(stage.subject, judged), stage.subject.width, _STEPS[profile]),
+            fails,
+            phases=(Phase.generate,),
+            examples=_EXAMPLES[profile],
+            seed=f"{key} {stage.case.seed}",
+        )
+    if program is None:
+        return None
+    if effort.shrink:
+        error = verdict(program)
+        program = program if error is None else error.steps  # without those after the wrong one
+        program = shrunk(program, fails)
+        keep(kept, key, program)
+    return verdict(program)
+
+
+def stored(kept: Failures | None, key: str, fails: Callable[[Program], bool]) -> Program | None:
+    """The first stored program that fails again; those that do not are forgotten."""
+    if kept is None:
+        return None
+    for text in kept.stored(key):
+        try:
+            program = tuple(
+                Step(kind, track, count, tuple(rows))
+                for kind, track, count, rows in json.loads(text)
+            )
+        except (ValueError, TypeError):
+            kept.note_unreadable()
+            continue
+        if fails(program):
+            return program
+        kept.delete(key, text)
+    return None
+
+
+def keep(kept: Failures | None, key: str, program: Program) -> None:
+    """Store a failing program for the next time."""
+    if kept is not None:
+        kept.save(key, json.dumps([astuple(step) for step in program]))
 
 
 def played(stage: Stage, judged: str, program: Program) -> FoundError | None:
@@ -33,7 +121,7 @@ def restricted(stage: Stage, judged: str, program: Program) -> Program:
         left = [replace(step, rows=()) if step.kind == "begin" else step for step in left]
     if "ragged" not in has:
         left = [replace(step, rows=()) if step.kind == "append" else step for step in left]
-    return legalised(left, min(stage.subject.capacity, TOKENS))
+    return tuple(left)
 
 
 def is_of_another(stage: Stage, judged: str, found: FoundError) -> bool:
@@ -102,7 +190,7 @@ def _unpadded(stage: Stage, program: Program) -> Iterator[Program]:
             skipped = min(left, count)
             left -= skipped
             alone.append(replace(step, count=count - skipped, rows=()))
-        yield legalised(alone, stage.subject.capacity)
+        yield tuple(alone)
 
 
 def _is_told(stage: Stage, judged: str) -> bool:
