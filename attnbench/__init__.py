@@ -33,6 +33,7 @@ from attnbench.specs import (
     MechanismSpec,
     ScoringSpec,
     Sizes,
+    Style,
 )
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ __all__ = [
     "ShapeError",
     "Sizes",
     "SpecError",
+    "Style",
     "Subject",
     "UnknownNameError",
     "UsageError",

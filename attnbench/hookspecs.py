@@ -49,13 +49,21 @@ from collections.abc import Iterable
 
 import pluggy
 
-from attnbench.specs import Format, Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import (
+    Format,
+    Invariant,
+    KernelSpec,
+    LayerSpec,
+    MechanismSpec,
+    ScoringSpec,
+    Style,
+)
 
 PROJECT = "attnbench"
 """Name of the pluggy project and of the entry-point group."""
 
 VERSION = 3
-"""Version of the plugin contract; 1 had no ``attnbench_contract``, 2 no ``attnbench_formats``."""
+"""Version of the plugin contract; 1 had no ``attnbench_contract``, 2 no formats and styles."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -122,4 +130,12 @@ def attnbench_formats() -> Iterable[Format]:  # type: ignore[empty-body]  # a ho
 
     What one raises, or that it takes longer than 30 seconds, is one line, and the other formats are
     written. A name of the core keeps its meaning. See :class:`attnbench.Format`.
+    """
+
+
+@hookspec
+def attnbench_styles() -> Iterable[Style]:  # type: ignore[empty-body]  # a hook has no body
+    """Styles of call for ``--as NAME``, beside those of the core.
+
+    A name of the core keeps its meaning. See :class:`attnbench.Style`.
     """

@@ -17,6 +17,7 @@ from attnbench.calling.facts import Calls, facts_of, layer_facts, length_form, m
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.layer_trials import LayerCalls, layer_mask, layer_trials
 from attnbench.calling.making import recipe_of
+from attnbench.calling.refusing import not_called
 from attnbench.calling.signature import Argument, arguments
 from attnbench.calling.styles.callee import name_of
 from attnbench.calling.styles.callee import spec_of as mechanism_of
@@ -74,7 +75,7 @@ def bound(target: Any) -> tuple[Callee, Binding]:
         binding = attempt(callee, named, raised)
         if binding is not None:
             return callee, binding
-    raise StyleError(f"{name_of(target)}: no call fits:\n  " + "\n  ".join(raised[:14]))
+    raise StyleError(not_called(target, named, raised))
 
 
 def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
@@ -197,7 +198,8 @@ def spec_of(target: Any, **fields: Any) -> MechanismSpec | ScoringSpec | LayerSp
     """
     callee, binding = bound(target)
     if (style := _style_of(target, binding)) is not None:
-        return adapted(target, style, **fields)
+        known_style: MechanismSpec = adapted(target, style, **fields)
+        return known_style
     if binding.shape == "layer":
         return _layer_spec(target, callee, binding, fields)
     kind = Scores if binding.shape == "scores" else Attention

@@ -79,8 +79,10 @@ def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]
     name = getattr(target, "__name__", type(target).__name__)
     required = [a for a in arguments if a.required and a.name != "self"]
     unknown = [a.name for a in required if a.role not in _MAINS]
-    tried = f"of {len(raised)} calls that were tried the likeliest raises {raised[0]}"
-    lines = [f"{name} cannot be called: {tried if raised else 'no call of it is known'}"]
+    tried = "no call of it is known"
+    if raised:
+        tried = f"of {len(raised)} calls that were tried the likeliest raises {raised[0]}"
+    lines = [f"{name} cannot be called: {tried}"]
     said = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "no name says anything"
     missing = f"what {' and '.join(unknown)} should be" if unknown else "which tensors it takes"
     lines.append(f"Its arguments were read by their names ({said}); say {missing}.")

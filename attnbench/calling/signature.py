@@ -53,7 +53,7 @@ def arguments(callee: Callable[..., Any], table: str) -> list[Argument] | None:
         ``None`` where nothing tells them, as for some built-in functions.
     """
     called = getattr(callee, "forward", callee) if not inspect.isclass(callee) else callee
-    if dataclasses.is_dataclass(called):
+    if inspect.isclass(called) and dataclasses.is_dataclass(called):
         return _fields(called, table)
     try:
         parameters = inspect.signature(called).parameters.values()

@@ -25,7 +25,7 @@ from attnbench.registry.discovery import (
     discover,
     load_plugin,
 )
-from attnbench.specs import Format, Invariant, KernelSpec, ScoringSpec
+from attnbench.specs import Format, Invariant, KernelSpec, ScoringSpec, Style
 
 BUILT_IN = "attnbench"
 """The distribution whose names keep their meaning, whatever else is installed."""
@@ -68,7 +68,8 @@ class Registry:
         self._by_key: dict[str, list[Entry]] = {}
         self._invariants: dict[str, list[Entry]] = {}
         self._formats: dict[str, list[Entry]] = {}
-        others = {Invariant: self._invariants, Format: self._formats}
+        self._styles: dict[str, list[Entry]] = {}
+        others = {Invariant: self._invariants, Format: self._formats, Style: self._styles}
         for plugin in self.plugins:
             for spec in plugin.specs:
                 table = others.get(type(spec), self._by_key)
@@ -81,7 +82,7 @@ class Registry:
         excused = any(canonicalize_name(other.distribution) in visible for other in absent)
         try:
             for spec in plugin.specs:
-                if not isinstance(spec, Invariant | Format):
+                if not isinstance(spec, Invariant | Format | Style):
                     self.validate(spec, excused=excused)
         except SpecError as error:
             return plugin.failed(error)
@@ -122,7 +123,7 @@ class Registry:
             f"{entry.plugin.distribution} {entry.plugin.version} (entry point "
             f"{entry.plugin.name!r}) registers {key!r}, which is built in: the name means the "
             f"built-in one. {_remedy(entry)}"
-            for table in (self._by_key, self._invariants, self._formats)
+            for table in (self._by_key, self._invariants, self._formats, self._styles)
             for key, entries in table.items()
             if any(other.plugin.distribution == BUILT_IN for other in entries)
             for entry in entries
@@ -152,7 +153,7 @@ class Registry:
                 self._unknown_text(f"{address.source}:{key}" if address.source else key)
             )
         spec = _resolve(key, entries).spec
-        assert not isinstance(spec, Invariant | Format)
+        assert not isinstance(spec, Invariant | Format | Style)
         return spec
 
     def _unknown_text(self, name: str) -> str:
@@ -173,7 +174,7 @@ class Registry:
         for key, entries in self._by_key.items():
             name, _, kernel = key.partition("/")
             for entry in entries:
-                assert not isinstance(entry.spec, Invariant | Format)
+                assert not isinstance(entry.spec, Invariant | Format | Style)
                 is_bare = len(entries) == 1 or entry.plugin.distribution == BUILT_IN
                 source = None if is_bare else entry.plugin.distribution
                 rows.append((Address(name, kernel or None, source), entry.spec, entry.plugin))
@@ -247,6 +248,15 @@ class Registry:
         assert isinstance(spec, Format)
         return spec
 
+    def styles(self) -> list[Style]:
+        """The styles of call that plugins bring, sorted by name.
+
+        Raises:
+            DuplicateNameError: two plugins register one of the same name.
+        """
+        specs = [_resolve(*item).spec for item in sorted(self._styles.items())]
+        return [spec for spec in specs if isinstance(spec, Style)]
+
     def invariant_plugin(self, name: str) -> str:
         """The distribution that registers an invariant, for messages."""
         entries = self._invariants.get(name, [])
@@ -276,7 +286,7 @@ def _resolve(key: str, entries: list[Entry]) -> Entry:
 
 
 def _remedy(entry: Entry) -> str:
-    if isinstance(entry.spec, Invariant | Format):
+    if isinstance(entry.spec, Invariant | Format | Style):
         return "Rename yours, which does not run."
     return f"{entry.plugin.distribution}:{entry.key} reaches the other; rename it."
 

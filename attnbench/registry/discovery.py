@@ -23,11 +23,19 @@ from packaging.utils import canonicalize_name
 
 from attnbench import hookspecs
 from attnbench.errors import PluginError, nearest
-from attnbench.specs import Format, Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import (
+    Format,
+    Invariant,
+    KernelSpec,
+    LayerSpec,
+    MechanismSpec,
+    ScoringSpec,
+    Style,
+)
 from attnbench.specs.common import is_count
 
 Spec = ScoringSpec | MechanismSpec | KernelSpec | LayerSpec
-AnySpec = Spec | Invariant | Format
+AnySpec = Spec | Invariant | Format | Style
 
 DISABLED_VARIABLE = "ATTNBENCH_DISABLED_PLUGINS"
 HOOKS: dict[str, type[Any]] = {
@@ -37,6 +45,7 @@ HOOKS: dict[str, type[Any]] = {
     "attnbench_layers": LayerSpec,
     "attnbench_invariants": Invariant,
     "attnbench_formats": Format,
+    "attnbench_styles": Style,
 }
 
 

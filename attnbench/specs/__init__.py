@@ -10,6 +10,7 @@ from attnbench.specs.kernel import KernelSpec
 from attnbench.specs.layer_spec import CacheSpec, LayerSpec
 from attnbench.specs.mechanism import ACCEPTS, MechanismSpec
 from attnbench.specs.scoring import ScoringSpec
+from attnbench.specs.style import Style
 
 __all__ = [
     "ACCEPTS",
@@ -23,4 +24,5 @@ __all__ = [
     "MechanismSpec",
     "ScoringSpec",
     "Sizes",
+    "Style",
 ]

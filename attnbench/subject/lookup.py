@@ -233,7 +233,8 @@ def _specs_in(value: Any, address: Address) -> list[Spec]:
 def _adapted(target: Any, style: str | None) -> Spec:
     """The spec of a callable; where no style is named or known, small calls show how to call it."""
     if style is not None or not callable(target) or known_style(target) is not None:
-        return adapted(target, style)
+        spec: Spec = adapted(target, style)
+        return spec
     # its masks are tensors, and nothing may make one where a suite is only listed
     from attnbench.calling.adaptation import spec_of
 

@@ -211,5 +211,5 @@ def test_what_gives_scores_is_a_scoring_function(tmp_path: Path) -> None:
 
 def test_what_fits_no_call_is_refused_with_what_was_tried(tmp_path: Path) -> None:
     target = found(tmp_path, "def attend(q, k, v): raise RuntimeError('a gate is shut')", "attend")
-    with pytest.raises(StyleError, match=r"attend: no call fits(.|\n)*a gate is shut"):
+    with pytest.raises(StyleError, match=r"attend cannot be called: (.|\n)*a gate is shut"):
         spec_of(target)

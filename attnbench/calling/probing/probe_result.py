@@ -134,12 +134,13 @@ class Probe:
         if self.style is None:
             raise StyleError(self.proposal)
         if self.style not in _OF_FUNCTIONS:
-            return adapted(self.callee, self.style)
+            return adapted(self.callee, self.style)  # type: ignore[no-any-return]
         fields: dict[str, Any] = {"conventions": dict(self.conventions), "dtypes": self._dtypes}
         fields["name"] = self.name
         if self._scores_otherwise:
             fields["reference"] = None
-        return adapted(self.callee, self.style, call=self.call, **fields)
+        made: MechanismSpec = adapted(self.callee, self.style, call=self.call, **fields)
+        return made
 
 
 def probe(function: Any, *, call: str | None = None) -> Probe:
