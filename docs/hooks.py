@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -211,20 +212,18 @@ def cases() -> str:
 def caught() -> dict[str, str]:
     """For each invariant a bug that it catches, as measured.
 
-    The rows of the kill matrix have a mutant, the issues that tell of its bug, its twin, what is
-    wrong with it, and the invariants that failed, those meant to in bold. A bug that an invariant
-    is meant to catch comes first, then a real one, then one that few others catch.
+    A bug that an invariant is meant to catch comes first, then a real one, then one that few others
+    catch.
     """
-    text = (ROOT / "results" / "kill_matrix.md").read_text(encoding="utf-8")
+    matrix = json.loads((ROOT / "results" / "kill_matrix.json").read_text(encoding="utf-8"))
     found: dict[str, tuple[bool, bool, int, str]] = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if len(cells) == 5 and "**" in cells[4]:
-            own, names = cells[1] == "own", re.findall(r"\w+", cells[4])
-            told = f"  \n  Catches: {cells[3]}" + ("" if own else f" *As in {cells[1]}.*")
-            for name in names:
-                entry = (f"**{name}**" not in cells[4], own, len(names), told)
-                found[name] = min(entry, found.get(name, entry))
+    for mutant, told in matrix["mutants"].items():
+        killers, own = matrix["kills"][mutant], told["as_in"] == ["own"]
+        example = f"  \n  Catches: {told['mistake']}"
+        example += "" if own else f" *As in {', '.join(told['as_in'])}.*"
+        for name in killers if told["meant"] else ():
+            entry = (name not in told["meant"], own, len(killers), example)
+            found[name] = min(entry, found.get(name, entry))
     return {name: told for name, (*_, told) in found.items()}
 
 

@@ -1,7 +1,6 @@
-"""One version in every place that states it: a release's tag, distributions, citation, recipe."""
+"""One version in every place that states it: a release's tag, distributions, citation."""
 
 import os
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -32,18 +31,8 @@ def test_every_plugin_takes_the_core_of_its_own_minor_version_only(path: Path) -
     assert wanted in project(path)["dependencies"]
 
 
-def test_the_citation_and_the_recipe_have_it() -> None:
+def test_the_citation_has_it() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["version"] == VERSION
-    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text("utf-8"))
-    assert recipe["context"]["version"] == VERSION
-
-
-def test_the_recipe_needs_what_the_core_needs() -> None:
-    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text("utf-8"))
-    run = {re.split(r"[ >]", text)[0] for text in recipe["outputs"][0]["requirements"]["run"]}
-    renamed = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
-    names = {re.split(r"[<>=]", text)[0] for text in project(PROJECTS[0])["dependencies"]}
-    assert run == {"python"} | {renamed.get(name, name) for name in names}
 
 
 def test_a_tag_is_this_version_and_the_changelog_has_its_section() -> None:

@@ -2,7 +2,7 @@
 
 Three measurements, each resumable (what is in ``--work`` is not run again):
 
-``matrix``   every invariant on every mutant; writes ``results/kill_matrix.{md,json}``.
+``matrix``   every invariant on every mutant; writes ``results/kill_matrix.json``.
 ``killed``   on several seeds, whether each mutant is killed by anything at all.
 ``right``    on several seeds, whether any right implementation is accused. With ``--accounts``,
              what is done is kept in a short file that can be committed, and another machine goes
@@ -137,10 +137,19 @@ def _write_matrix(results: list[Result], names: tuple[str, ...], profile: str) -
         if r.source == "mutants" and r.status == "failed" and r.invariant in names:
             kills[r.subject].append(r.invariant)
     kills = {name: sorted(killers) for name, killers in kills.items()}
-    folder = ROOT / "results"
-    text = json.dumps({"profile": profile, "kills": kills}, indent=1, ensure_ascii=False)
-    (folder / "kill_matrix.json").write_text(text + "\n")
-    (folder / "kill_matrix.md").write_text(_page(kills, names, profile))
+    mutants = {
+        m.name: {
+            "as_in": m.bugs,
+            "twin": m.twin.name,
+            "mistake": m.mistake,
+            "meant": [name for name in kills[m.name] if name in m.killers],
+        }
+        for m in MUTANTS
+        if m.name in kills
+    }
+    found = {"profile": profile, "kills": kills, "mutants": mutants}
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    (ROOT / "results" / "kill_matrix.json").write_text(text + "\n")
     print(_summary(kills, names))
 
 
@@ -173,47 +182,6 @@ def _summary(kills: Kills, names: tuple[str, ...]) -> str:
             f"- Redundant here (each of their mutants is killed by another too): "
             f"{', '.join(name for name in _redundant(kills, names) if count[name])}.",
             f"- Kill nothing here: {', '.join(n for n in names if not count[n]) or 'none'}.",
-        ]
-    )
-
-
-def _page(kills: Kills, names: tuple[str, ...], profile: str) -> str:
-    rows = [
-        f"| {m.name} | {', '.join(m.bugs)} | {m.twin.name} | {m.mistake} "
-        f"| {', '.join(f'**{k}**' if k in m.killers else k for k in kills[m.name]) or 'SURVIVES'} |"
-        for m in MUTANTS
-        if m.name in kills
-    ]
-    matrix = [
-        f"| {m.name} | " + " | ".join("×" if n in kills[m.name] else "" for n in names) + " |"
-        for m in MUTANTS
-        if m.name in kills
-    ]
-    numbers = range(1, len(names) + 1)
-    return "\n".join(
-        [
-            "# Kill matrix",
-            "",
-            f"Written by `python -m tests.meta.mutants.matrix --profile {profile}`, derandomised. "
-            "Each mutant differs from a right twin by one edit; the twins pass everything. "
-            "Killers in bold are those meant to kill it.",
-            "",
-            _summary(kills, names),
-            "",
-            "## Mutants",
-            "",
-            "| mutant | as in | twin | mistake | killed by |",
-            "|---|---|---|---|---|",
-            *rows,
-            "",
-            "## Matrix",
-            "",
-            ", ".join(f"{number} = {name}" for number, name in zip(numbers, names, strict=True)),
-            "",
-            "| mutant | " + " | ".join(map(str, numbers)) + " |",
-            "|---|" + "---|" * len(names),
-            *matrix,
-            "",
         ]
     )
 
