@@ -26,6 +26,7 @@ from attnbench.errors import (
 from attnbench.hookspecs import hookimpl
 from attnbench.specs import (
     CacheSpec,
+    Clue,
     Format,
     Invariant,
     KernelSpec,
@@ -74,6 +75,7 @@ __all__ = [
     "CacheSpec",
     "Case",
     "CheckReport",
+    "Clue",
     "Comparison",
     "DeviceError",
     "DtypeError",

@@ -45,11 +45,13 @@ misspelt hook.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pluggy
 
 from attnbench.specs import (
+    Clue,
     Format,
     Invariant,
     KernelSpec,
@@ -63,7 +65,7 @@ PROJECT = "attnbench"
 """Name of the pluggy project and of the entry-point group."""
 
 VERSION = 3
-"""Version of the plugin contract; 1 had no ``attnbench_contract``, 2 no formats and styles."""
+"""Version of the contract; 1 had no ``attnbench_contract``, 2 no formats, styles and clues."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -138,4 +140,18 @@ def attnbench_styles() -> Iterable[Style]:  # type: ignore[empty-body]  # a hook
     """Styles of call for ``--as NAME``, beside those of the core.
 
     A name of the core keeps its meaning. See :class:`attnbench.Style`.
+    """
+
+
+@hookspec
+def attnbench_explain(subject: Any, failures: Sequence[Any]) -> Iterable[Clue]:  # type: ignore[empty-body]  # no body
+    """Lines under the failures of a subject, most specific first.
+
+    ``attnbench check`` calls it once a subject, after its last outcome, in a process of its own. It
+    changes no outcome; what it raises becomes a note, and after 10 seconds it is cut off.
+
+    Args:
+        subject: the :class:`attnbench.Subject` that failed.
+        failures: its failures, the one that the report describes first. Each names its
+            ``invariant`` and ``case``; :func:`attnbench.testing.replay` runs it again.
     """

@@ -27,6 +27,7 @@ from attnbench.benchmark.workloads import bench_cases
 from attnbench.calling.styles.signature import keywords_of
 from attnbench.cases.case import MASKS
 from attnbench.checking.api import run_invariants
+from attnbench.checking.explain.replay import Comparison, replay
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.bitwise import ARRANGEMENTS
 from attnbench.invariants.toolkit.applicability import has_scores, resizes
@@ -60,6 +61,7 @@ __all__ = [
     "Band",
     "Baseline",
     "Call",
+    "Comparison",
     "LayerCase",
     "LayerSubject",
     "Mask",
@@ -97,6 +99,7 @@ __all__ = [
     "pool",
     "prepare",
     "reject",
+    "replay",
     "resizes",
     "resolve",
     "run_invariants",

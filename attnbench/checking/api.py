@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from attnbench.checking.answer_faults import unusable
 from attnbench.checking.canaries import CANARY, CHANGED
 from attnbench.checking.check_report import CheckReport
+from attnbench.checking.explain.explaining import explained
 from attnbench.checking.gaps import coverage_of, gaps_of
-from attnbench.checking.outcomes import KEEPS_CONTRACT, Announced, Outcome, notes_of
+from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, notes_of
 from attnbench.checking.plan import find_profile, in_wide_dtypes, planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
-from attnbench.checking.reproduction.script import with_evidence
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import Address
@@ -63,7 +63,9 @@ def check(
     try_options(subjects)
     reports = []
     for subject in subjects:
-        outcomes = list(outcomes_of(subject, selection, seed=seed, guard=guard, **options))
+        outcomes = explained(
+            subject, list(outcomes_of(subject, selection, seed=seed, guard=guard, **options))
+        )
         gaps = coverage_of(gaps_of(subject), {subject.name: subject.laws}, outcomes)
         notes = notes_of(outcomes)
         reports.append(CheckReport(tuple(outcomes), profile, seed, notes, subject.about, gaps))
@@ -79,10 +81,9 @@ def outcomes_of(
     dtypes: Sequence[str] | None = None,
     seed: int | None = None,
     evidence: bool = True,
-    announce: bool = False,
     guard: SuiteGuard | None = None,
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of one subject as they come, the first failure with evidence.
+    """Yield the outcomes of one subject as they come.
 
     Once the subject's code has changed the suite, all are crashed. If the contract fails in a way
     that spoils every call, no other property is checked, since each would fail without adding
@@ -91,9 +92,7 @@ def outcomes_of(
 
     Args:
         subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
-        evidence: whether to look for the smallest counterexample, and for a script that reproduces
-            it, which takes many calls.
-        announce: whether to yield each failure also before that, as an ``Announced`` one.
+        evidence: whether to look for the smallest counterexample, which takes many calls.
         guard: what the suite was before the subject's code was imported.
     """
     invariants = list(invariants)
@@ -104,10 +103,7 @@ def outcomes_of(
         "seed": seed,
         "shrink": evidence,
     }
-    outcomes = _outcomes(subject, invariants, options, guard or SuiteGuard())
-    if not evidence:
-        return outcomes
-    return with_evidence(outcomes, subject, invariants, announce=announce)
+    return _outcomes(subject, invariants, options, guard or SuiteGuard())
 
 
 def run_invariants(
@@ -204,7 +200,6 @@ def outcomes(
     seed: int | None,
     user_invariants: Sequence[str] = (),
     canary: str | None = None,
-    announce: bool = False,
 ) -> Iterator[Outcome]:
     """Yield the outcomes of the subject of an address as they come, and then that of a canary.
 
@@ -214,18 +209,16 @@ def outcomes(
         target, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
         user_invariants: invariants that the user named.
         canary: the invariant that a canary must violate; ``None`` for no canary.
-        announce: as in :func:`outcomes_of`.
     """
     guard = SuiteGuard()
     options: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtypes}
     (subject,), selection = planned(
         target, invariants=invariants, user_invariants=user_invariants, **options
     )
-    options |= {"seed": seed, "guard": guard, "announce": announce}
+    options |= {"seed": seed, "guard": guard}
     for outcome in outcomes_of(subject, selection, **options):
         yield outcome
-        is_final = not isinstance(outcome, Announced)
-        if is_final and outcome.failure is not None and outcome.failure.device_lost:
+        if outcome.failure is not None and outcome.failure.device_lost:
             break  # another process can use it
     if canary is not None:
         yield canary_outcome(subject, canary)

@@ -19,6 +19,7 @@ from attnbench.cases.space_parts import Foreign, Space
 from attnbench.checking import hypothesis_engine
 from attnbench.checking.call_cost import affordable, drawn_limit
 from attnbench.checking.case_legality import hold_legal
+from attnbench.checking.explain.where_alone import where_alone
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.checking.profiles import Profile, nearest_misses
@@ -284,6 +285,17 @@ class CaseSearch:
         if is_listed or (case != raw and self.subject.legal(raw) == raw):
             hold_legal(self.subject, self.invariant, case)
         return case
+
+    def where_alone(self) -> str:
+        """What tells the failing case from the cases that passed, in words."""
+        assert self.failing is not None
+        told = {
+            case: error
+            for case, error in self._verdicts.items()
+            if not isinstance(error, UnsatisfiedAssumption)
+        }
+        passed = [case for case, error in told.items() if error is None]
+        return where_alone(self.failing, [case for case in told if case not in passed], passed)
 
     @property
     def refusal(self) -> str:

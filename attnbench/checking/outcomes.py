@@ -10,6 +10,7 @@ from math import isfinite
 from typing import Any
 
 from attnbench.cases.case import Case
+from attnbench.specs import Clue
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
 """All statuses; a report is ok if it has only ``passed`` and ``skipped``."""
@@ -53,6 +54,7 @@ class Failure:
     """The data of an invariant's failure. Fields that do not apply are empty.
 
     Args:
+        invariant: name of the property.
         quantity: what has a wrong value, as an expression.
         place: index of the worst element of the quantity.
         got: its value there, a number or words.
@@ -69,9 +71,14 @@ class Failure:
         device_lost: whether every call on its device fails since, as after an illegal access.
         program: the calls that were made of a cache, in words.
         by_design: what the spec declares if the subject is meant to be so.
+        hint: what usually breaks the property.
+        region: which elements are wrong, and how, in words.
+        where: where alone it shows, of the cases that were tried, in words.
         script: a script in plain torch that reproduces the failure.
+        clues: what explainers say, the first difference first.
     """
 
+    invariant: str = ""
     quantity: str = ""
     place: tuple[int, ...] = ()
     got: float | str | None = None
@@ -87,7 +94,11 @@ class Failure:
     device_lost: bool = False
     program: str = ""
     by_design: str = ""
+    hint: str = ""
+    region: str = ""
+    where: str = ""
     script: str | None = None
+    clues: tuple[Clue, ...] = ()
 
     @property
     def is_narrow(self) -> bool:
@@ -166,12 +177,9 @@ class Outcome:
         failure = row["failure"]
         if failure is not None:
             values = {name: failure[name] for name in Failure.__dataclass_fields__}
-            failure = Failure(**{**values, "place": tuple(failure["place"])})
+            clues = tuple(Clue(**clue) for clue in failure["clues"])
+            failure = Failure(**{**values, "place": tuple(failure["place"]), "clues": clues})
         return cls(**{**row, "failure": failure})
-
-
-class Announced(Outcome):
-    """A failure as it is found: the same outcome follows, with what explains it."""
 
 
 def _plain(value: Any) -> Any:

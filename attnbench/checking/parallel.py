@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
-from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Announced, Outcome
+from attnbench.checking.explain.explanations import Explanations
+from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Outcome
 from attnbench.checking.work import RESTARTS, Work, key_of, remaining_works, shared_out
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
@@ -62,8 +63,8 @@ def run_checks(
     """Run works and yield outcomes as they come, one for each subject, invariant and seed.
 
     If the canary of a process does not fail, its outcomes are yielded again, as crashed ones that
-    replace the first. With ``announce`` among the options, each failure is yielded before as well,
-    as an ``Announced`` one.
+    replace the first. The failures of a subject are yielded again, with what explains them, before
+    its last outcome.
 
     Args:
         works: the works.
@@ -104,22 +105,23 @@ def run_checks(
         for number, work in enumerate(works):
             submit(str(number), work)
         keys = {key_of(outcome) for outcome in recorded}
+        explanations = Explanations(works, recorded, workers.submit, memory_gib)
         for event in workers.events():
+            if explanations.is_answered_by(event):
+                yield from explanations.answered(event)
+                continue
             if event.kind == "value" and event.value.subject == CANARY:
                 canaries.note(event.task.name, event.value)
                 continue
             work = pending[event.task.name]
             if event.kind == "done" or (event.kind != "value" and not work.invariants):
-                yield from canaries.void(event.task.name)
+                yield from map(explanations.withdraw, canaries.void(event.task.name))
             seed = work.seed
             for result in _outcomes(event, pending, submit):
                 outcome = replace(result, seed=seed)
-                if isinstance(outcome, Announced):
-                    yield outcome
-                    continue
                 canaries.note(event.task.name, outcome)
                 if key_of(outcome) not in keys:  # each part of a subject runs the contract
-                    yield outcome
+                    yield from explanations.passed_on(outcome)
                 keys.add(key_of(outcome))
 
 
@@ -142,9 +144,6 @@ def _outcomes(
     work = pending[number]
     if event.kind == "value":
         outcome: Outcome = event.value
-        if isinstance(outcome, Announced):
-            yield replace(outcome, subject=work.label)
-            return
         rest = tuple(name for name in work.invariants if name != outcome.invariant)
         is_broken = (outcome.invariant, outcome.status) == (KEEPS_CONTRACT, "failed")
         pending[number] = replace(work, invariants=rest, broken=work.broken or is_broken)

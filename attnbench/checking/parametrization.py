@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from attnbench.checking.api import outcomes_of, sound_part, spoils_all
+from attnbench.checking.explain.explaining import explained
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.plan import planned, select_invariants, try_options
 from attnbench.checking.report_text import failure_text
@@ -94,7 +95,8 @@ def _contract(subject: Subject, profile: str, seed: int | None) -> tuple[Outcome
 def _outcome(subject: Subject, invariant: Invariant, profile: str, seed: int | None) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # a project's filters must not apply
-        (outcome,) = outcomes_of(subject, [invariant], profile=profile, seed=seed)
+        outcomes = outcomes_of(subject, [invariant], profile=profile, seed=seed)
+        (outcome,) = explained(subject, list(outcomes))
     return outcome
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _MOST_GAPS = 4
 """Most gaps that are shown."""
 
+_MOST_LINES = 25
+"""Lines of a failure's description."""
+
 _REPR_WIDTH = 240
 """Characters that pytest shows of an object's repr in a failed assertion."""
 
@@ -88,23 +91,33 @@ def _raising(failure: Failure) -> str | None:
 
 
 def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome] = ()) -> str:
-    """Describe a failure in full: property, values, counterexample, how to reproduce it."""
+    """Describe a failure: property, values, what explains it, counterexample, how to reproduce it.
+
+    A script that would make it longer than a screen gives way to a command.
+    """
     lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
     if statement:
         lines.append(filled("property: ", statement))
+    failure = outcome.failure
+    if failure is not None and failure.hint:
+        lines.append(filled("usually: ", failure.hint))
     lines.append(textwrap.indent(outcome.reason, "  "))
-    if outcome.failure is not None:
-        lines += _lines_of(outcome.failure)
+    if failure is not None:
+        lines += _lines_of(failure)
     lines += _other_failures(others)
-    lines += _reproduction(outcome, others)
-    if outcome.failure is not None and outcome.failure.by_design:
-        lines.append(f"  by design? {outcome.failure.by_design}")
-    return "\n".join(lines)
+    meant = [f"  by design? {failure.by_design}"] if failure and failure.by_design else []
+    room = _MOST_LINES - sum(text.count("\n") + 1 for text in (*lines, *meant))
+    return "\n".join([*lines, *_reproduction(outcome, others, room), *meant])
 
 
 def _lines_of(failure: Failure) -> list[str]:
-    """The calls, the case and the error of a failure; between two numbers, the reason has it."""
-    lines = [f"  in the calls: {failure.program}"] if failure.program else []
+    """What is wrong, where alone, what explains it, the calls, the case and the error."""
+    lines = [filled("wrong: ", failure.region)] if failure.region else []
+    lines += [filled("it fails ", failure.where)] if failure.where else []
+    for clue in failure.clues:
+        text = f"try: {clue.text}" if clue.kind == "try" else clue.text
+        lines.append(textwrap.indent(text, "  "))
+    lines += [f"  in the calls: {failure.program}"] if failure.program else []
     if failure.case:
         title = "smallest counterexample" if failure.smallest else "counterexample"
         replayed = ", from the example database" if failure.replayed else ""
@@ -131,14 +144,15 @@ def _other_failures(others: Iterable[Outcome]) -> list[str]:
     return [filled(head, ", ".join(invariants)) for head, invariants in names.items()]
 
 
-def _reproduction(outcome: Outcome, others: Iterable[Outcome]) -> list[str]:
+def _reproduction(outcome: Outcome, others: Iterable[Outcome], room: int) -> list[str]:
     """The script of the failure, or of another one, which is named, or else the command."""
     for source in (outcome, *others):
-        if source.failure is not None and source.failure.script:
+        script = source.failure.script if source.failure is not None else None
+        if script and script.rstrip().count("\n") + 2 <= room:
             title = "reproduce:"
             if source is not outcome:
                 title = f"reproduce {source.invariant}, which failed too:"
-            return [f"  {title}", textwrap.indent(source.failure.script.rstrip(), "    ")]
+            return [f"  {title}", textwrap.indent(script.rstrip(), "    ")]
     return ["  reproduce:", f"    {outcome.command}"] if outcome.command else []
 
 

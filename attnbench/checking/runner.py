@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
 from hypothesis import Phase
 from hypothesis.errors import HypothesisDeprecationWarning, HypothesisException
 
@@ -22,11 +19,13 @@ from attnbench.checking.call_cost import calls_at
 from attnbench.checking.case_legality import IllegalCaseError
 from attnbench.checking.case_search import CaseSearch, UnjudgedError
 from attnbench.checking.declarations import declaration, raising_remedy
+from attnbench.checking.explain.region import region_of
 from attnbench.checking.hypothesis_engine import Failures, failures, phases
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.checking.profiles import Effort, Profile, effort_of
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
+from attnbench.subject.devices import seeded as seeded
 from attnbench.subject.subject import Subject
 
 
@@ -195,6 +194,8 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
     if cause is not None and run.failing is not None:
         remedy = raising_remedy(run.subject, run.failing, smallest=run.shrunk)
     failure = Failure(
+        invariant=run.invariant.name,
+        hint=run.invariant.hint,
         fault=_fault_of(run, error),
         raised=type(cause).__name__ if cause is not None else None,
         source_line=source_line_of(cause) if cause is not None else None,
@@ -202,6 +203,7 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
         smallest=run.shrunk,
         replayed=run.replayed,
         device_lost=run.device_lost,
+        where=run.where_alone() if run.shrunk else "",
         by_design=remedy or declaration(run.subject, run.invariant.name),
     )
     if not isinstance(error, InvariantViolation):
@@ -215,6 +217,7 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
         allowed=error.allowed,
         multiple=error.error,
         program=error.program,
+        region=region_of(error),
     )
 
 
@@ -248,18 +251,3 @@ def _invariant_fault(invariant: Invariant, error: BaseException) -> str:
         f"the invariant itself raised {type(error).__name__}: {error}{place}; "
         f"it comes from {registry().invariant_plugin(invariant.name)}"
     )
-
-
-@contextlib.contextmanager
-def seeded() -> Iterator[None]:
-    """A context that restores torch's global generator, and computes with one thread.
-
-    The tensors of a check are so small that a second thread would only wait for the first.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads)

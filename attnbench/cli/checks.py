@@ -11,7 +11,7 @@ from typing import Protocol
 from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import Gap, coverage_of
-from attnbench.checking.outcomes import Announced, Outcome, notes_of
+from attnbench.checking.outcomes import Outcome, notes_of
 from attnbench.checking.work import key_of, works_of
 from attnbench.cli.exemptions import KNOWN, as_known, exempted, update
 from attnbench.cli.plugin_loading import PLAN, ask
@@ -97,7 +97,7 @@ class Check:
         exempt, named = tuple(self._by_key.values()), tuple(self.selection.invariants or ())
         checks = parallel.run_checks(
             self.works,
-            {**self._options, "user_invariants": named, "announce": True},
+            {**self._options, "user_invariants": named},
             jobs=limits.jobs,
             timeout_s=limits.timeout_s or _TIMEOUTS_S[self.selection.profile],
             memory_gib=limits.memory_gib,
@@ -118,12 +118,10 @@ class Check:
         count = sum(self.expected.values()) - len(self._by_key)
         with progress(count, "checking") as advance:
             for outcome in checks:
-                if isinstance(outcome, Announced):
-                    if view:
-                        view.announce(outcome)
-                    continue
                 is_new = key_of(outcome) not in self._by_key
                 self._by_key[key_of(outcome)] = outcome
+                if view and is_new and not outcome.ok:
+                    view.announce(outcome)
                 if view:
                     view.add(outcome)
                 advance(is_new, f"{outcome.subject}: {outcome.invariant}")

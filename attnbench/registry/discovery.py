@@ -11,7 +11,7 @@ import inspect
 import os
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
@@ -47,6 +47,8 @@ HOOKS: dict[str, type[Any]] = {
     "attnbench_formats": Format,
     "attnbench_styles": Style,
 }
+EXPLAIN = "attnbench_explain"
+"""The hook that is called with the failures of a subject, and not when a plugin is loaded."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Plugin:
     status: Literal["found", "blocked", "ok", "failed"]
     requires: tuple[str, ...] = ()
     specs: tuple[AnySpec, ...] = ()
+    explain: Callable[[Any, Sequence[Any]], list[Any]] | None = field(default=None, compare=False)
     message: str = ""
     trace: str = ""
     entry_point: metadata.EntryPoint | None = field(default=None, repr=False, compare=False)
@@ -131,14 +134,11 @@ def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
         PluginError: a hook is misspelt, there is neither a hook nor an invariant, a hook returns
             something else, or the plugin states a newer contract.
     """
-    manager = _Manager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    name = manager.register(namespace)
-    callers = {c.name: c for c in manager.get_hookcallers(namespace) or () if name}
+    manager, callers = _callers(namespace)
     if contract := callers.pop("attnbench_contract", None):
         _check_contract(contract())  # first, since hooks of a newer contract are unknown here
     for caller in callers.values():
-        if caller.name not in HOOKS:
+        if caller.name not in (*HOOKS, EXPLAIN):
             raise PluginError(
                 f"{caller.name!r} is not a hook of attnbench. {nearest(caller.name, HOOKS)}"
             )
@@ -151,7 +151,27 @@ def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
             f"{namespace!r} has no hook. Define one of {', '.join(HOOKS)}, "
             "and let the entry point name the module that holds it."
         )
-    return tuple(spec for caller in callers.values() for spec in _results(caller.name, caller()))
+    return tuple(
+        spec
+        for name, caller in callers.items()
+        if name in HOOKS
+        for spec in _results(name, caller())
+    )
+
+
+def _callers(namespace: object) -> tuple[_Manager, dict[str, pluggy.HookCaller]]:
+    manager = _Manager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    name = manager.register(namespace)
+    return manager, {c.name: c for c in manager.get_hookcallers(namespace) or () if name}
+
+
+def explainer_of(namespace: object) -> Callable[[Any, Sequence[Any]], list[Any]] | None:
+    """The hook of a plugin that explains failures, if it has one."""
+    caller = _callers(namespace)[1].get(EXPLAIN)
+    if caller is None:
+        return None
+    return lambda subject, failures: caller(subject=subject, failures=failures)
 
 
 def _check_contract(versions: Sequence[object]) -> None:
@@ -239,7 +259,9 @@ def load_plugin(plugin: Plugin) -> Plugin:
         return plugin
     try:
         _check_core(plugin.entry_point.dist)
-        specs = call_hooks(plugin.entry_point.load())
+        namespace = plugin.entry_point.load()
+        specs = call_hooks(namespace)
+        explain = explainer_of(namespace)
     except (Exception, SystemExit) as error:
         return plugin.failed(error)
-    return replace(plugin, status="ok", specs=specs)
+    return replace(plugin, status="ok", specs=specs, explain=explain)

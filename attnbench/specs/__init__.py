@@ -3,6 +3,7 @@
 Importing this package does not import torch, so that specs can be declared without it.
 """
 
+from attnbench.specs.clue import Clue
 from attnbench.specs.common import DTYPES, Sizes
 from attnbench.specs.format import Format
 from attnbench.specs.invariant import KINDS, Invariant
@@ -17,6 +18,7 @@ __all__ = [
     "DTYPES",
     "KINDS",
     "CacheSpec",
+    "Clue",
     "Format",
     "Invariant",
     "KernelSpec",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
+from collections.abc import Iterator
 
 import torch
 
@@ -69,3 +71,18 @@ def check_device(name: str) -> None:
             return
         reason = "it holds no values"
     raise DeviceError(f"no device {name!r} here ({reason}). {nearest(name, available_devices())}")
+
+
+@contextlib.contextmanager
+def seeded() -> Iterator[None]:
+    """A context that restores torch's global generator, and computes with one thread.
+
+    The tensors of a check are so small that a second thread would only wait for the first.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -9,7 +9,7 @@ import pytest
 
 import attnbench
 from attnbench.checking import parallel
-from attnbench.checking.outcomes import COMPILING, FIRST, KEEPS_CONTRACT, Announced, Outcome
+from attnbench.checking.outcomes import COMPILING, FIRST, KEEPS_CONTRACT, Outcome
 from attnbench.checking.parallel import preload, run_checks
 from attnbench.checking.plan import planned
 from attnbench.checking.work import Work, shared_out, works_of
@@ -40,20 +40,6 @@ def test_what_compiles_runs_last_within_a_subject() -> None:
     found = [(o.subject, o.invariant) for o in outcomes("dot", "scaled_dot")]
     assert [name for _, name in (found[2], found[5])] == ["fake_tensors_tell_the_shape"] * 2
     assert len(found) == len(set(found)) == 6
-
-
-def test_a_failure_is_announced_before_it_is_explained() -> None:
-    works = [Work(parse_address(f"{HERE}/bad_subjects.py:SHAPE"), NAMES[:2], "SHAPE")]
-    options = {**OPTIONS, "announce": True}
-    early, *found = run_checks(works, options, jobs=1, timeout_s=120.0, memory_gib=2.0)
-    assert isinstance(early, Announced)
-    assert early.status == "failed"
-    assert early.failure
-    assert not any(isinstance(outcome, Announced) for outcome in found)
-    assert [(o.subject, o.invariant) for o in found] == [("SHAPE", name) for name in NAMES[:2]]
-    told = found[0].failure
-    assert told is not None
-    assert (early.failure.script, bool(told.script)) == (None, True)
 
 
 @pytest.mark.slow

@@ -294,7 +294,7 @@ def test_a_plugin_may_state_the_contract_that_it_is_written_for(version: int) ->
 
 
 def test_a_plugin_of_a_newer_contract_is_refused_in_one_line_and_the_others_load() -> None:
-    new = hooks(attnbench_contract=lambda: 3, attnbench_tasks=list)
+    new = hooks(attnbench_contract=lambda: 4, attnbench_tasks=list)
     newer = plugin("newer", status="found", entry_point=Entry(new))
     good = plugin(
         "good", status="found", entry_point=Entry(hooks(attnbench_scorings=lambda: [spec()]))
@@ -302,15 +302,15 @@ def test_a_plugin_of_a_newer_contract_is_refused_in_one_line_and_the_others_load
     found = load([newer, good])
     assert [p.status for p in found.plugins] == ["failed", "ok"]
     message = found.failures[0].message
-    assert "written for version 3 of the plugin contract" in message
-    assert "knows only those up to 2: upgrade attnbench" in message
+    assert "written for version 4 of the plugin contract" in message
+    assert "knows only those up to 3: upgrade attnbench" in message
     assert "\n" not in message
 
 
 @pytest.mark.parametrize("version", ["2", 0, True])
 def test_a_contract_that_is_no_version_is_an_error(version: Any) -> None:
     stated = hooks(attnbench_contract=lambda: version, attnbench_scorings=lambda: [spec()])
-    with pytest.raises(attnbench.AttnbenchError, match=r"should return the version .*, 1 to 2"):
+    with pytest.raises(attnbench.AttnbenchError, match=r"should return the version .*, 1 to 3"):
         call_hooks(stated)
 
 

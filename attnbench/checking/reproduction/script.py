@@ -13,57 +13,24 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.checking.outcomes import Announced, Outcome
 from attnbench.checking.reproduction.source_lines import Step, Unwritable
 from attnbench.checking.reproduction.subject_source import Source, source_of
 from attnbench.checking.reproduction.tape import Tape
 from attnbench.checking.reproduction.taped_subject import record_calls, tape_subject
-from attnbench.checking.runner import seeded
 from attnbench.errors import InvariantViolation
 from attnbench.specs import Invariant, KernelSpec, LayerSpec
 from attnbench.subject.subject import Subject
 
 _TIME_LIMIT_S = 60
-_TRIES = 3  # most failures of a subject for which a script is tried
 _LOG_BYTES = 2**16  # read from the end of a script's output, whose last line names the exception
 _RUNNING = "ATTNBENCH_REPRODUCING"  # set where a script runs: a file that checks itself writes none
 _MOST_LINES = 200  # lines; a longer script is less helpful than the message
-
-
-def with_evidence(
-    outcomes: Iterable[Outcome],
-    subject: Subject,
-    invariants: Iterable[Invariant],
-    *,
-    announce: bool = False,
-) -> Iterator[Outcome]:
-    """Pass on outcomes as they come; the first failure for which it is possible gets a script.
-
-    With ``announce`` each failure is passed on before as well.
-    """
-    by_name = {invariant.name: invariant for invariant in invariants}
-    tries = _TRIES
-    for outcome in outcomes:
-        failure = outcome.failure
-        if announce and failure is not None:
-            yield Announced(**vars(outcome))
-        if failure is not None and failure.device_lost:
-            tries = 0
-        if failure is not None and failure.case and tries > 0:
-            tries -= 1
-            with seeded():
-                case = Case.from_id(failure.case)
-                script = reproduce(subject, by_name[outcome.invariant], case)
-            tries = 0 if script is not None else tries
-            outcome = replace(outcome, failure=replace(failure, script=script))
-        yield outcome
 
 
 def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:

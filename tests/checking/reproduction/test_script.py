@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench.cases.case import Case
-from attnbench.checking.outcomes import Failure, Outcome
-from attnbench.checking.plan import select_invariants
-from attnbench.checking.reproduction.script import reproduce, with_evidence
+from attnbench.checking.outcomes import Outcome
+from attnbench.checking.reproduction.script import reproduce
 from attnbench.errors import InvariantViolation
 from attnbench.specs import Invariant
 from attnbench.subject.lookup import resolve
@@ -317,22 +314,6 @@ def test_a_program_that_fails_only_while_it_is_recorded_has_no_script() -> None:
     invariant = Invariant(name="once", statement="Once.", check=check)
     assert reproduce(subject, invariant, Case()) is None
     assert len(runs) == 2
-
-
-def test_nothing_calls_a_subject_whose_device_is_lost() -> None:
-    calls = []
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        calls.append(query)
-        return value[..., :1, :].expand(*query.shape[:-1], -1)
-
-    (subject,) = resolve(attnbench.adapters.sdpa(attend, name="mine"))
-    (invariant,) = select_invariants(["agrees_with_scalar_reference"])
-    failure = Failure(case=Case((), 1, 3).id, got=math.nan, smallest=True)
-    lost = replace(failure, device_lost=True)
-    outcome = Outcome("mine", invariant.name, "failed", "output = nan", failure=lost)
-    assert list(with_evidence([outcome], subject, [invariant])) == [outcome]
-    assert not calls
 
 
 def test_a_file_that_checks_its_code_when_it_is_imported_writes_no_script_within_one(

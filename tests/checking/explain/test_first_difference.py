@@ -1,0 +1,100 @@
+"""The first difference names the line that is wrong, or none."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench.checking.outcomes import Outcome
+from attnbench.testing import replay, resolve
+
+
+def over_items(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    scores = scores - scores.mean(0, keepdim=True)  # the mistake
+    return scores.softmax(-1) @ value
+
+
+def lost_root(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT
+    norm = (key * key).sum(-1).sqrt()
+    scores = scores / norm.unsqueeze(-2)  # the mistake
+    return scores.softmax(-1) @ value
+
+
+def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return (query @ key.mT).softmax(-1) @ value
+
+
+class LongCausal(nn.Module):
+    """In a call on several items, the mask is another."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(size, 3 * size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        query, key, value = self.qkv(hidden).chunk(3, -1)
+        items, length = hidden.shape[:2]
+        seen = torch.ones(length, length).tril(-(items > 1) + 1)  # the mistake
+        scores = (query @ key.mT).masked_fill(seen == 0, -1e9)
+        return scores.softmax(-1) @ value
+
+
+def failure(spec: Any, invariant: str) -> Outcome:
+    (outcome,) = attnbench.check(spec, profile="quick", invariants=[invariant]).outcomes
+    assert outcome.status == "failed", outcome.reason
+    return outcome
+
+
+def line_of_mistake(code: Any) -> int:
+    lines, first = inspect.getsourcelines(code)
+    return first + next(i for i, line in enumerate(lines) if "# the mistake" in line)
+
+
+@pytest.mark.parametrize(
+    ("code", "invariant"),
+    [
+        (over_items, "item_alone_equals_item_in_batch"),
+        (over_items, "heads_are_independent"),
+        (lost_root, "keeps_the_contract"),
+    ],
+)
+def test_the_line_by_which_calls_part_or_nan_arises_is_named(code: Any, invariant: str) -> None:
+    found = failure(attnbench.adapters.sdpa(code), invariant).failure
+    assert found is not None
+    (clue,) = found.clues
+    assert (clue.file, clue.line) == ("test_first_difference.py", line_of_mistake(code))
+
+
+def test_a_mask_that_depends_on_the_number_of_items_is_named() -> None:
+    spec = attnbench.LayerSpec(name="causal", make=LongCausal, causal=True)
+    found = failure(spec, "items_are_independent").failure
+    assert found is not None
+    (clue,) = found.clues
+    assert clue.line == line_of_mistake(LongCausal)
+    assert "it goes wrong first in tril at" in clue.text
+
+
+def test_nothing_is_named_where_a_formula_is_wrong() -> None:
+    found = failure(attnbench.adapters.sdpa(unscaled), "agrees_with_scalar_reference").failure
+    assert found is not None
+    assert found.clues == ()
+
+
+def test_a_failure_is_replayed_with_its_calls_and_what_they_compare() -> None:
+    spec = attnbench.adapters.sdpa(over_items)
+    found = failure(spec, "item_alone_equals_item_in_batch").failure
+    assert found is not None
+    (subject,) = resolve(spec)
+    comparison = replay(subject, found)
+    assert len(comparison.calls) >= 2
+    assert comparison.got is not None
+    assert comparison.expected is not None
+    assert comparison.got[comparison.at].item() == pytest.approx(found.got)
+    assert comparison.allowed == found.allowed
