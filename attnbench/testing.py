@@ -30,28 +30,45 @@ from attnbench.checking.api import run_invariants
 from attnbench.checking.explain.replay import Comparison, replay
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.bitwise import ARRANGEMENTS
-from attnbench.invariants.toolkit.applicability import has_scores, resizes
+from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.toolkit.applicability import (
+    any_of,
+    has_no_gradients,
+    has_scores,
+    knows_positions,
+    resizes,
+)
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
     STANDARD_ERRORS,
     agree,
     agree_within,
     differentiate,
+    fails,
     holds,
     needs,
     reject,
+    same_gradient,
+    same_gradients,
 )
 from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import benign, grouped, select_items, select_keys
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
+from attnbench.invariants.toolkit.derivations import (
+    benign,
+    grouped,
+    has_gradients,
+    select_items,
+    select_keys,
+)
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.oracle.budget import Oracle, expected
-from attnbench.oracle.operations import RoundedOperations
-from attnbench.oracle.references import NormEpsilon
-from attnbench.oracle.textbook import stages_of
+from attnbench.oracle.operations import RoundedOperations, change_by_moves
+from attnbench.oracle.references import NormEpsilon, allowed_and_bias
+from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.registry.address import parse_address
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import attribute, make_scoring, resolve
-from attnbench.subject.tensors import lay_out, make_inputs
+from attnbench.subject.mechanism_subject import MechanismSubject
+from attnbench.subject.tensors import largest, lay_out, make_inputs
 from attnbench.subject.tracing import traced
 
 __all__ = [
@@ -65,30 +82,42 @@ __all__ = [
     "LayerCase",
     "LayerSubject",
     "Mask",
+    "MechanismSubject",
     "NormEpsilon",
     "Oracle",
     "RoundedOperations",
     "agree",
     "agree_within",
+    "allowed_and_bias",
+    "any_of",
     "attribute",
     "band",
     "bench_cases",
     "benign",
     "causal_mask",
+    "change_by_moves",
     "check_features",
     "check_output",
     "current_profile",
     "differentiate",
     "eager",
     "expected",
+    "fails",
     "fold",
     "grouped",
+    "has_cache",
+    "has_gradients",
+    "has_no_gradients",
     "has_scores",
     "holds",
     "invariant",
+    "is_textbook",
     "keywords_of",
+    "knows_positions",
+    "largest",
     "last_slots",
     "lay_out",
+    "layer_cases",
     "layer_invariant",
     "make_inputs",
     "make_scoring",
@@ -103,6 +132,8 @@ __all__ = [
     "resizes",
     "resolve",
     "run_invariants",
+    "same_gradient",
+    "same_gradients",
     "scores_of",
     "scoring_of",
     "select_items",
@@ -110,6 +141,7 @@ __all__ = [
     "softmax_backward",
     "softmax_weights",
     "stages_of",
+    "textbook_output",
     "traced",
     "transforms_active",
     "valid_lens_mask",

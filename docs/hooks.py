@@ -21,7 +21,11 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 CLASSROOM = ROOT / "plugins" / "attnbench-classroom"
 NAME = re.compile(r"[a-z_0-9]+")
-SOURCES = ("attnbench/invariants", "plugins/attnbench_plugins/laws")
+SOURCES = (
+    "attnbench/invariants",
+    "plugins/attnbench_plugins/laws",
+    "plugins/attnbench_plugins/serving",
+)
 MAKERS = ("invariant", "layer_invariant", "_law")
 
 

@@ -12,20 +12,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy
-from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients, knows_positions
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradient
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import benign, grouped, select_keys
-from attnbench.oracle.operations import change_by_moves
-from attnbench.oracle.references import allowed_and_bias
-from attnbench.oracle.textbook import is_textbook, stages_of
-from attnbench.subject.mechanism_subject import MechanismSubject
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs, largest
+from attnbench import Case, Inputs, InvariantViolation, RefusalError, Subject
+from attnbench.strategies import CaseStrategy
+from attnbench.testing import (
+    Baseline,
+    MechanismSubject,
+    agree_within,
+    allowed_and_bias,
+    any_of,
+    benign,
+    change_by_moves,
+    grouped,
+    has_no_gradients,
+    invariant,
+    is_textbook,
+    knows_positions,
+    largest,
+    reject,
+    same_gradient,
+    select_keys,
+    stages_of,
+)
 
 _OPTIONS: dict[str, Any] = {"scale": 0.7, "softcap": 0.5, "window_size": (1, 1)}
 """Options that change the scores, or the keys that they are of, and so the log-sum-exp."""
@@ -86,7 +93,12 @@ def _sum_cases(subject: Subject) -> CaseStrategy:
     return _cases(subject, *masks, variants={**variants, "heads": heads}, beyond=tuple(beyond))
 
 
-@invariant(kinds=("mechanism",), cases=_sum_cases, applies=_returns_textbook)
+@invariant(
+    hint="it is in another base, of other scores or heads, or lacks the maximum",
+    kinds=("mechanism",),
+    cases=_sum_cases,
+    applies=_returns_textbook,
+)
 def log_sums_are_those_of_the_scores(subject: Subject, case: Case) -> None:
     """The log-sum-exp that comes with the output is that of the scores that masks leave, in the
     base that is declared.
@@ -162,7 +174,11 @@ def _split_cases(subject: Subject) -> CaseStrategy:
 
 
 @invariant(
-    kinds=("mechanism",), cases=_split_cases, applies=any_of(_returns, knows_positions), law=True
+    hint="log-sums and outputs do not belong together, or a part is masked otherwise",
+    kinds=("mechanism",),
+    cases=_split_cases,
+    applies=any_of(_returns, knows_positions),
+    law=True,
 )
 def splits_merge(subject: Subject, case: Case) -> None:
     """Outputs and log-sums of the parts of any split of the keys merge to those of all keys, and so
@@ -240,6 +256,7 @@ def _is_narrow(subject: Subject) -> str | None:
 
 
 @invariant(
+    hint="the backward pass ignores the gradient of the log-sums",
     kinds=("mechanism",),
     cases=lambda subject: _cases(
         subject, "none", "causal", dtypes=tuple(d for d in _WIDE if d in subject.dtypes)

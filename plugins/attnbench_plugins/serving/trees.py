@@ -7,10 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.invariants.caches.checks import has_cache
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
-from attnbench.subject.layer import LayerSubject
+from attnbench import InvariantViolation, RefusalError
+from attnbench.testing import LayerCase, LayerSubject, has_cache, layer_invariant
 
 _PATH, _MORE = 3, 3
 """Tokens of the first path, which can be kept by a crop, and of the branches behind it."""
@@ -23,7 +21,12 @@ def _takes_trees(subject: LayerSubject) -> str | None:
     return None if room else "its cache has no room for a tree"
 
 
-@layer_invariant(regimes=("normal",), dtypes=("float64", "float32"), applies=_takes_trees)
+@layer_invariant(
+    hint="mask or positions are not those of each token's own path",
+    regimes=("normal",),
+    dtypes=("float64", "float32"),
+    applies=_takes_trees,
+)
 def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
     """Each token of a tree that is appended to a cache gets what it gets at the end of its own
     path, and a path that is kept goes on as its sequence, with another tree too.

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, fails, reject, same_gradients
-from attnbench.invariants.toolkit.decorator import HINTS
-from attnbench.invariants.toolkit.derivations import benign, grouped, has_gradients
-from attnbench.oracle.operations import change_by_moves
-from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
-from attnbench.specs import Invariant
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs, largest
+from attnbench import Case, Inputs, Invariant, InvariantViolation, Subject, hookimpl
+from attnbench.testing import (
+    Baseline,
+    agree_within,
+    benign,
+    change_by_moves,
+    fails,
+    grouped,
+    has_gradients,
+    is_textbook,
+    largest,
+    reject,
+    same_gradients,
+    stages_of,
+    textbook_output,
+)
 
 _DROPPED = 0.5
 _DRAWS = 8
@@ -198,36 +203,40 @@ def _cases(option: str, subject: Subject) -> Any:
     )
 
 
-_STATEMENTS: Mapping[str, tuple[str, str]] = {
+_STATEMENTS: Mapping[str, tuple[str, str, str]] = {
     "window_size": (
         "window_leaves_the_keys_around",
         "window_size=(b, a) leaves query i the keys i + S - L - b to i + S - L + a, of those that "
         "masks leave; -1 is no limit.",
+        "an edge is off, counted from the first key, or whole blocks are skipped wrongly",
     ),
     "softcap": (
         "softcap_bounds_scores",
         "softcap=c makes each scaled score s c·tanh(s / c), before masks and softmax.",
+        "the cap is left out, applied before scaling or behind the mask, or has no gradient",
     ),
     "sinks": (
         "sinks_take_weight_alone",
         "sinks, one a head, are scores of one more key: they take weight and add no value.",
+        "the sink is left out of the sum, adds a value, or goes to another head",
     ),
     "alibi_slopes": (
         "alibi_slopes_lower_scores_by_distance",
         "alibi_slopes m, one a head, take m·|i + S - L - j| from the score of query i and key j.",
+        "the distance is counted from the first key or signed, or slopes go to other heads",
     ),
 }
 
 
-INVARIANTS = tuple(
-    Invariant(
-        name=name,
-        statement=statement,
-        hint=HINTS[name],
-        check=functools.partial(_holds, option),
-        cases=functools.partial(_cases, option),
-        applies=functools.partial(_applies, option),
-    )
-    for option, (name, statement) in _STATEMENTS.items()
-)
-"""An invariant for each option."""
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """An invariant for each option."""
+    for option, (name, statement, hint) in _STATEMENTS.items():
+        yield Invariant(
+            name=name,
+            statement=statement,
+            hint=hint,
+            check=functools.partial(_holds, option),
+            cases=functools.partial(_cases, option),
+            applies=functools.partial(_applies, option),
+        )

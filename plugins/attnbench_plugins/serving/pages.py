@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnbench_plugins.laws.documents import HUGE, Documents
+from attnbench_plugins.serving.documents import HUGE, Documents
 
 
 class Pages:
