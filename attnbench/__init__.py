@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.errors import (
     AttnbenchError,
-    DeviceError,
-    DtypeError,
-    DuplicateNameError,
     InvariantViolation,
-    JudgementError,
-    MaskError,
     OptionError,
     RefusalError,
     ShapeError,
@@ -45,7 +40,7 @@ if TYPE_CHECKING:
     from attnbench.checking.outcomes import Outcome
     from attnbench.checking.parametrization import parametrize_with_checks
     from attnbench.cli.compare import compare
-    from attnbench.report.notebook_tables import Comparison, Records
+    from attnbench.report.notebook_tables import Records
     from attnbench.subject.lookup import get, subjects
     from attnbench.subject.recorded_inputs import record
     from attnbench.subject.subject import Subject
@@ -54,7 +49,6 @@ if TYPE_CHECKING:
 _LAZY = {
     "Case": "cases.case",
     "CheckReport": "checking.check_report",
-    "Comparison": "report.notebook_tables",
     "Inputs": "subject.tensors",
     "Outcome": "checking.outcomes",
     "Records": "report.notebook_tables",
@@ -76,18 +70,12 @@ __all__ = [
     "Case",
     "CheckReport",
     "Clue",
-    "Comparison",
-    "DeviceError",
-    "DtypeError",
-    "DuplicateNameError",
     "Format",
     "Inputs",
     "Invariant",
     "InvariantViolation",
-    "JudgementError",
     "KernelSpec",
     "LayerSpec",
-    "MaskError",
     "MechanismSpec",
     "OptionError",
     "Outcome",

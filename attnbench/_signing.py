@@ -5,12 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnbench.errors import OptionError, ShapeError, nearest
-
-if TYPE_CHECKING:
-    from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
 ORIGIN = "attnbench_origin"
 """Attribute of a module that a spec made: the spec's name, and what made it."""
@@ -21,20 +18,22 @@ MADE_FOR = "attnbench_sizes"
 _SIZES = {"scoring": ("query_size", "key_size"), "layer": ("size",)}
 
 
-def signed_make(spec: ScoringSpec | MechanismSpec | LayerSpec) -> Callable[..., Any]:
-    """``make``, which checks sizes and options, and whose modules carry the spec's name.
+def signed_make(
+    name: str, kind: str, make: Callable[..., Any], *, equal_sizes: bool = False
+) -> Callable[..., Any]:
+    """``make`` of a spec, which checks sizes and options, and whose modules carry the spec's name.
 
     The name is text, so that it survives ``deepcopy`` and ``pickle``; with what made the module
     beside it, a user's function of the same name is not taken for the registered one.
     """
-    make = getattr(spec.make, "__wrapped__", spec.make) if hasattr(spec.make, ORIGIN) else spec.make
+    make = getattr(make, "__wrapped__", make) if hasattr(make, ORIGIN) else make
     where = getattr(make, "__qualname__", type(make).__qualname__)
-    origin = f"{spec.name}@{getattr(make, '__module__', '')}:{where}"
+    origin = f"{name}@{getattr(make, '__module__', '')}:{where}"
 
     @functools.wraps(make, updated=())
     def signed(*sizes: int, **options: Any) -> Any:
-        _check_sizes(spec, sizes)
-        check_options(spec.name, make, options)
+        _check_sizes(name, kind, sizes, equal_sizes=equal_sizes)
+        check_options(name, make, options)
         module = make(*sizes, **options)
         if hasattr(module, "forward"):
             setattr(module, ORIGIN, origin)
@@ -45,14 +44,14 @@ def signed_make(spec: ScoringSpec | MechanismSpec | LayerSpec) -> Callable[..., 
     return signed
 
 
-def _check_sizes(spec: ScoringSpec | MechanismSpec | LayerSpec, sizes: tuple[int, ...]) -> None:
-    names = _SIZES.get(spec.kind, ("query_size", "key_size", "value_size"))
+def _check_sizes(name: str, kind: str, sizes: tuple[int, ...], *, equal_sizes: bool) -> None:
+    names = _SIZES.get(kind, ("query_size", "key_size", "value_size"))
     if len(sizes) != len(names):
         count = f"{len(names)} sizes by position" if len(names) > 1 else "one size by position"
-        raise ShapeError(f"{spec.name} is made with {count}, {', '.join(names)}; got {sizes}.")
-    if getattr(spec, "equal_sizes", False) and sizes[0] != sizes[1]:
+        raise ShapeError(f"{name} is made with {count}, {', '.join(names)}; got {sizes}.")
+    if equal_sizes and sizes[0] != sizes[1]:
         raise ShapeError(
-            f"{spec.name} needs query_size == key_size, got {sizes[0]} and {sizes[1]}; "
+            f"{name} needs query_size == key_size, got {sizes[0]} and {sizes[1]}; "
             "bilinear and additive score sizes that differ."
         )
 

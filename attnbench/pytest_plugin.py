@@ -25,7 +25,8 @@ def attention_close() -> Callable[..., None]:
     """:func:`attnbench.assert_attention_close`, without an import."""
     import attnbench
 
-    return attnbench.assert_attention_close
+    function: Callable[..., None] = attnbench.assert_attention_close
+    return function
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -206,6 +206,6 @@ def test_a_test_whose_further_cases_are_long_is_there() -> None:
 
 def test_an_entry_point_names_a_module_that_is_there() -> None:
     points = [p for p in entry_points(group="attnbench") if p.dist and p.dist.name == "attnbench"]
-    assert len(points) > 50
+    assert len(points) > 30
     for point in points:
         assert importlib.util.find_spec(point.value) is not None, point

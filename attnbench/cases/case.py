@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from attnbench.cases.sizes import Sizes
 from attnbench.errors import UsageError, nearest
-from attnbench.specs import Sizes
 
 Option = TypeVar("Option", str, int, bool)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
-from attnbench.specs import DTYPES
+from attnbench.cases.sizes import DTYPES
 
 
 class Taker(Protocol):

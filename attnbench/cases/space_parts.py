@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
 from attnbench.cases.domain import Domain, Taker
 from attnbench.cases.schedule import schedule, varied
-from attnbench.specs import DTYPES
+from attnbench.cases.sizes import DTYPES
 
 _SMALL = 17
 _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)

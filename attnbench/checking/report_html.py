@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import Any
 
 from attnbench.checking.outcomes import STATUSES
 from attnbench.checking.plain_tables import html_lines, html_table
 from attnbench.checking.report_text import counts_text, finding_text
 
-if TYPE_CHECKING:
-    from attnbench.checking.check_report import CheckReport
+CheckReport = Any
+"""A :class:`attnbench.CheckReport`, which shows itself so."""
 
 
 def report_html(report: CheckReport) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnbench.cases.case import Case
 from attnbench.checking.explain.leading import lead_of
@@ -13,8 +13,10 @@ from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.errors import first_line
 
 if TYPE_CHECKING:
-    from attnbench.checking.check_report import CheckReport
     from attnbench.checking.gaps import Gap
+
+CheckReport = Any
+"""A :class:`attnbench.CheckReport`, which shows itself in these words."""
 
 _MOST_GAPS = 4
 """Most gaps that are shown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnbench.checking import parallel
 from attnbench.cli import options as option
-from attnbench.cli.checks import Check, Limits, Selection, statuses_of
+from attnbench.cli.check_run import Check, Limits, Selection, statuses_of
 from attnbench.cli.exemptions import without_known
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.formats import formats_of

@@ -13,7 +13,7 @@ from attnbench.benchmark.records import Record, half_width, natural
 from attnbench.benchmark.workloads import Selection
 from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
-from attnbench.cli import checks, machine_runs
+from attnbench.cli import check_run, machine_runs
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.plugin_loading import load_plugins, try_options
@@ -62,8 +62,8 @@ def command(
         try_options(addresses or ())
         how = {"contract": contract, "budget_s": seconds, "baseline": baseline, "devices": device}
         runs = machine_runs.plan(places, selection, targets=addresses, with_options=False, **how)
-        check = checks.Check(addresses, checks.Selection())
-        check.run(checks.Limits(cluster=machines.cluster if machines else None))
+        check = check_run.Check(addresses, check_run.Selection())
+        check.run(check_run.Limits(cluster=machines.cluster if machines else None))
         interrupted, losses = _measured(runs, records, interrupted=check.interrupted)
     report = check.report()
     paths = [run.place.path for run in runs]
@@ -74,7 +74,7 @@ def command(
         print_line(f"Next: {next_step(report, targets or ())}")
     for error in losses:
         typer.echo(f"attnbench: {error}", err=True)
-    statuses = [*checks.statuses_of(report), *record_tables.statuses_of(records)]
+    statuses = [*check_run.statuses_of(report), *record_tables.statuses_of(records)]
     code = exit_code([*statuses, *["crashed"] * len(losses)], plugins)
     return INTERRUPTED if interrupted else code
 

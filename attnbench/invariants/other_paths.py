@@ -9,6 +9,7 @@ from torch import nn
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, cases
+from attnbench.cases.sizes import DTYPES
 from attnbench.errors import AttnbenchError, JudgementError, RefusalError, headline
 from attnbench.invariants.toolkit.applicability import has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -21,7 +22,6 @@ from attnbench.invariants.toolkit.comparisons import (
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
-from attnbench.specs.common import DTYPES
 from attnbench.specs.invariant import KINDS
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject

@@ -15,12 +15,10 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnbench import errors
-
-if TYPE_CHECKING:
-    from attnbench.processes.pool import Task
+from attnbench.processes.task import Task
 
 STACK_SIGNAL = signal.SIGUSR1
 """The signal at which a child writes its stack to standard error."""

@@ -23,8 +23,8 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing import connection
 from typing import IO, Any, Literal
 
@@ -32,40 +32,15 @@ import psutil
 
 from attnbench import errors
 from attnbench.processes import child
+from attnbench.processes.task import MEMORY_GIB as MEMORY_GIB
+from attnbench.processes.task import Task as Task
 from attnbench.processes.tracebacks import last_words
 
 GIB = 2**30
-MEMORY_GIB = 2.0
 _POLL_S = 0.05
 _LOG_BYTES = 2**20
 _STACK_S = 1.0
 """Most seconds that a hanging process gets to write its stack."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A piece of work for a child process.
-
-    Args:
-        name: name for messages.
-        function: address of a function, ``package.module:function``. It is called with the
-            arguments, and returns one value or yields several; values must be plain data, since
-            they are pickled.
-        arguments: keyword arguments, plain data.
-        timeout_s: most seconds to the first value, and from one value to the next.
-        memory_gib: most resident memory of the process, in GiB.
-        threads: torch's threads within an operator.
-        fork: fork the process from this one, which has torch and no further threads, and not from
-            a server.
-    """
-
-    name: str
-    function: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    timeout_s: float = 300.0
-    memory_gib: float = MEMORY_GIB
-    threads: int = 1
-    fork: bool = False
 
 
 @dataclass(frozen=True)

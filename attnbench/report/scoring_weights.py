@@ -19,7 +19,8 @@ def weights_of_scorings(subjects: Sequence[str]) -> dict[str, list[list[float]]]
     Those that are not installed here, or broken, are left out: their records say so.
     """
     generator = torch.Generator().manual_seed(0)
-    inputs = Inputs(*(torch.randn(shape, generator=generator) for shape in _SHAPES))
+    query, key, value = (torch.randn(shape, generator=generator) for shape in _SHAPES)
+    inputs = Inputs(query, key, value)
     found: dict[str, list[list[float]]] = {}
     for address in subjects:
         with contextlib.suppress(Exception), torch.no_grad():

@@ -3,8 +3,8 @@
 Importing this package does not import torch, so that specs can be declared without it.
 """
 
+from attnbench.cases.sizes import DTYPES, Sizes
 from attnbench.specs.clue import Clue
-from attnbench.specs.common import DTYPES, Sizes
 from attnbench.specs.format import Format
 from attnbench.specs.invariant import KINDS, Invariant
 from attnbench.specs.kernel import KernelSpec

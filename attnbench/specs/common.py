@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnbench._signing import signed_make
+from attnbench.cases.sizes import DTYPES
 from attnbench.errors import SpecError, nearest
 from attnbench.specs.heirs import heir
-
-if TYPE_CHECKING:
-    from attnbench.specs.layer_spec import LayerSpec
-    from attnbench.specs.mechanism import MechanismSpec
-    from attnbench.specs.scoring import ScoringSpec
-
-DTYPES = ("float64", "float32", "bfloat16", "float16")
-"""Names of the floating dtypes that a subject may support, most precise first."""
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
@@ -42,25 +34,6 @@ class ReadOnly(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self._items)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of one attention: ``(*lead, q_len, query_size)`` and so on.
-
-    ``spec.sizes`` maps them to legal ones; :meth:`replace` changes some of them.
-    """
-
-    lead: tuple[int, ...]
-    q_len: int
-    kv_len: int
-    query_size: int
-    key_size: int
-    value_size: int
-
-    def replace(self, **changes: Any) -> Sizes:
-        """A copy with some sizes changed."""
-        return replace(self, **changes)
 
 
 def require(spec: Any, condition: bool, complaint: str) -> None:
@@ -142,7 +115,7 @@ def check_same_as(spec: Any) -> None:
     require(spec, address is None or is_address, complaint)
 
 
-def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec) -> None:
+def freeze_common(spec: Any) -> None:
     """Check the types of the fields that scoring functions, mechanisms and layers share."""
     check_spec_name(spec.kind, spec.name)
     check_callable(spec, "make")
@@ -158,4 +131,6 @@ def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec) -> None:
     if hasattr(spec, "equal_sizes"):
         check_type(spec, "equal_sizes", bool, "True or False")
     _freeze_variants(spec)
-    object.__setattr__(spec, "make", signed_make(spec))
+    equal_sizes = getattr(spec, "equal_sizes", False)
+    signed = signed_make(spec.name, spec.kind, spec.make, equal_sizes=equal_sizes)
+    object.__setattr__(spec, "make", signed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnbench.specs.common import check_callable, check_spec_name, check_type, freeze_tuple
 
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from attnbench.cases.case import Case
-    from attnbench.subject.subject import Subject
+
+Subject = Any
+"""An :class:`attnbench.Subject`, which is made of specs."""
 
 KINDS = ("scoring", "kernel", "mechanism", "layer")
 """Kinds of subject."""

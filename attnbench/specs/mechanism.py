@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from attnbench.cases.sizes import Sizes
 from attnbench.specs.common import (
-    Sizes,
     check_same_as,
     freeze_common,
     freeze_tuple,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attnbench.specs.common import Sizes, freeze_common
+from attnbench.cases.sizes import Sizes
+from attnbench.specs.common import freeze_common
 
 if TYPE_CHECKING:
     from torch import nn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.errors import either
 
-if TYPE_CHECKING:
-    from attnbench.subject.layer import LayerSubject
+LayerSubject = Any
+"""A subject that is a layer, whose limits these are."""
 
 _FEWEST = 4
 """A layer that raises for as few rows or tokens is wrong."""
@@ -104,7 +104,8 @@ def _trained(
     """The sum of the outputs in training: of one call, or of two with a cache."""
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         if not held:
-            return subject.call(module.train(), hidden, mask)[0].sum()
+            output: Tensor = subject.call(module.train(), hidden, mask)[0]
+            return output.sum()
         cache, parts = subject.new_cache(module.train(), len(hidden)), []
         for start, end in ((0, 3), (3, hidden.shape[1])):
             part = None if mask is None else mask[:, :end]

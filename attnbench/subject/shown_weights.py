@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from attnbench.errors import UsageError
 from attnbench.specs import MechanismSpec
 from attnbench.subject.tensors import Inputs
 
-if TYPE_CHECKING:
-    from attnbench.subject.subject import Subject
+Subject = Any
+"""An :class:`attnbench.Subject`, whose weights these are."""
 
 _LARGEST = 2**20
 """Weights of one call, over all of its blocks."""
@@ -31,7 +31,8 @@ def shown_weights(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor
     if subject.kind == "kernel":
         value = eye.expand(*inputs.key.shape[:-1], kv_len)
         with contextlib.suppress(UsageError):  # it refuses a value this wide
-            return subject.output(module, inputs.replace(value=value))
+            found: Tensor = subject.output(module, inputs.replace(value=value))
+            return found
     count = -(-kv_len // width)
     padded = nn.functional.pad(eye, (0, count * width - kv_len))
     blocks = torch.split(padded, width, -1)

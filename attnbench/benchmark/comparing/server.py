@@ -20,15 +20,15 @@ from typing import Any
 
 import torch
 
-import attnbench
 from attnbench.benchmark.calls import measured_call
 from attnbench.benchmark.contract import VERSION, Contract
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.benchmark.timing.samples import difference, tensors_of
 from attnbench.benchmark.timing.slots import Timer, settled
 from attnbench.errors import headline
+from attnbench.specs import KernelSpec
 from attnbench.subject.input_files import load_inputs
-from attnbench.subject.lookup import resolve
+from attnbench.subject.lookup import resolve, subjects
 
 
 class Prepared:
@@ -95,7 +95,7 @@ class Prepared:
 
 def _origin_of(spec: Any) -> str:
     """The file that contains a spec's code."""
-    code = spec.attend if isinstance(spec, attnbench.KernelSpec) else spec.make
+    code = spec.attend if isinstance(spec, KernelSpec) else spec.make
     for holder in (code, spec):  # an adapter's spec is made of what it calls
         code = getattr(holder, "callee", code)
     code = getattr(code, "func", code)  # of a partial
@@ -114,7 +114,7 @@ def _fault_of(error: BaseException) -> dict[str, str]:
 def _names_inside(root: str) -> dict[str, Any]:
     """The subjects whose code is in a folder, except layers, which are not compared."""
     names = []
-    for name in attnbench.subjects():
+    for name in subjects():
         with contextlib.suppress(Exception):  # a subject that cannot be looked up is not compared
             (subject,) = resolve(name)
             code = Path(_origin_of(subject.spec))
@@ -207,7 +207,7 @@ def main() -> None:
     lines = _Lines()
     torch.set_num_threads(int(sys.argv[1]))
     try:
-        attnbench.subjects()  # imports the plugins, once for all children
+        subjects()  # imports the plugins, once for all children
     except Exception as error:
         lines.send(_fault_of(error))
         return
