@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,9 +16,10 @@ from torch.overrides import TorchFunctionMode
 from attnbench.calling.attention_call import Attention, Scores
 from attnbench.calling.binding import Binding
 from attnbench.calling.facts import Calls, facts_of, layer_facts, length_form, mask_form
+from attnbench.calling.importing import notes_of
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.layer_trials import LayerCalls, layer_mask, layer_trials
-from attnbench.calling.making import recipe_of
+from attnbench.calling.making import Recipe, recipe_of
 from attnbench.calling.refusing import not_called
 from attnbench.calling.signature import Argument, arguments
 from attnbench.calling.styles.callee import name_of
@@ -30,11 +33,10 @@ from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 _MAINS = ("query", "key", "value", "memory", "hidden")
 
 
-def maker_of(target: Any) -> tuple[Callable[[int, int, int], Any], int]:
-    """What gives a callee for Eq, Ek and Ev, and a width with which it can be made."""
-    if not isinstance(target, nn.Module) and not inspect.isclass(target):
-        return lambda *_: target, WIDTH
-    recipe = recipe_of(target)
+def callee_of(target: Any, recipe: Recipe | None) -> Callee:
+    """What is called, of a function itself and else what the recipe makes."""
+    if recipe is None:
+        return Callee(lambda *_: target, WIDTH)
     base = recipe.base
 
     def make(query_size: int, key_size: int, value_size: int) -> Any:
@@ -42,7 +44,27 @@ def maker_of(target: Any) -> tuple[Callable[[int, int, int], Any], int]:
         with Filled():
             return recipe(replace(base, width=query_size, **sides))
 
-    return make, base.width
+    return Callee(make, base.width)
+
+
+def _split(target: Any) -> tuple[Any, Recipe | None]:
+    """A callee, and how it is made unless it is a function."""
+    if isinstance(target, Recipe):
+        return target.target, target
+    is_made = isinstance(target, nn.Module) or inspect.isclass(target)
+    return target, recipe_of(target) if is_made else None
+
+
+def _origin(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
+    """How a callee was imported and made, for the lines about it."""
+    module = sys.modules.get(getattr(target, "__module__", ""))
+    notes = [] if module is None else [*notes_of(module)]
+    if recipe is not None and recipe.line:
+        made = re.sub(r"\bsize\b(?!=)", "E", recipe.line)
+        notes.append(f"made by {made if len(made) < 160 else f'{made[:156]}...'}")
+    if recipe is not None and recipe.guessed:
+        notes.append(f"found by trying, as no name says it: {', '.join(recipe.guessed)}")
+    return tuple(notes)
 
 
 class Filled(TorchFunctionMode):
@@ -55,7 +77,7 @@ class Filled(TorchFunctionMode):
         return made
 
 
-def bound(target: Any) -> tuple[Callee, Binding]:
+def bound(target: Any, recipe: Recipe | None) -> tuple[Callee, Binding]:
     """How a callee is called, by its arguments' names and by trial calls.
 
     Raises:
@@ -66,7 +88,7 @@ def bound(target: Any) -> tuple[Callee, Binding]:
     if named is None:
         raise StyleError(f"{name_of(target)}: nothing tells its arguments; wrap it in a function.")
     named = [each for each in named if each.name != "self"]
-    callee = Callee(*maker_of(target))
+    callee = callee_of(target, recipe)
     raised: list[str] = []
     attempts = [_attended, _layered]
     if {"hidden", "memory"} <= {each.role for each in named}:
@@ -196,12 +218,14 @@ def spec_of(target: Any, **fields: Any) -> MechanismSpec | ScoringSpec | LayerSp
     Raises:
         StyleError: it cannot be made, no call fits, or two contradict each other.
     """
-    callee, binding = bound(target)
+    target, recipe = _split(target)
+    callee, binding = bound(target, recipe)
+    origin = _origin(target, recipe)
     if (style := _style_of(target, binding)) is not None:
         known_style: MechanismSpec = adapted(target, style, **fields)
         return known_style
     if binding.shape == "layer":
-        return _layer_spec(target, callee, binding, fields)
+        return _layer_spec(target, callee, binding, origin, fields)
     kind = Scores if binding.shape == "scores" else Attention
 
     def made(query_size: int, key_size: int, value_size: int = 0) -> nn.Module:
@@ -222,7 +246,7 @@ def spec_of(target: Any, **fields: Any) -> MechanismSpec | ScoringSpec | LayerSp
     equal = Calls(callee, binding)(one) is None
     same_value = Calls(callee, binding)(wide) is None or binding.shape == "memory"
     facts = facts_of(callee, binding)
-    notes = (binding.sentence(), *facts.notes)
+    notes = (binding.sentence(), *facts.notes, *origin)
     known = {
         "sizes": _legal_sizes(unit, equal, same_value, binding.square),
         "equal_sizes": equal,
@@ -265,7 +289,13 @@ def _legal_sizes(unit: int, equal: bool, same_value: bool, square: bool) -> Call
     return legal
 
 
-def _layer_spec(target: Any, callee: Callee, binding: Binding, fields: dict[str, Any]) -> LayerSpec:
+def _layer_spec(
+    target: Any,
+    callee: Callee,
+    binding: Binding,
+    origin: tuple[str, ...],
+    fields: dict[str, Any],
+) -> LayerSpec:
     facts = layer_facts(callee, binding)
 
     def call(width: int) -> Any:
@@ -286,6 +316,6 @@ def _layer_spec(target: Any, callee: Callee, binding: Binding, fields: dict[str,
         "sizes": (lambda size: -(-size // unit) * unit) if unit else (lambda size: callee.width),
         "grid": "Y" in binding.layout,
         "conventions": facts.conventions,
-        "notes": (binding.sentence(), *facts.notes),
+        "notes": (binding.sentence(), *facts.notes, *origin),
     }
     return LayerSpec(**{**known, **facts.fields, **fields})

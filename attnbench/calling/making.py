@@ -185,7 +185,7 @@ def recipe_of(target: Any) -> Recipe:
                 answers[error.name] = 0
                 continue
             except _HOPELESS as error:
-                raise MakingError(not_made(target, error, (), tuple(answers))) from error
+                raise MakingError(not_made(target, error, (), maker.guessed)) from error
             except Exception as error:  # whatever a constructor raises
                 failure = failure or error
                 tried.append(maker.source)
@@ -196,7 +196,7 @@ def recipe_of(target: Any) -> Recipe:
             recipe.line = _proved(recipe, maker.source)
             return recipe
     assert failure is not None
-    raise MakingError(not_made(target, failure, tried, tuple(answers))) from failure
+    raise MakingError(not_made(target, failure, tried, maker.guessed)) from failure
 
 
 def recipe_from(written: str, target: Any) -> Recipe:
@@ -309,6 +309,11 @@ class _Maker:
             raise MakingError(f"{self.target.__name__} gives {type(made).__name__}, not a module")
         return made.eval()
 
+    @property
+    def guessed(self) -> tuple[str, ...]:
+        """The arguments whose names say nothing."""
+        return tuple(name for name in self.answers if not name.endswith(_CLASS))
+
     def advance(self) -> bool:
         """Change the last guess that can be changed; whether there is one."""
         for name in reversed([*self.answers]):
@@ -374,7 +379,7 @@ class _Maker:
             if _is_config(value) and key.endswith(_CONFIG_ENDINGS)
         ]
         options = (*near[:1], _StandIn) if len(near) == 1 else (_StandIn,)
-        place = f"{prefix}{name}: class"
+        place = f"{prefix}{name}{_CLASS}"
         self.counts[place] = len(options)
         if len(options) > 1 and options[self.answers.setdefault(place, 0)] is not _StandIn:
             return self.config_of(near[0], f"{prefix}{name}.", depth)
@@ -399,6 +404,7 @@ class _Maker:
 
 
 _MARK = "<config>"
+_CLASS = ": class"
 
 
 class _StandIn:

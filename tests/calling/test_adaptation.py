@@ -10,10 +10,12 @@ import torch
 import attnbench
 from attnbench.calling.adaptation import bound, spec_of
 from attnbench.calling.importing import load
+from attnbench.calling.making import recipe_from, recipe_of
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 from tests.attention_functions import statuses
 
+WRITTEN = "Causal(types.SimpleNamespace(**dict(n_head=1, n_embd=E)))"
 HEAD = """
 import math
 import torch
@@ -171,7 +173,8 @@ def test_how_it_is_called_is_found_by_names_and_small_calls(
     memory: str,
     masks: dict[str, tuple[str, str]],
 ) -> None:
-    _, binding = bound(found(tmp_path, text, name))
+    cls = found(tmp_path, text, name)
+    _, binding = bound(cls, recipe_of(cls))
     assert (binding.shape, binding.layout, binding.memory) == (shape, layout, memory)
     assert {name: (mask.axes, mask.says) for name, mask in binding.masks.items()} == masks
     assert len(binding.sentence()) <= 160
@@ -213,3 +216,17 @@ def test_what_fits_no_call_is_refused_with_what_was_tried(tmp_path: Path) -> Non
     target = found(tmp_path, "def attend(q, k, v): raise RuntimeError('a gate is shut')", "attend")
     with pytest.raises(StyleError, match=r"attend cannot be called: (.|\n)*a gate is shut"):
         spec_of(target)
+
+
+def test_how_it_was_imported_and_made_is_told_of_what_is_found_and_of_what_somebody_wrote(
+    tmp_path: Path,
+) -> None:
+    cls = found(tmp_path, "import nowhere_at_all\n" + LAYERS, "Causal")
+    for target, made in (cls, "E"), (recipe_from(WRITTEN, cls), "dict(n_head=1, "):
+        spec = spec_of(target)
+        assert isinstance(spec, LayerSpec)
+        notes = "; ".join(spec.notes)
+        assert "called with x (B, L, E)" in notes
+        assert "not installed, and stubbed: nowhere_at_all" in notes
+        assert "made by Causal(" in notes
+        assert made in notes.partition("made by")[2]
