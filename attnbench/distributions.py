@@ -26,6 +26,12 @@ BROUGHT_BY = {
     "attnbench-answers": ("assert_attention_close", "assert_close", "diff", "drift"),
     "attnbench-classroom": ("heatmap", "learn", "notebook"),
     "attnbench-judge": ("Judgement", "judge"),
+    "attnbench-peers": (
+        "adapters.array",
+        "adapters.flex",
+        "adapters.keras",
+        "adapters.transformers",
+    ),
 }
 """Commands and names by the distribution that brings them, for who has not installed it."""
 

@@ -6,6 +6,10 @@ The built-in plugins import nothing else from the core. A mechanism prepares its
 a :class:`Baseline`, changes the :class:`Inputs`, and compares with :func:`agree_within` or
 :func:`holds`, whose errors name the value and the place.
 
+A plugin that brings a style of call makes its specs by :func:`adapted_spec`, reshapes by
+:func:`fold_heads`, :func:`fold_mask_heads` and :func:`unfold_heads`, and calls within
+:func:`refusals`.
+
 A plugin that runs checks itself, as the judge does, has :func:`parse_address`, :func:`make_inputs`,
 :func:`bench_cases`, :func:`run_invariants` and, for the right output, :func:`expected`.
 
@@ -24,6 +28,13 @@ from attnbench.attention.softmax import masked_softmax, pool, softmax_weights
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
 from attnbench.attention.windows import Band, band, last_slots
 from attnbench.benchmark.workloads import bench_cases
+from attnbench.calling.styles.callee import fold as fold_heads
+from attnbench.calling.styles.callee import fold_mask as fold_mask_heads
+from attnbench.calling.styles.callee import refusals
+from attnbench.calling.styles.callee import spec_of as adapted_spec
+from attnbench.calling.styles.callee import unfold as unfold_heads
+from attnbench.calling.styles.renaming import renames
+from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.calling.styles.signature import keywords_of
 from attnbench.cases.case import MASKS
 from attnbench.checking.api import run_invariants
@@ -86,6 +97,7 @@ __all__ = [
     "NormEpsilon",
     "Oracle",
     "RoundedOperations",
+    "adapted_spec",
     "agree",
     "agree_within",
     "allowed_and_bias",
@@ -104,6 +116,8 @@ __all__ = [
     "expected",
     "fails",
     "fold",
+    "fold_heads",
+    "fold_mask_heads",
     "grouped",
     "has_cache",
     "has_gradients",
@@ -127,13 +141,16 @@ __all__ = [
     "parse_address",
     "pool",
     "prepare",
+    "refusals",
     "reject",
+    "renames",
     "replay",
     "resizes",
     "resolve",
     "run_invariants",
     "same_gradient",
     "same_gradients",
+    "scaled_dot_rows",
     "scores_of",
     "scoring_of",
     "select_items",
@@ -144,6 +161,7 @@ __all__ = [
     "textbook_output",
     "traced",
     "transforms_active",
+    "unfold_heads",
     "valid_lens_mask",
     "window_mask",
 ]

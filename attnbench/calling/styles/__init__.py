@@ -3,9 +3,7 @@
 STYLES = {
     "sdpa": "sdpa_and_flash:sdpa",
     "flash": "sdpa_and_flash:flash",
-    "flex": "flex:flex_of",
     "interface": "interface:interface",
-    "keras": "keras:keras",
     "multihead": "multihead:multihead",
     "paged": "varlen_and_paged:paged",
     "textbook": "textbook_adapter:textbook",

@@ -38,7 +38,6 @@ _ARGUMENTS: Mapping[str, _Arguments] = {
     "flash": _Arguments(_FIRST, foreign="is_causal", layout="(B, L, H, E)"),
     "interface": _Arguments((("module",), *_FIRST), ("attention_mask",), ("scaling", "dropout")),
     "multihead": _Arguments(named=("embed_dim", "num_heads")),
-    "keras": _Arguments(named=("num_heads", "key_dim")),
     "varlen": _Arguments((*_FIRST, *((name,) for name in _LENGTHS)), ("causal",)),
     "paged": _Arguments(
         (("query", "q"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
@@ -85,7 +84,7 @@ def fitting(callee: Any) -> list[str]:
     """The styles that fit a callee."""
     found = [style for style in _ARGUMENTS if fits(callee, style) is None]
     made = inspect.isclass(callee)
-    return [style for style in found if made == (style in ("multihead", "keras")) or not made]
+    return [style for style in found if made == (style == "multihead") or not made]
 
 
 def fitted(callee: Callable[..., Any], style: str) -> Keywords:

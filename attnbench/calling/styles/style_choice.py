@@ -11,6 +11,7 @@ from torch import nn
 from attnbench.calling.styles import STYLES
 from attnbench.calling.styles.callee import name_of
 from attnbench.calling.styles.textbook_calls import has_textbook_names
+from attnbench.distributions import advice
 from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.registry.catalog import registry
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
@@ -47,10 +48,11 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> Any:
     style, bracket, call = style.partition("(")
     brought = {each.name: each for each in registry().styles()}
     if style not in STYLES and style not in brought:
-        raise UnknownNameError(
-            f"no style is called {style!r}. {nearest(style, [*STYLES, *brought])} What is called "
-            "in another way gets a spec: attnbench.MechanismSpec(name=..., make=...)."
+        known = advice(f"adapters.{style}") or (
+            f"{nearest(style, [*STYLES, *brought])} What is called in another way gets a spec: "
+            "attnbench.MechanismSpec(name=..., make=...)."
         )
+        raise UnknownNameError(f"no style is called {style!r}. {known}")
     if bracket:
         fields["call"] = f"f({call}"
     if style in STYLES:

@@ -23,9 +23,6 @@ from tests.attention_functions import eager, flashlike
         (eager, "sdpa", "argument 1 should be query. Its arguments fit interface."),
         (scaled_dot_product_attention, "flash", "its argument is_causal belongs to another style"),
         (lambda query, key: query, "sdpa", "argument 3 should be value"),
-        (eager, "keras", "it makes no layer without module. Its arguments fit interface."),
-        (scaled_dot_product_attention, "keras", "nothing tells its arguments"),
-        (lambda: 3, "keras", "what it makes, 3, is no layer of Keras"),
         (3, "sdpa", "is of type int, which is not callable|cannot be called as sdpa"),
     ],
 )

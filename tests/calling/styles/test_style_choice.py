@@ -6,7 +6,8 @@ import pytest
 
 from attnbench import adapters
 from attnbench.calling import styles
-from attnbench.calling.styles import STYLES
+from attnbench.calling.styles import STYLES, style_choice
+from attnbench.errors import UnknownNameError
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -15,4 +16,16 @@ def test_each_name_that_options_take_has_an_adapter_of_its_own(style: str) -> No
     adapter = getattr(importlib.import_module(f"{styles.__name__}.{module}"), name)
     assert callable(adapter)
     assert style in adapters.__all__
-    assert name == "flex_of" or adapter is getattr(adapters, style)
+    assert adapter is getattr(adapters, style)
+
+
+def test_what_another_distribution_brings_is_named_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adapters, "entry_points", lambda group: {})
+    monkeypatch.setattr(style_choice.registry(), "styles", list)
+    vars(adapters).pop("keras", None)
+    with pytest.raises(AttributeError, match="It is part of attnbench-peers: pip"):
+        _ = adapters.keras
+    with pytest.raises(UnknownNameError, match="It is part of attnbench-peers: pip"):
+        style_choice.adapted(len, "keras")

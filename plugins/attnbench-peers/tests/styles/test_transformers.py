@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_peers.styles.transformers import TinyModel
 from torch import Tensor, nn
 
-from attnbench.calling.styles.transformers import TinyModel
 from attnbench.errors import UsageError
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.styles.flex import uncompiled
-from attnbench.errors import ShapeError, UsageError
-from attnbench.specs import CacheSpec, LayerSpec
+from attnbench import CacheSpec, LayerSpec, ShapeError, UsageError
+from attnbench_peers.styles.flex import uncompiled
 
 CACHES = ("dynamic", "static", "quantized")
 """Kinds of cache. What a configuration says of sliding windows, the first two follow."""

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.styles.callee import name_of, refusals, spec_of
-from attnbench.calling.styles.constructors import HEADS, whole_heads
-from attnbench.calling.styles.fitting import better
+from attnbench import MechanismSpec, Sizes
 from attnbench.errors import StyleError
-from attnbench.specs import MechanismSpec
+from attnbench.testing import adapted_spec, refusals
 
+HEADS = 2
 _COUNTS = ("num_heads", "num_query_heads", "num_key_value_heads")
 _WIDTHS = ("key_dim", "head_dim")
 """The arguments of a layer's class that are given where it needs them."""
@@ -39,28 +38,28 @@ def keras(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """
     if not callable(make):
         raise StyleError(f"{make!r} cannot be called as keras: it is not callable.")
-    text, hint = f"{name_of(make)} cannot be called as keras", better(make)
+    text = f"{_name_of(make)} cannot be called as keras"
     if not inspect.isclass(make) and hasattr(make, "call"):
         raise StyleError(f"{text}: it is a layer; name its class, or a function that makes it.")
     try:
         needed = [name for name in _required(make) if name not in _COUNTS + _WIDTHS]
     except (TypeError, ValueError):
-        raise StyleError(f"{text}: nothing tells its arguments.{hint}") from None
+        raise StyleError(f"{text}: nothing tells its arguments.") from None
     if needed:
-        raise StyleError(f"{text}: it makes no layer without {needed[0]}.{hint}")
+        raise StyleError(f"{text}: it makes no layer without {needed[0]}.")
     layer = _made(make, 4)
     if not callable(getattr(layer, "call", None)):
-        raise StyleError(f"{text}: what it makes, {layer!r}, is no layer of Keras.{hint}")
+        raise StyleError(f"{text}: what it makes, {layer!r}, is no layer of Keras.")
     takes = set(inspect.signature(layer.call).parameters)
     if not {"query", "value"} <= takes and "inputs" not in takes:
-        raise StyleError(f"{text}: its call takes neither query and value nor inputs.{hint}")
+        raise StyleError(f"{text}: its call takes neither query and value nor inputs.")
     many = "query" in takes
     torches = isinstance(layer, nn.Module)
     known = {
         "make": _Maker(make),
         "equal_sizes": not many,
         "dtypes": ("float32",),
-        "sizes": whole_heads if many else lambda sizes: sizes.replace(key_size=sizes.query_size),
+        "sizes": _whole_heads if many else lambda sizes: sizes.replace(key_size=sizes.query_size),
         "accepts": ("is_causal",) if "use_causal_mask" in takes else (),
         "laws": () if many else ("pools_values",),
         "conventions": {
@@ -72,7 +71,17 @@ def keras(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         },
         "exempt": {},
     }
-    return spec_of("keras", make, known, fields)
+    return adapted_spec("keras", make, known, fields)
+
+
+def _name_of(make: Any) -> str:
+    return str(getattr(make, "__name__", type(make).__name__))
+
+
+def _whole_heads(sizes: Sizes) -> Sizes:
+    """The nearest sizes with a whole number of features a head, and values as wide as queries."""
+    width = -(-sizes.query_size // HEADS) * HEADS
+    return sizes.replace(query_size=width, value_size=width)
 
 
 def _required(make: Callable[..., Any]) -> list[str]:
@@ -97,7 +106,7 @@ class _Maker:
 
     def __init__(self, make: Callable[..., Any]) -> None:
         self.layer = make
-        self.__qualname__ = name_of(make)
+        self.__qualname__ = _name_of(make)
 
     def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
         import keras  # it is the user's
@@ -140,7 +149,7 @@ class _Layer(nn.Module):
         if attn_mask is not None:
             mask = attn_mask.expand(shape).reshape(-1, *shape[-2:])
         masked = mask is not None or is_causal
-        with refusals(name_of(type(self.layer)), masked=masked):
+        with refusals(_name_of(type(self.layer)), masked=masked):
             if "query" in self.takes:
                 if mask is not None:
                     given["attention_mask"] = self.array(mask)

@@ -6,13 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnbench.calling.styles.callee import Callee, Maker, fold, fold_mask, spec_of, unfold
-from attnbench.calling.styles.fitting import fitted
-from attnbench.calling.styles.renaming import renames
-from attnbench.calling.styles.scaled_dot_floats import SCALED_DOT
-from attnbench.specs import MechanismSpec
+from attnbench import MechanismSpec
+from attnbench.errors import StyleError
+from attnbench.testing import (
+    adapted_spec,
+    fold_heads,
+    fold_mask_heads,
+    keywords_of,
+    refusals,
+    renames,
+    scaled_dot_rows,
+    unfold_heads,
+)
 
 
 @renames
@@ -37,11 +44,19 @@ def array(
     Raises:
         StyleError: ``function`` is not callable, or takes other arguments.
     """
-    keywords = fitted(function, "sdpa")
+    keywords = keywords_of(function) if callable(function) else None
+    if keywords is None or len(keywords.names) < 3:
+        raise StyleError(
+            f"{function!r} cannot be called as array: it should take query, key and value; wrap it "
+            "in a function that names them."
+        )
     flags = ("is_causal", "scale", "enable_gqa")
     known = {
-        **SCALED_DOT,
-        "make": Maker(_Arrays, function, keywords, to=to, back=back),
+        "make": lambda *sizes: _Arrays(function, keywords, to, back),
+        "formula": "softmax(q·k / √E) v",
+        "equal_sizes": True,
+        "reference": scaled_dot_rows,
+        "laws": ("pools_values",),
         "accepts": tuple(flag for flag in flags if flag in keywords),
         "conventions": {
             "gradients": False,
@@ -50,11 +65,21 @@ def array(
             **({} if "attn_mask" in keywords else {"masks": ()}),
         },
     }
-    return spec_of("array", function, known, fields)
+    return adapted_spec("array", function, known, fields)
 
 
-class _Arrays(Callee):
+class _Arrays(nn.Module):
     """A function of arrays ``(B, H, L, E)``."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        keywords: Any,
+        to: Callable[[Tensor], Any],
+        back: Callable[[Any], Tensor],
+    ) -> None:
+        super().__init__()
+        self.function, self.keywords, self.to_array, self.back = function, keywords, to, back
 
     def forward(
         self,
@@ -68,18 +93,19 @@ class _Arrays(Callee):
     ) -> Tensor:
         """The output ``(..., L, Ev)``."""
         lead = tuple(query.shape[:-2])
-        tensors = [fold(tensor, heads=enable_gqa) for tensor in (query, key, value)]
+        tensors = [fold_heads(tensor, heads=enable_gqa) for tensor in (query, key, value)]
         if attn_mask is not None:
             shape = (*tensors[0].shape[:-1], key.shape[-2])
-            mask = fold_mask(attn_mask, lead, heads=enable_gqa).expand(shape)
+            mask = fold_mask_heads(attn_mask, lead, heads=enable_gqa).expand(shape)
             given["attn_mask"] = self.array(mask)
         if enable_gqa:
             given["enable_gqa"] = True
-        found = self.call(*map(self.array, tensors), **given)
-        output: Tensor = self.settings["back"](found)
-        return unfold(output.to(query.device), lead)
+        masked = attn_mask is not None or bool(given.get("is_causal"))
+        with refusals(getattr(self.function, "__name__", "callee"), masked=masked):
+            found = self.function(*map(self.array, tensors), **self.keywords.spelt(given))
+        return unfold_heads(self.back(found).to(query.device), lead)
 
     def array(self, tensor: Tensor) -> Any:
         """Convert a tensor to an array of the library that shares no memory with it."""
         with torch.no_grad():
-            return self.settings["to"](tensor.detach().cpu().clone())
+            return self.to_array(tensor.detach().cpu().clone())

@@ -9,22 +9,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnbench.calling.styles.callee import (
-    Callee,
-    Maker,
-    fold,
-    fold_mask,
-    name_of,
-    spec_of,
-    unfold,
+from attnbench import MechanismSpec, RefusalError
+from attnbench.errors import StyleError
+from attnbench.testing import (
+    adapted_spec,
+    fold_heads,
+    fold_mask_heads,
+    scaled_dot_rows,
+    unfold_heads,
 )
-from attnbench.calling.styles.fitting import better, fitting
-from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
-from attnbench.calling.styles.signature import Keywords
-from attnbench.errors import RefusalError, StyleError
-from attnbench.specs import MechanismSpec
 
 _MODULE = "torch.nn.attention.flex_attention"
 _HIDES = "its mask_mod hides keys of its own, of which no mask that is given tells"
@@ -64,7 +59,7 @@ def flex(
     exempt = {} if mask_mod is None else dict.fromkeys(_UNKNOWN_KEYS, _HIDES)
     known = {
         "name": "flex" if plain else getattr(score_mod or mask_mod, "__name__", "flex"),
-        "make": Maker(_Flex, _Mods(score_mod, mask_mod), Keywords((), {})),
+        "make": lambda *sizes: _Flex(score_mod, mask_mod),
         "formula": "softmax(score_mod(q·k / √E)) v",
         "equal_sizes": True,
         "reference": scaled_dot_rows if plain else None,
@@ -77,7 +72,7 @@ def flex(
             **({} if plain else {"positions": "absolute", "per_head": True}),
         },
     }
-    return spec_of("flex", score_mod or mask_mod, known, fields)
+    return adapted_spec("flex", score_mod or mask_mod, known, fields)
 
 
 def flex_of(mod: Any, **fields: Any) -> MechanismSpec:
@@ -88,14 +83,10 @@ def flex_of(mod: Any, **fields: Any) -> MechanismSpec:
         count = len(inspect.signature(mod).parameters)
     except (TypeError, ValueError):
         count = 0
-    if "sdpa" in fitting(mod):  # of four arguments too, as a mask_mod
+    name = getattr(mod, "__name__", type(mod).__name__)
+    if count not in (4, 5) or "query" in inspect.signature(mod).parameters:
         raise StyleError(
-            f"{name_of(mod)} cannot be called as flex: it takes query, key and value, but a "
-            f"score_mod takes score, batch, head, q_idx, kv_idx.{better(mod)}"
-        )
-    if count not in (4, 5):
-        raise StyleError(
-            f"{name_of(mod)} cannot be called as flex: it takes {count} arguments, but a score_mod "
+            f"{name} cannot be called as flex: it takes {count} arguments, but a score_mod "
             "takes score, batch, head, q_idx, kv_idx, and a mask_mod the last four."
         )
     return flex(mod, **fields) if count == 5 else flex(None, mod, **fields)
@@ -125,16 +116,12 @@ def _hold(what: str, mod: object, count: int) -> None:
         raise StyleError(f"{what} takes {given} arguments, but should take {', '.join(names)}.")
 
 
-class _Mods:
-    """A score_mod and a mask_mod as one callee."""
+class _Flex(nn.Module):
+    """FlexAttention of ``(B, H, L, E)`` with a score_mod and a mask_mod."""
 
     def __init__(self, score_mod: Any, mask_mod: Any) -> None:
+        super().__init__()
         self.score_mod, self.mask_mod = score_mod, mask_mod
-        self.__name__ = "flex_attention"
-
-
-class _Flex(Callee):
-    """FlexAttention of ``(B, H, L, E)``."""
 
     def forward(
         self,
@@ -150,10 +137,10 @@ class _Flex(Callee):
         from torch.nn.attention.flex_attention import flex_attention  # brings the compiler: 1 s
 
         lead = tuple(query.shape[:-2])
-        query, key, value = (fold(t, heads=enable_gqa) for t in (query, key, value))
+        query, key, value = (fold_heads(t, heads=enable_gqa) for t in (query, key, value))
         if attn_mask is not None:
             shape = (*query.shape[:-1], key.shape[-2])
-            attn_mask = fold_mask(attn_mask, lead, heads=enable_gqa).expand(shape)
+            attn_mask = fold_mask_heads(attn_mask, lead, heads=enable_gqa).expand(shape)
         with uncompiled():
             try:
                 output = flex_attention(
@@ -167,12 +154,11 @@ class _Flex(Callee):
             except NotImplementedError as error:
                 raise RefusalError(f"FlexAttention refuses it: {error}") from error
         assert isinstance(output, Tensor)
-        return unfold(output, lead)
+        return unfold_heads(output, lead)
 
     def changed(self, mask: Tensor | None) -> Callable[..., Tensor] | None:
         """All changes of scores, including the mask, as one score_mod; ``None`` without any."""
-        mods: Any = self.callee
-        score_mod, mask_mod = mods.score_mod, mods.mask_mod
+        score_mod, mask_mod = self.score_mod, self.mask_mod
         if mask is None and mask_mod is None:
             return score_mod  # type: ignore[no-any-return]
 
