@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import unusable
 from attnbench.checking.canaries import CANARY, CHANGED
 from attnbench.checking.check_report import CheckReport
@@ -81,6 +82,7 @@ def outcomes_of(
     dtypes: Sequence[str] | None = None,
     seed: int | None = None,
     evidence: bool = True,
+    case: Case | None = None,
     guard: SuiteGuard | None = None,
 ) -> Iterator[Outcome]:
     """Yield the outcomes of one subject as they come.
@@ -93,6 +95,7 @@ def outcomes_of(
     Args:
         subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
         evidence: whether to look for the smallest counterexample, which takes many calls.
+        case: the only case to run; ``None`` to look for one that fails.
         guard: what the suite was before the subject's code was imported.
     """
     invariants = list(invariants)
@@ -102,6 +105,7 @@ def outcomes_of(
         "dtypes": None if dtypes is None else tuple(dtypes),
         "seed": seed,
         "shrink": evidence,
+        "case": case,
     }
     return _outcomes(subject, invariants, options, guard or SuiteGuard())
 
@@ -200,6 +204,7 @@ def outcomes(
     seed: int | None,
     user_invariants: Sequence[str] = (),
     canary: str | None = None,
+    case: str | None = None,
 ) -> Iterator[Outcome]:
     """Yield the outcomes of the subject of an address as they come, and then that of a canary.
 
@@ -209,13 +214,15 @@ def outcomes(
         target, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
         user_invariants: invariants that the user named.
         canary: the invariant that a canary must violate; ``None`` for no canary.
+        case: id of the only case to run; ``None`` to look for one that fails.
     """
     guard = SuiteGuard()
     options: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtypes}
     (subject,), selection = planned(
         target, invariants=invariants, user_invariants=user_invariants, **options
     )
-    options |= {"seed": seed, "guard": guard}
+    only = None if case is None else Case.from_id(case)
+    options |= {"seed": seed, "guard": guard, "case": only}
     for outcome in outcomes_of(subject, selection, **options):
         yield outcome
         if outcome.failure is not None and outcome.failure.device_lost:

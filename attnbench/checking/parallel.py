@@ -181,4 +181,5 @@ def _with_command(outcome: Outcome, task: Task) -> Outcome:
     words += ["--seed", str(arguments["seed"])] if arguments["seed"] is not None else []
     words += ["--device", arguments["device"]] if arguments["device"] != "cpu" else []
     words += [word for name in arguments["dtypes"] or () for word in ("--dtype", name)]
+    words += ["--case", outcome.counterexample] if outcome.counterexample else []
     return replace(outcome, command=shlex.join(words))

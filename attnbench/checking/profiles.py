@@ -54,13 +54,11 @@ class Effort:
         profile: how many cases are drawn.
         failures: the store of failing cases, which are tried again.
         shrink: whether to look for smaller ones.
-        explain: whether a check that fails says why.
     """
 
     profile: Profile = PROFILES["default"]
     failures: Failures | None = None
     shrink: bool = True
-    explain: bool = True
 
 
 _EFFORT: ContextVar[Effort] = ContextVar("attnbench_effort", default=Effort())  # noqa: B039 -- frozen

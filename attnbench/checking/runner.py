@@ -12,15 +12,15 @@ from hypothesis import Phase
 from hypothesis.errors import HypothesisDeprecationWarning, HypothesisException
 
 from attnbench.cases.case import Case
-from attnbench.cases.case_space import NoCaseError, space_of
-from attnbench.cases.case_strategies import cases
+from attnbench.cases.case_space import CaseSpace, NoCaseError, space_of
+from attnbench.cases.case_strategies import cases, listed
 from attnbench.checking.answer_faults import Fault, fault_at, raised_text, source_line_of
 from attnbench.checking.call_cost import calls_at
 from attnbench.checking.case_legality import IllegalCaseError
 from attnbench.checking.case_search import CaseSearch, UnjudgedError
 from attnbench.checking.declarations import declaration, raising_remedy
 from attnbench.checking.explain.region import region_of
-from attnbench.checking.hypothesis_engine import Failures, failures, phases
+from attnbench.checking.hypothesis_engine import failures, phases
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.checking.profiles import Effort, Profile, effort_of
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
@@ -55,7 +55,7 @@ def run_invariant(
     dtypes: tuple[str, ...] | None = None,
     seed: int | None = None,
     shrink: bool = True,
-    explain: bool = True,
+    case: Case | None = None,
 ) -> Outcome:
     """Run one invariant on one subject; exceptions in either become the outcome.
 
@@ -66,14 +66,14 @@ def run_invariant(
         subject, invariant, profile, device, dtypes, seed: as in :func:`attnbench.check`.
         shrink: whether to look for the smallest counterexample and use the database of failures;
             without it, the run is faster.
-        explain: whether to look for the reason of a failure, which takes long in a layer.
+        case: the only case to run; ``None`` to look for one that fails.
     """
     started = time.monotonic()
-    store = failures() if shrink else None
+    store = failures() if shrink and case is None else None
     fields: dict[str, Any] = {}
     try:
         with (
-            effort_of(Effort(profile, store, shrink, explain)),
+            effort_of(Effort(profile, store, shrink)),
             warnings.catch_warnings(),  # assume() rejects scheduled cases, not only drawn ones
         ):
             warnings.simplefilter("ignore", HypothesisDeprecationWarning)
@@ -81,7 +81,8 @@ def run_invariant(
             if reason is not None:
                 status, fields = "skipped", {"undeclared": is_undeclared(subject, invariant)}
             else:
-                search = _search(subject, invariant, profile, device, dtypes, store)
+                space = _space(subject, invariant, device, dtypes, case)
+                search = CaseSearch(subject, invariant, profile, space, store)
                 search.run(seed, shrink=shrink and bool(phases(Phase.shrink)))
                 status, reason, fields = _fields_of(search)
     except (NoCaseError, UnjudgedError) as error:
@@ -94,18 +95,18 @@ def run_invariant(
     return Outcome(subject.name, invariant.name, status, reason, seconds=seconds, **fields)
 
 
-def _search(
+def _space(
     subject: Subject,
     invariant: Invariant,
-    profile: Profile,
     device: str,
     dtypes: tuple[str, ...] | None,
-    store: Failures | None,
-) -> CaseSearch:
+    case: Case | None,
+) -> CaseSpace:
+    if case is not None:
+        return space_of(listed(case))
     strategy = (invariant.cases or cases)(subject)
     names = None if dtypes is None else tuple(d for d in subject.dtypes if d in dtypes)
-    space = space_of(strategy).on(device, names)
-    return CaseSearch(subject, invariant, profile, space, store)
+    return space_of(strategy).on(device, names)
 
 
 def skip_reason(subject: Subject, invariant: Invariant) -> str | None:

@@ -28,6 +28,7 @@ def command(
     dtype: option.CheckedDtypes = None,
     device: option.Device = "cpu",
     invariant: option.Invariants = None,
+    case: option.OneCase = None,
     timeout: option.InvariantTimeout = None,
     memory: option.Memory = MEMORY_GIB,
     fail_fast: option.FailFast = False,
@@ -50,7 +51,7 @@ def command(
     addresses = option.parse_targets(targets, style, convention, call, make)
     try_options(addresses or ())
     exemptions = without_known(exempt or ()) if update_exempt else exempt or ()
-    selection = Selection(profile, device, dtype, invariant, seed)
+    selection = Selection(profile, device, dtype, invariant, seed, case)
     check = Check(addresses, selection, exemptions)
     screen = Screen(check.expected, check.statements, verbose=verbose) if output.has_text else None
     for line in check.plan["about"] if screen else ():

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from attnbench.cases.case import Case
 from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import Gap, coverage_of
@@ -43,6 +44,11 @@ class Selection:
     dtypes: Sequence[str] | None = None
     invariants: Sequence[str] | None = None
     seed: int | None = None
+    case: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.case is not None:
+            Case.from_id(self.case)  # raises UsageError if it is none
 
 
 class View(Protocol):
@@ -97,7 +103,7 @@ class Check:
         exempt, named = tuple(self._by_key.values()), tuple(self.selection.invariants or ())
         checks = parallel.run_checks(
             self.works,
-            {**self._options, "user_invariants": named},
+            {**self._options, "user_invariants": named, "case": self.selection.case},
             jobs=limits.jobs,
             timeout_s=limits.timeout_s or _TIMEOUTS_S[self.selection.profile],
             memory_gib=limits.memory_gib,

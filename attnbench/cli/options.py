@@ -73,6 +73,10 @@ Invariants = Annotated[
     list[str] | None,
     typer.Option("--invariant", help="An invariant to run; may be repeated."),
 ]
+OneCase = Annotated[
+    str | None,
+    typer.Option("--case", metavar="ID", help="Run this case alone, such as a printed one."),
+]
 Inputs = Annotated[
     Path | None,
     typer.Option(

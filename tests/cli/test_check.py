@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -268,3 +269,13 @@ def test_a_call_describes_the_style_of_an_address(tmp_path: Path) -> None:
     arguments = ("--invariant", "output_lies_within_values")
     result = run("check", f"{tmp_path}/mine.py:f as sdpa", *call, *arguments)
     assert result.code == 0, result.out + result.err
+
+
+def test_a_printed_case_runs_again_alone() -> None:
+    case = "b2-L2-S3-Eq4-Ek4-Ev4-float32-cpu-none-contiguous-normal-s0"
+    result = run("check", "dot", "--invariant", "weights_sum_to_one", "--case", case, "--json")
+    (outcome,) = json.loads(result.out)["outcomes"]
+    assert (outcome["status"], outcome["cases"]) == ("passed", 1)
+    wrong = run("check", "dot", "--invariant", "weights_sum_to_one", "--case", "b2")
+    assert wrong.code == 2
+    assert "b2" in wrong.err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +25,9 @@ from attnbench.subject.devices import seeded
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
+_SECONDS = 2.0
+"""No failure is explained for longer."""
+
 _TRIES = 3
 """Most failures of a subject that are run again for a script, or for the first difference."""
 
@@ -32,12 +37,40 @@ def attnbench_explain(subject: Subject, failures: Sequence[Failure]) -> Iterator
     """The first difference of the first failure that shows one."""
     for failure in failures[:_TRIES]:
         clue = None
-        with contextlib.suppress(Exception, SystemExit):  # it may not fail in the same way again
+        # it may not fail in the same way again
+        with contextlib.suppress(Exception, SystemExit), _limited():
             clue = first_difference(replay(subject, failure))
         if clue is not None:
             seen = "" if failure is failures[0] else f" (as {failure.invariant} shows)"
             yield replace(clue, text=clue.text + seen)
             return
+
+
+class _TooLongError(BaseException):
+    """An explanation took too long; no code of a subject expects it."""
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Leave the context after some seconds of computing, where a signal can end it."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(
+        signal, "SIGVTALRM"
+    ):
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise _TooLongError
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
+    try:
+        yield
+    except _TooLongError:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -24,12 +24,14 @@ class Operation:
     Args:
         line: ``name at file.py:line: source``; ``""`` for one that no line of the user calls.
         given: copies of the tensors that it was given.
+        numbers: the numbers that it was given beside them.
         result: a copy of its first result.
         is_view: whether it only lays out again what it was given.
     """
 
     line: str
     given: tuple[Tensor, ...]
+    numbers: tuple[float, ...]
     result: Tensor
     is_view: bool = False
 
@@ -50,6 +52,7 @@ class Operations(OperationMode):
         """Run an operation, and record it."""
         leaves = tree_leaves((args, kwargs))
         given = tuple(t.detach().clone() for t in leaves if isinstance(t, Tensor))
+        numbers = tuple(leaf for leaf in leaves if isinstance(leaf, float))
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple | list) and result else result
         if isinstance(first, Tensor) and len(self.found) < _MOST:
@@ -57,7 +60,9 @@ class Operations(OperationMode):
             if other is not None:
                 first.copy_(other)
             is_view = bool(getattr(func, "is_view", False))
-            self.found.append(Operation(line_of(func), given, first.detach().clone(), is_view))
+            self.found.append(
+                Operation(line_of(func), given, numbers, first.detach().clone(), is_view)
+            )
         return result
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 
 from attnbench.cases.case import Case
@@ -11,14 +11,17 @@ _LENGTHS = ("q_len", "kv_len")
 _FEATURES = {"query_size", "key_size", "value_size"}
 _WORDS = {"q_len": "queries", "kv_len": "keys", "query_size": "features"}
 
+_MOST = 2
+"""Values that are named of those with which it holds."""
+
 _LEAST = 4
 """A failure at more of something is no mere consequence of there being any of it."""
 
-_KINDS: dict[str, Callable[[str], str]] = {
-    "dtype": lambda value: f"in {value}",
-    "layout": lambda value: f"with the layout {value}",
-    "mask": lambda value: "without a mask" if value == "none" else f"with the mask {value}",
-    "regime": lambda value: f"with values {value}",
+_KINDS = {
+    "dtype": "in",
+    "layout": "with the layout",
+    "mask": "with the mask",
+    "regime": "with values",
 }
 
 
@@ -40,7 +43,8 @@ def where_alone(case: Case, failed: Collection[Case], passed: Collection[Case]) 
         also = {getattr(other, name) for other in failed}
         others = [other for other in others if other not in also]
         if others:
-            parts.append(f"{words(value)}, not {' or '.join(map(words, others))}")
+            more = f" and {len(others) - _MOST} others" * (len(others) > _MOST)
+            parts.append(f"{words} {value}, not {', '.join(others[:_MOST])}{more}")
     parts += _by_size(case, failed, passed)
     return "; ".join(parts)
 

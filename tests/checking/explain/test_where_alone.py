@@ -8,7 +8,7 @@ FAILING = Case((2,), 3, 33, 8, 8, 8, dtype="float16", mask="boolean")
 
 def test_a_dtype_and_a_mask_are_told_by_cases_beside() -> None:
     passed = [FAILING.replace(dtype="float32"), FAILING.replace(mask="none")]
-    told = "in float16, not in float32; with the mask boolean, not without a mask"
+    told = "in float16, not float32; with the mask boolean, not none"
     assert where_alone(FAILING, [FAILING], passed) == told
 
 
