@@ -1,4 +1,4 @@
-"""The timed calls: attention, its gradients, a step of decoding, and a call that computes nothing.
+"""The timed calls: attention, its gradients, and a step of decoding.
 
 A step of decoding changes its cache, so each gets its own copy, made before the clock starts. The
 copies share the floating-point tensors of the cache: a step that writes in place writes the same
@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.cases.case import Case
 from attnbench.errors import SpecError
-from attnbench.specs import KernelSpec
-from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, LayerInputs
@@ -186,23 +184,6 @@ def _fresh_call(run: Callable[[Inputs], Any], inputs: Inputs, *, leaves: bool) -
     return FreshCall(
         run, tensors, lambda fresh: inputs.replace(**dict(zip(names, fresh, strict=True))), leaves
     )
-
-
-def null_call(subject: Subject, module: nn.Module, inputs: Inputs) -> Call:
-    """A call through ``attend`` with a kernel that computes nothing."""
-    assert subject.scoring is not None
-    shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
-    output = torch.zeros(shape, dtype=inputs.query.dtype, device=inputs.query.device)
-    kernel = KernelSpec(
-        name="null", scoring=subject.scoring.name, attend=lambda *args, **more: output
-    )
-    null = KernelSubject("null", kernel, subject.address, subject.scoring)
-
-    def call() -> Tensor:
-        with torch.no_grad():
-            return null.output(module, inputs)
-
-    return call
 
 
 def compulsory_bytes(module: nn.Module, inputs: Inputs, call: Call) -> int:

@@ -97,7 +97,6 @@ def summary(lines: pd.DataFrame) -> pd.DataFrame:
         samples_s=rows["samples_s"].agg(lambda parts: tuple(itertools.chain(*parts))),
         time_s=rows["time_s"].median(),
         tokens_per_s=rows["tokens_per_s"].median(),
-        null_s=rows["null_s"].median(),
         load=rows["load"].agg(mean_load),
         gain=_gains(lines),
     )

@@ -19,7 +19,6 @@ from attnbench.benchmark.calls import (
     bytes_a_token,
     compulsory_bytes,
     measured_call,
-    null_call,
 )
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.device import (
@@ -64,7 +63,7 @@ Fields = dict[str, Any]
 
 
 class Bench:
-    """State shared by the rows of a process: baselines, ceilings, and times of the null kernel."""
+    """State shared by the rows of a process: timers of baselines, and ceilings."""
 
     def __init__(
         self, contract: Contract, *, seed: int = 0, baselines: tuple[str, str] = BASELINES
@@ -75,7 +74,6 @@ class Bench:
         self._baselines: dict[str, Subject | None] = {}
         self._timers: OrderedDict[tuple[str, str], Timer | None] = OrderedDict()
         self._ceilings: dict[tuple[str, str], Ceilings] = {}
-        self._null_s: dict[tuple[str, str], float] = {}
         self._load = Load()
 
     def baseline(self, case: BenchCase, clock: str) -> Timer | None:
@@ -113,24 +111,6 @@ class Bench:
         if key not in self._ceilings:
             self._ceilings[key] = ceilings(torch.device(key[0]), getattr(torch, key[1]))
         return self._ceilings[key]
-
-    def null_s(self, case: BenchCase, clock: str) -> float | None:
-        """Seconds of a call through ``attend`` with a kernel that computes nothing.
-
-        A replayed graph does not contain this overhead.
-        """
-        subject = self._baseline_of(case)
-        if subject is None or subject.scoring is None or case.direction != "forward":
-            return None
-        if clock == GRAPH_CLOCK:
-            return None
-        key = case.id, clock
-        if key not in self._null_s:
-            call = null_call(subject, *case.build(subject))
-            call()
-            timer = timer_of(subject, case, call, self.contract, clock)
-            self._null_s[key] = min(timer.slot().seconds for _ in range(3))
-        return self._null_s[key]
 
     def load(self) -> dict[str, float]:
         """Load of the machine since this process began to measure."""
@@ -233,7 +213,6 @@ def _time_row(
         **fields,
         "clock": timer.clock,
         **_times(slots, timer, case),
-        "null_s": bench.null_s(case, timer.clock) if with_facts else None,
         "load": {**bench.load(), "disturbed_share": sum(s.disturbed for s in slots) / len(slots)},
     }
 

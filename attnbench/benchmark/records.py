@@ -122,7 +122,6 @@ class Record:
         times_s: together: time of each process.
         samples_s: each slot: the mean time of ``calls`` consecutive calls.
         calls: calls in a slot.
-        null_s: time of a call whose kernel computes nothing: the overhead of a call.
         first_call_s: time of the first call in the process, including compilation.
         compile_s: of that, the time that compilers took: 0 if nothing was compiled.
         compiled: ``compiled`` if the first call compiled anything, ``cache`` if all of it came from
@@ -186,7 +185,6 @@ class Record:
     times_s: tuple[float, ...] = ()
     samples_s: tuple[float, ...] = ()
     calls: int = 1
-    null_s: float | None = None
     first_call_s: float | None = None
     compile_s: float | None = None
     compiled: str = ""

@@ -72,16 +72,6 @@ def test_events_are_the_clock_and_half_a_second_of_calls_comes_before_the_first_
     assert clock.calls == before + 4
 
 
-def test_a_slow_call_is_warmed_up_by_one(clock: Clock) -> None:
-    def slow() -> None:
-        clock.calls += 1
-        clock.now += 2.0
-
-    timer = slots.Timer(slow, GPU, Contract().pace("cuda:0"))
-    assert timer.calls == 1
-    assert clock.calls <= 3
-
-
 class Graphs:
     """Stands in for CUDA graphs on the clock: a replay takes a third of what the calls took."""
 
@@ -133,20 +123,6 @@ def test_the_device_timing_replays_a_graph_of_a_slots_calls(clock: Clock, graphs
     assert timer.slot().seconds == pytest.approx(0.001 / 3)
     assert clock.calls == made, "a slot makes no call from Python"
     assert graphs.replays == replays + 3
-
-
-def test_a_long_call_is_captured_alone_and_a_short_one_sixteen_times(
-    clock: Clock, graphs: Graphs
-) -> None:
-    for seconds in (1.0, 1e-5):
-
-        def call(seconds: float = seconds) -> None:
-            clock.calls += 1
-            clock.now += seconds
-
-        timer = slots.Timer(call, GPU, Contract(timing="device").pace("cuda:0"))
-        assert timer.slot().seconds == pytest.approx(seconds / 3)
-    assert graphs.sizes == [1, 16]
 
 
 def test_with_a_cold_cache_a_graph_makes_each_call_on_inputs_of_its_own(
@@ -251,27 +227,6 @@ def test_copies_of_a_cold_graph_are_built_anew_and_none_elsewhere(
         others = given[-1][-1]
         assert len(others) == count
         assert all(torch.equal(other(), call()) for other in others)
-
-
-def test_the_matrix_product_of_the_ceilings_is_of_random_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given: list[torch.Tensor] = []
-    real = torch.mm
-
-    def product(left: torch.Tensor, right: torch.Tensor, **more: Any) -> torch.Tensor:
-        given.extend((left, right))
-        return real(left, right, **more)
-
-    monkeypatch.setattr(torch, "mm", product)
-    device.ceilings(torch.device("cpu"), torch.float32)
-    left, right = given[:2]
-    assert 0.9 < float(left.std()) < 1.1
-    assert not torch.equal(left, right)
-
-
-def test_nothing_is_said_of_a_cpu() -> None:
-    assert device.accelerator_facts(torch.device("cpu")) == {}
 
 
 def nvml(**more: Any) -> types.ModuleType:

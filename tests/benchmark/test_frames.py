@@ -147,12 +147,6 @@ def test_a_record_is_a_row_whose_columns_end_in_their_units() -> None:
     assert pd.isna(frame.iloc[1]["time_s"])
 
 
-def test_no_records_are_an_empty_frame_with_its_columns() -> None:
-    frame = frames.records_frame([])
-    assert len(frame) == 0
-    assert {"subject", "case", "time_s", "peak_bytes"} <= set(frame.columns)
-
-
 def test_asv_quantities_of_one_case_are_columns_of_one_row(tmp_path: Path) -> None:
     frame = frames.asv_frame(asv_folder(tmp_path))
     short = frame[frame["case"] == "short"].iloc[0]
@@ -200,8 +194,3 @@ def test_results_of_asv_that_cannot_be_read_are_one_clear_error(
 ) -> None:
     with pytest.raises(RecordError, match=complaint):
         frames.asv_frame(asv_folder(tmp_path, result))
-
-
-def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="there are no records at"):
-        frames.load(tmp_path / "nothing.jsonl")

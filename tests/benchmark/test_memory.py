@@ -46,16 +46,6 @@ def test_the_peak_of_a_known_sequence_of_tensors_is_exact() -> None:
     assert peak_bytes(call, CPU) == 8 * MIB
 
 
-def test_what_was_alive_before_the_call_does_not_count() -> None:
-    held = mebibytes(4)
-    assert peak_bytes(lambda: held.add_(1).sum(), CPU) < 1024
-    assert peak_bytes(lambda: held + 1, CPU) >= 4 * MIB
-
-
-def test_a_result_that_is_given_back_counts() -> None:
-    assert peak_bytes(lambda: (mebibytes(1), mebibytes(1)), CPU) == 2 * MIB
-
-
 def test_a_temporary_inside_an_operator_counts() -> None:
     score = torch.zeros(2, 256, 256)
 
@@ -70,20 +60,6 @@ def test_what_a_loop_allocates_itself_counts() -> None:
     command = [sys.executable, "-c", OWN]  # elsewhere other tests' freed memory would be reused
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) == pytest.approx(25 * MIB, rel=0.1)
-
-
-def test_a_backward_pass_keeps_what_it_needs() -> None:
-    x = torch.zeros(MIB // 4, requires_grad=True)
-
-    def forward() -> Any:
-        with torch.no_grad():
-            return x.exp().exp().exp().sum()
-
-    def backward() -> Any:
-        return torch.autograd.grad(x.exp().exp().exp().sum(), x)
-
-    assert peak_bytes(forward, CPU) == 2 * MIB
-    assert peak_bytes(backward, CPU) > 3 * MIB
 
 
 def test_an_allocation_beyond_the_limit_fails_inside_and_the_limit_is_gone_after(

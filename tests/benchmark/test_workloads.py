@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from attnbench.benchmark.contract import CACHES, DIRECTIONS, Contract
-from attnbench.benchmark.workloads import Selection, named_set, set_names, workload, workloads
+from attnbench.benchmark.contract import CACHES, Contract
+from attnbench.benchmark.workloads import Selection, named_set, set_names, workload
 from attnbench.cases.case import Case
 from attnbench.errors import UnknownNameError, UsageError
 from attnbench.subject.lookup import resolve
@@ -16,21 +16,6 @@ def test_the_cases_of_a_set_are_legal_and_each_has_an_id_of_its_own(name: Any) -
     assert len({case.id for case in cases}) == len(cases)
     assert all(case.case.legal() == case.case for case in cases)
     assert {case.case.device for case in cases} == {"cpu", "cuda"}
-
-
-def test_the_full_set_has_every_workload_both_directions_and_the_masks() -> None:
-    cases = named_set("full")
-    assert {case.workload for case in cases} >= set(workloads())
-    assert {case.direction for case in cases} == set(DIRECTIONS)
-    assert {case.case.mask for case in cases} == {"none", "padding", "causal"}
-
-
-@pytest.mark.parametrize("name", workloads())
-def test_a_workload_has_a_source_and_sizes_that_its_direction_changes_nothing_of(name: Any) -> None:
-    assert len(workloads()[name]["source"]) > 20
-    forward, backward = (workload(name, direction=d) for d in ("forward", "forward_backward"))
-    assert forward.case == backward.case
-    assert forward.id != backward.id
 
 
 def test_the_workloads_have_the_sizes_of_their_papers() -> None:
@@ -58,13 +43,6 @@ def test_grouped_heads_share_keys_and_agree_with_repeated_ones() -> None:
     assert case.id.endswith("-kv2")
 
 
-def test_the_same_case_of_two_sets_is_one_case() -> None:
-    small = named_set("default")[0]
-    again = Selection("default", ["bert_base"]).cases()
-    assert again.count(small) == 1
-    assert sum(case.workload == "bert_base" for case in again) == 1
-
-
 def test_a_length_is_measured_with_attention_and_with_layers() -> None:
     selection = Selection(lengths=[96, 4096], dtypes=["bfloat16"])
     cases = selection.cases(layers=True)
@@ -78,16 +56,6 @@ def test_a_length_is_measured_with_attention_and_with_layers() -> None:
     ]
     assert {case.case.dtype for case in cases} == {"bfloat16"}
     assert [case for case in cases if not case.of_layers] == selection.cases()
-
-
-def test_a_length_of_a_set_is_the_same_case_as_in_the_set() -> None:
-    assert {*Selection(lengths=[256]).cases(layers=True)} <= {
-        *Selection("default").cases(layers=True)
-    }
-
-
-def test_dtypes_that_are_asked_for_replace_those_of_the_set() -> None:
-    assert {c.case.dtype for c in named_set("smoke", dtypes=["bfloat16"])} == {"bfloat16"}
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,6 @@ class Duel:
         margin: changes smaller than this share count as small.
         budget_s: seconds; a pair that would probably end later is not begun, except the first.
         looks: numbers of pairs after which rows are judged, and the error each look may spend.
-        decide: whether to judge rows; if not, every row gets all pairs up to the last look.
         step: called after each pair with the number of rows in it.
     """
 
@@ -80,7 +79,6 @@ class Duel:
     margin: float = MARGIN
     budget_s: float = float("inf")
     looks: Mapping[int, float] = field(default_factory=lambda: dict(LOOKS))
-    decide: bool = True
     step: Callable[[int], None] = lambda rows: None
     pairs: int = 0
     seconds: float = 0.0
@@ -105,8 +103,7 @@ class Duel:
                 self.seconds = time.monotonic() - started
                 self.row_s = self.seconds / max(count, 1)
                 self.load = load.read()
-            if self.decide:
-                self._judge(alpha, last=is_last)
+            self._judge(alpha, last=is_last)
             if is_last or not self._open_rows():
                 break
 

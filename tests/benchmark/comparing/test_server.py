@@ -113,15 +113,6 @@ def test_what_a_side_gave_while_it_was_timed_is_compared_with_the_other_side(
     assert reasons[1] == ""
 
 
-def test_fewer_heads_of_keys_are_refused_in_words(tmp_path: Path) -> None:
-    (tmp_path / "plain.py").write_text(MECHANISM.format(keywords=""))
-    path = tmp_path / "inputs.safetensors"
-    save_inputs(path, torch.randn(1, 4, 3, 4), *[torch.randn(1, 2, 5, 4)] * 2)
-    subject = Prepared(row(tmp_path, path))
-    with pytest.raises(attnbench.RefusalError, match="does not accept enable_gqa"):
-        subject.subject.output(subject.module, subject.inputs)
-
-
 def test_a_plugin_that_hangs_at_import_is_one_error_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

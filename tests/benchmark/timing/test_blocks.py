@@ -12,7 +12,6 @@ from attnbench.benchmark.timing.blocks import (
     Block,
     Slot,
     clean,
-    low_quantile,
     pair_value,
     take_blocks,
 )
@@ -27,13 +26,6 @@ def test_a_block_is_half_the_log_of_the_ratio_of_products(order: str) -> None:
     seconds = {"A": 2.0, "B": 3.0}
     found = block(order, *(seconds[side] for side in order))
     assert found.value == pytest.approx(math.log(1.5))
-
-
-@pytest.mark.parametrize("order", ["ABBA", "BAAB"])
-def test_a_drift_within_a_block_cancels(order: str) -> None:
-    drift = [math.exp(0.3 * n) for n in range(4)]
-    assert block(order, *drift).value == pytest.approx(0.0)
-    assert block("ABAB", *drift).value != pytest.approx(0.0)
 
 
 class Taking:
@@ -59,13 +51,6 @@ def taken(
     return list(blocks), asked
 
 
-def test_both_orders_are_drawn_and_each_side_has_two_slots() -> None:
-    found, asked = taken(40)
-    assert {b.order for b in found} == {"ABBA", "BAAB"}
-    assert "".join(name for name in asked if len(name) == 1) == "".join(b.order for b in found)
-    assert all(len(b.side(name)) == 2 for b in found for name in "AB")
-
-
 def test_memory_is_laid_out_anew_for_each_block_of_short_calls_and_some_of_long_ones() -> None:
     """Where tensors lie is worth 10 %, and is the same for all processes of one server."""
     for seconds, times in ((1e-3, 8), (1.0, 2)):
@@ -86,21 +71,6 @@ def test_disturbed_blocks_are_dropped_while_enough_remain() -> None:
     bad = [block("ABBA", 1, 9, 9, 1, disturbed=2) for _ in range(5)]
     assert clean([*bad, *calm]) == calm
     assert pair_value([*bad, *calm]) == 0.0
-
-
-def test_with_too_few_calm_blocks_the_least_disturbed_half_stays() -> None:
-    worse = [block("ABBA", 1, 2, 2, 1, disturbed=4) for _ in range(4)]
-    better = [block("ABBA", 1, 1, 1, 1, disturbed=1) for _ in range(3)]
-    calm = [block("BAAB", 1, 1, 1, 1)]
-    kept = clean([*worse, *better, *calm])
-    assert kept == [*better, *calm]
-    assert clean(worse[:2]) == worse[:2]
-
-
-def test_the_time_of_a_call_is_the_low_quartile_of_calm_slots() -> None:
-    slots = [Slot(t) for t in (5.0, 1.0, 2.0, 3.0, 4.0)] + [Slot(0.1, disturbed=True)]
-    assert low_quantile(slots) == statistics.quantiles([1, 2, 3, 4, 5], n=4, method="inclusive")[0]
-    assert low_quantile([Slot(7.0)]) == 7.0
 
 
 def test_noise_common_to_both_sides_cancels() -> None:
