@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from attnbench import asv
 from attnbench.benchmark import asv_results
@@ -74,20 +73,6 @@ def test_the_cases_are_those_that_asv_has_numbers_for() -> None:
     assert asv.DEVICES[0] == "cpu"
 
 
-def test_a_device_that_is_not_there_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
-    assert asv._accelerators() == ()
-
-
-def test_every_benchmark_has_a_version_and_the_same_parameters_for_every_subject() -> None:
-    module = filled("additive", "not_installed")
-    for method in ("track_time", "track_error", "track_peak_bytes", "track_compile_time"):
-        first, second = (getattr(getattr(module, n), method) for n in ("additive", "not_installed"))
-        assert first.version == second.version
-        assert first.params == second.params
-
-
 def test_a_layer_has_cases_of_its_own_and_no_backward_pass() -> None:
     module = filled("causal_attention", "additive")
     layer, scoring = module.causal_attention, module.additive
@@ -111,29 +96,10 @@ def test_a_layer_is_measured_at_decode_against_the_plain_layer() -> None:
     assert math.isnan(suite.track_cache_bytes(case, "cpu"))
 
 
-def test_a_layer_without_a_cache_has_no_number_at_decode() -> None:
-    suite = filled("encoder_attention").encoder_attention()
-    with pytest.raises(NotImplementedError, match="has no cache"):
-        suite.setup("decode, B=1 S=64", "cpu")
-
-
-def test_the_first_step_of_a_layer_is_timed_in_a_process_of_its_own() -> None:
-    suite = filled("causal_attention").causal_attention()
-    suite.setup("decode, B=1 S=64", "cpu")
-    assert suite.track_compile_time("decode, B=1 S=64", "cpu")["samples"][0] > 0
-
-
 def test_a_subject_that_is_not_installed_is_skipped() -> None:
     suite = filled("not_installed").not_installed()
     with pytest.raises(NotImplementedError, match="no scoring function"):
         suite.setup(next(iter(asv.CASES)), "cpu")
-
-
-def test_a_device_that_is_not_there_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
-    suite = filled("scaled_dot").scaled_dot()
-    with pytest.raises(NotImplementedError, match="no accelerator"):
-        suite.setup(next(iter(asv.CASES)), "accelerator")
 
 
 def test_a_case_that_a_subject_does_not_take_is_skipped(tmp_path: Path) -> None:
@@ -285,11 +251,6 @@ def test_the_ratio_is_to_the_baseline_of_bench_or_to_a_chosen_one_and_is_rounded
         (ratio,) = suite.track_ratio(FIRST_CASE, "cpu")["samples"]
         assert 0.2 < ratio < 8.0
         assert len(str(ratio)) <= 6
-
-
-def test_half_types_and_backward_passes_are_tracked_at_every_size() -> None:
-    assert {case.dtype for case in asv.CASES.values()} == {"float32", "bfloat16", "float16"}
-    assert filled("dot").dot.track_time_backward.params[0] == list(asv.CASES)
 
 
 def test_compilers_find_nothing_that_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
