@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from attnbench.benchmark.machine import busy_cores
 from attnbench.benchmark.workloads import Selection, saved
@@ -75,37 +73,16 @@ def compare(
 
 
 def command(
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="REVISION [REVISION] [SUBJECTS]",
-            help="One revision to compare with the working tree, or two revisions, and the "
-            "subjects (by default those of [tool.attnbench], or all of this repository). Or two "
-            "subjects, such as two files or distributions. The verdict is on the second.",
-        ),
-    ],
+    targets: option.Sides,
     set_name: option.Set = "compare",
     workload: option.Workload = None,
     inputs: option.Inputs = None,
     dtype: option.Dtypes = None,
     device: option.Device = "cpu",
     threads: option.Threads = 1,
-    budget: Annotated[
-        float,
-        typer.Option("--budget", min=0.0, help="Seconds after which no further pair starts."),
-    ] = 600.0,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Most seconds for one block of a row.")
-    ] = 120.0,
-    margin: Annotated[
-        float,
-        typer.Option(
-            "--margin",
-            min=0.0,
-            help="Changes up to this many percent are same or, if certain, slightly slower or "
-            "faster.",
-        ),
-    ] = 3.0,
+    budget: option.Budget = 600.0,
+    timeout: option.RowTimeout = 120.0,
+    margin: option.Margin = 3.0,
     results: option.Results = option.RESULTS,
     as_json: option.AsJson = False,
 ) -> int:

@@ -6,8 +6,10 @@ import contextlib
 import itertools
 import queue
 import re
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from attnbench.benchmark import records as store
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.workloads import Selection
 from attnbench.cli import recorded_run
+from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.plugin_loading import with_plugins
 from attnbench.cli.printing.tables import progress
 from attnbench.cli.recorded_run import RunPlace, RunSession
@@ -93,6 +96,32 @@ def plan(
 ) -> list[RunSession]:
     """The session of each machine; see :func:`recorded_run.plan`."""
     return [recorded_run.plan(p, selection, machine=machine, **options) for machine, p in places]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the measuring ended: by Ctrl-C, or without some machines."""
+
+    interrupted: bool = False
+    losses: tuple[MachineLostError, ...] = ()
+
+    def show_losses(self) -> None:
+        """Say on standard error which machines were lost."""
+        for error in self.losses:
+            print(f"attnbench: {error}", file=sys.stderr)
+
+    def exit_code(self, statuses: Iterable[str], plugins: Iterable[Mapping[str, Any]]) -> int:
+        """The exit code of the command."""
+        code = exit_code([*statuses, *["crashed"] * len(self.losses)], plugins)
+        return INTERRUPTED if self.interrupted else code
+
+
+def measured(runs: Sequence[RunSession], records: list[Record]) -> Ended:
+    """Measure and record, until the end or Ctrl-C; see :func:`measure`."""
+    try:
+        return Ended(losses=tuple(measure(runs, records)))
+    except KeyboardInterrupt:
+        return Ended(interrupted=True)
 
 
 def measure(runs: Sequence[RunSession], records: list[Record]) -> list[MachineLostError]:

@@ -62,6 +62,25 @@ def command(
         raise UsageError("--as describes how the target of --from is called; add --from.")
     if name is None:
         raise UsageError("name the distribution, as in: attnbench new my-scores.")
+    module, scoring = _names(name, scoring, layer=layer)
+    target = into / name
+    if target.exists():
+        raise UsageError(f"{target} already exists; choose another name, or a folder with --into.")
+    _refuse_existing(name, module, scoring)
+    _write(target, name, module, scoring, layer=layer)
+    typer.echo(f"Wrote {target}. Edit {target / module / '__init__.py'}, then:")
+    typer.echo(f"  pip install -e {shlex.quote(str(target))}\n  attnbench check {scoring}")
+    if not layer:
+        typer.echo(f"  attnbench bench {scoring} scaled_dot")
+    return 0
+
+
+def _names(name: str, scoring: str | None, *, layer: bool) -> tuple[str, str]:
+    """The names of the module and of the scoring function.
+
+    Raises:
+        UsageError: one of them is no name.
+    """
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a distribution: use letters, digits, '-', '_' and '.', "
@@ -75,10 +94,15 @@ def command(
         )
     if layer and scoring != module:
         raise UsageError("--layer writes no scoring function; omit --scoring.")
-    target = into / name
-    if target.exists():
-        raise UsageError(f"{target} already exists; choose another name, or a folder with --into.")
-    _refuse_existing(name, module, scoring)
+    return module, scoring
+
+
+def _write(target: Path, name: str, module: str, scoring: str, *, layer: bool) -> None:
+    """Write the files of the distribution.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
     values = {
         "distribution": name,
         "module": module,
@@ -92,12 +116,6 @@ def command(
             (target / path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}.") from None
-    typer.echo(f"Wrote {target}. Edit {target / module / '__init__.py'}, then:")
-    typer.echo(f"  pip install -e {shlex.quote(str(target))}")
-    typer.echo(f"  attnbench check {scoring}")
-    if not layer:
-        typer.echo(f"  attnbench bench {scoring} scaled_dot")
-    return 0
 
 
 def _refuse_existing(name: str, module: str, scoring: str) -> None:

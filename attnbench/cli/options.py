@@ -149,6 +149,60 @@ UpdateExempt = Annotated[
 Verbose = Annotated[
     bool, typer.Option("-v", "--verbose", help="Show every outcome, with the cases it saw.")
 ]
+BenchSet = Annotated[
+    str | None,
+    typer.Option(
+        "--set",
+        help="Named set of cases: smoke, default or full. Without this option it is default, or "
+        "none if --length, --workload or --inputs is given.",
+        show_default=False,
+    ),
+]
+Lengths = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--length",
+        min=1,
+        help="A length S: attention is measured at L = S, and a layer at prefill and decode of one "
+        "sequence; may be repeated.",
+    ),
+]
+Cache = Annotated[str, typer.Option("--cache", help="warm, or cold: flushed before each call.")]
+Processes = Annotated[
+    int,
+    typer.Option("--processes", min=1, help="Processes that measure every subject and case."),
+]
+Budget = Annotated[
+    float,
+    typer.Option(
+        "--budget", min=0.0, help="Seconds after which no further pair, or process, starts."
+    ),
+]
+RowTimeout = Annotated[
+    float,
+    typer.Option("--timeout", min=0.1, help="Most seconds for a row in one process or block."),
+]
+RunName = Annotated[str | None, typer.Option("--run", help="Name of the run and of its file.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue --run, or the last run in the folder.")
+]
+Sides = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="REVISION [REVISION] [SUBJECTS]",
+        help="One revision to compare with the working tree, or two revisions, and the subjects "
+        "(by default those of [tool.attnbench], or all of this repository). Or two subjects, such "
+        "as two files or distributions. The verdict is on the second.",
+    ),
+]
+Margin = Annotated[
+    float,
+    typer.Option(
+        "--margin",
+        min=0.0,
+        help="Changes up to this many percent are same or, if certain, slightly slower or faster.",
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option("--seed", help="Seed of the drawn cases; by default the same every time."),

@@ -37,14 +37,7 @@ def command(
     from attnbench.report.page import load_outcomes, render
 
     paths = run_files(sources or [Path("results/attnbench")])
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"--output {output}: cannot make the folder {output.parent}: "
-            f"{error.strerror or error}. Name another place."
-        ) from None
-    check_writable(output, "--output")
+    _make_folder(output)
     records = recorded(paths)
     if not records:
         raise RecordError(f"there are no records in {', '.join(map(str, paths))}.")
@@ -67,6 +60,18 @@ def command(
     runs = "1 run" if len(paths) == 1 else f"{len(paths)} runs"
     typer.echo(f"Wrote {output}: {len(records)} records of {runs}.")
     return 0
+
+
+def _make_folder(output: Path) -> None:
+    """Make the folder of the page, and check that the page can be written."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--output {output}: cannot make the folder {output.parent}: "
+            f"{error.strerror or error}. Name another place."
+        ) from None
+    check_writable(output, "--output")
 
 
 def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:

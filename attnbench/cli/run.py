@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.records import Record, half_width, natural
 from attnbench.benchmark.workloads import Selection
@@ -15,11 +13,9 @@ from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
 from attnbench.cli import check_run, machine_runs
 from attnbench.cli import options as option
-from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.plugin_loading import load_plugins, try_options
 from attnbench.cli.printing.outcome_lines import next_step
 from attnbench.cli.printing.tables import print_json, print_line, print_table
-from attnbench.processes.cluster_machines import MachineLostError
 from attnbench.report import record_tables
 
 _KINDS = ("scoring", "mechanism", "layer")
@@ -64,7 +60,9 @@ def command(
         runs = machine_runs.plan(places, selection, targets=addresses, with_options=False, **how)
         check = check_run.Check(addresses, check_run.Selection())
         check.run(check_run.Limits(cluster=machines.cluster if machines else None))
-        interrupted, losses = _measured(runs, records, interrupted=check.interrupted)
+        ended = machine_runs.Ended(interrupted=True)
+        if not check.interrupted:
+            ended = machine_runs.measured(runs, records)
     report = check.report()
     paths = [run.place.path for run in runs]
     if as_json:
@@ -72,21 +70,9 @@ def command(
     else:
         _show(report, records, paths)
         print_line(f"Next: {next_step(report, targets or ())}")
-    for error in losses:
-        typer.echo(f"attnbench: {error}", err=True)
+    ended.show_losses()
     statuses = [*check_run.statuses_of(report), *record_tables.statuses_of(records)]
-    code = exit_code([*statuses, *["crashed"] * len(losses)], plugins)
-    return INTERRUPTED if interrupted else code
-
-
-def _measured(
-    runs: Sequence[Any], records: list[Record], *, interrupted: bool
-) -> tuple[bool, list[MachineLostError]]:
-    """Measure unless Ctrl-C ended the checks; whether it was interrupted, and lost machines."""
-    try:
-        return interrupted, [] if interrupted else machine_runs.measure(runs, records)
-    except KeyboardInterrupt:
-        return True, []
+    return ended.exit_code(statuses, plugins)
 
 
 def table(report: CheckReport, records: Sequence[Record]) -> list[dict[str, Any]]:
