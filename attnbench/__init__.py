@@ -35,7 +35,7 @@ from attnbench.specs import (
 if TYPE_CHECKING:
     from attnbench.attention.attend import attend
     from attnbench.cases.case import Case
-    from attnbench.checking.api import check
+    from attnbench.checking.api import check, check_calls
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.outcomes import Outcome
     from attnbench.checking.parametrization import parametrize_with_checks
@@ -55,6 +55,7 @@ _LAZY = {
     "Subject": "subject.subject",
     "attend": "attention.attend",
     "check": "checking.api",
+    "check_calls": "checking.api",
     "compare": "cli.compare",
     "get": "subject.lookup",
     "parametrize_with_checks": "checking.parametrization",
@@ -91,6 +92,7 @@ __all__ = [
     "UsageError",
     "attend",
     "check",
+    "check_calls",
     "compare",
     "get",
     "hookimpl",

@@ -29,6 +29,26 @@ def attention_close() -> Callable[..., None]:
     return function
 
 
+@pytest.fixture
+def check_attention() -> Callable[..., None]:
+    """Assert that a module with an example, or the attention in a model with a batch, is right.
+
+    ``check_attention(module, example=...)`` is :func:`attnbench.check`, and
+    ``check_attention(model, batch=...)`` is :func:`attnbench.check_calls`; either takes further
+    options.
+    """
+    import attnbench
+
+    def asserted(target: Any, *, batch: Any = None, **options: Any) -> None:
+        if batch is None:
+            report = attnbench.check(target, **options)
+        else:
+            report = attnbench.check_calls(target, batch, **options)
+        assert report.ok, report
+
+    return asserted
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     from attnbench.calling.styles import STYLES

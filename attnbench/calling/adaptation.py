@@ -77,8 +77,12 @@ class Filled(TorchFunctionMode):
         return made
 
 
-def bound(target: Any, recipe: Recipe | None) -> tuple[Callee, Binding]:
+def bound(target: Any, callee: Callee) -> tuple[Callee, Binding]:
     """How a callee is called, by its arguments' names and by trial calls.
+
+    Args:
+        target: what is called, or a class of it.
+        callee: how it is made.
 
     Raises:
         StyleError: no call fits, or two contradict each other.
@@ -88,7 +92,6 @@ def bound(target: Any, recipe: Recipe | None) -> tuple[Callee, Binding]:
     if named is None:
         raise StyleError(f"{name_of(target)}: nothing tells its arguments; wrap it in a function.")
     named = [each for each in named if each.name != "self"]
-    callee = callee_of(target, recipe)
     raised: list[str] = []
     attempts = [_attended, _layered]
     if {"hidden", "memory"} <= {each.role for each in named}:
@@ -138,7 +141,7 @@ def _layered(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Bi
         layers, errors = layer_trials(callee, named, hidden, memory)
         raised += errors
         if layers:
-            return _padded(callee, layers[0], named)
+            return masked_layer(callee, layers[0], named)
     return None
 
 
@@ -153,7 +156,7 @@ def layer_plans(arguments: Sequence[Argument]) -> list[tuple[str, str | None]]:
     return [*((hidden.name, each.name) for each in memories), *plain]
 
 
-def _padded(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
+def masked_layer(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
     """A layer's binding with the form of its mask."""
     for role in ("padding", "mask"):
         for argument in arguments:
@@ -212,14 +215,21 @@ def _masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> 
     return binding.replace(masks=masks, roles=roles, left=left)
 
 
-def spec_of(target: Any, **fields: Any) -> MechanismSpec | ScoringSpec | LayerSpec:
+def spec_of(
+    target: Any, callee: Callee | None = None, **fields: Any
+) -> MechanismSpec | ScoringSpec | LayerSpec:
     """The spec of a callee that no style names.
+
+    Args:
+        target: what is called, a class of it, or a recipe.
+        callee: how it is made; by its recipe if it is not given.
+        fields: further fields of the spec.
 
     Raises:
         StyleError: it cannot be made, no call fits, or two contradict each other.
     """
     target, recipe = _split(target)
-    callee, binding = bound(target, recipe)
+    callee, binding = bound(target, callee or callee_of(target, recipe))
     origin = _origin(target, recipe)
     if (style := _style_of(target, binding)) is not None:
         known_style: MechanismSpec = adapted(target, style, **fields)
@@ -248,7 +258,7 @@ def spec_of(target: Any, **fields: Any) -> MechanismSpec | ScoringSpec | LayerSp
     facts = facts_of(callee, binding)
     notes = (binding.sentence(), *facts.notes, *origin)
     known = {
-        "sizes": _legal_sizes(unit, equal, same_value, binding.square),
+        "sizes": _legal_sizes(unit, equal, same_value, binding.square, callee.width),
         "equal_sizes": equal,
         **facts.fields,
         "make": made,
@@ -274,10 +284,13 @@ def unit_of(callee: Callee, call: Callable[[int], Any]) -> int:
     return 0
 
 
-def _legal_sizes(unit: int, equal: bool, same_value: bool, square: bool) -> Callable[[Any], Any]:
+def _legal_sizes(
+    unit: int, equal: bool, same_value: bool, square: bool, width: int
+) -> Callable[[Any], Any]:
     def legal(sizes: Any) -> Any:
         query, key, value = (
-            -(-size // unit) * unit for size in (sizes.query_size, sizes.key_size, sizes.value_size)
+            -(-size // unit) * unit if unit else width
+            for size in (sizes.query_size, sizes.key_size, sizes.value_size)
         )
         if equal:
             key = query

@@ -12,6 +12,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from attnbench.errors import RefusalError
 
 Shape = Literal["scores", "attention", "memory", "layer"]
 Part = int | str | None
@@ -70,6 +73,46 @@ class Fill:
         shape = [sizes[letter] for letter in self.axes]
         dtype = torch.bool if self.boolean else like.dtype
         return torch.full(shape, number, dtype=dtype, device=like.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What an example gave for an argument: its first item for all items, and its first tokens.
+
+    Args:
+        tree: tensors and other things, in tuples and dicts.
+        axes: what the axes of each of its leaves are: ``B``, ``L``, and ``.`` for others.
+    """
+
+    tree: Any
+    axes: tuple[str, ...]
+
+    def value(self, items: int, tokens: int, like: Tensor) -> Any:
+        """The argument of a call of so many items and tokens.
+
+        Raises:
+            RefusalError: the example has fewer tokens.
+        """
+        leaves, form = pytree.tree_flatten(self.tree)
+        made = [
+            self._cut(leaf, axes, items, tokens, like) if isinstance(leaf, Tensor) else leaf
+            for leaf, axes in zip(leaves, self.axes, strict=True)
+        ]
+        return pytree.tree_unflatten(made, form)
+
+    @staticmethod
+    def _cut(leaf: Tensor, axes: str, items: int, tokens: int, like: Tensor) -> Tensor:
+        for place, letter in enumerate(axes):
+            if letter == "B":
+                shape = [*leaf.shape]
+                shape[place] = items
+                leaf = leaf.narrow(place, 0, 1).expand(shape)
+            elif letter == "L":
+                if tokens > leaf.shape[place]:
+                    raise RefusalError(f"the example has {leaf.shape[place]} tokens")
+                leaf = leaf.narrow(place, 0, tokens)
+        leaf = leaf.contiguous()  # as the example's own is, which code may view
+        return leaf.to(like) if leaf.is_floating_point() else leaf.to(like.device)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -293,19 +293,20 @@ def candidates(module: ModuleType) -> dict[str, Any]:
         for name, value in vars(module).items()
         if getattr(value, "__module__", None) == module.__name__
         and getattr(value, "__name__", None) == name
-        and (_is_attention(value) if inspect.isclass(value) else _is_function(value))
+        and (is_attention(value) if inspect.isclass(value) else _is_function(value))
     }
     return dict(sorted(found.items(), key=lambda item: _line(item[1])))
 
 
-def _is_attention(cls: type) -> bool:
+def is_attention(cls: type) -> bool:
+    """Whether a class is a module that looks like attention, by its name or by what it computes."""
     forward = getattr(cls, "forward", nn.Module.forward)
     if not issubclass(cls, nn.Module) or inspect.isabstract(cls) or forward is nn.Module.forward:
         return False
     takes = [role_of(name, "forward") for name in inspect.signature(forward).parameters]
     if _NAME.search(cls.__name__):
         return len(takes) > 1
-    return bool(_SIDES & {*takes}) and (_computes(forward) or _holds_attention(cls))
+    return bool(_SIDES & {*takes}) and (computes_attention(forward) or _holds_attention(cls))
 
 
 def _holds_attention(cls: type) -> bool:
@@ -313,7 +314,8 @@ def _holds_attention(cls: type) -> bool:
     return bool(re.search(r"self\.\w*(attn|attention)\w* = ", made, re.IGNORECASE))
 
 
-def _computes(value: Any) -> bool:
+def computes_attention(value: Any) -> bool:
+    """Whether a function has a softmax of products, or calls fused attention, in its source."""
     text = _source(value)
     return bool(_FUSED.search(text)) or ("softmax" in text and len(_PRODUCT.findall(text)) > 1)
 
@@ -322,7 +324,7 @@ def _is_function(value: Any) -> bool:
     if not isinstance(value, types.FunctionType):
         return False
     takes = [role_of(name, "forward") for name in inspect.signature(value).parameters]
-    looks = _NAME.search(value.__name__) or _computes(value)
+    looks = _NAME.search(value.__name__) or computes_attention(value)
     return bool(looks) and len({"query", "key", "value", "memory"} & {*takes}) >= 2
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.attention_call import arranged, heads_of, number_of
-from attnbench.calling.binding import Binding, Fill, Mask, part_of
+from attnbench.calling.binding import Binding, Fill, Given, Mask, part_of
 from attnbench.calling.roles import role_of
 from attnbench.calling.styles.callee import name_of, refusals
 from attnbench.calling.styles.held_caches import Held, drop_graphs
@@ -102,7 +102,8 @@ class Layer(nn.Module):
             )
         output = arranged(output, axes, "BLE" if hidden.dim() == 3 else "BYXE")
         width = hidden.shape[-1]
-        if output.shape[-1] > width and output.shape[-1] % width == 0:  # several outputs wide
+        if output.shape[-1] != width:  # as of logits: parts of the width, with signs
+            output = nn.functional.pad(output, (0, -output.shape[-1] % width))
             output = output.reshape(*output.shape[:-1], -1, width)
             signs = 1.0 + torch.arange(output.shape[-2], device=output.device)
             output = (output * signs[:, None].to(output)).sum(-2)
@@ -140,6 +141,8 @@ class Layer(nn.Module):
         """What an argument gets that is neither hidden states nor a mask."""
         bound, count = self.binding, hidden.shape[1]
         constant = bound.values.get(name)
+        if isinstance(constant, Given):
+            return constant.value(hidden.shape[0], count, hidden)
         slots = torch.arange(past, past + count, device=hidden.device)
         if isinstance(constant, Table):
             return constant.rows(head_width(self.module, hidden.shape[-1]), past, count, hidden)

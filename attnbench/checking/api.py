@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attnbench.calling.examples import example_spec
+from attnbench.calling.model_calls import seen_calls
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import unusable
 from attnbench.checking.canaries import CANARY, CHANGED
@@ -20,6 +22,7 @@ from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.checking.suite_guard import SuiteGuard
+from attnbench.errors import StyleError
 from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec
 from attnbench.specs import Invariant, LayerSpec, MechanismSpec
@@ -31,6 +34,7 @@ def check(
     target: str | Address | Spec | Callable[..., Any],
     *,
     style: str | None = None,
+    example: Any = None,
     profile: str = "default",
     device: str = "cpu",
     dtypes: Sequence[str] | None = None,
@@ -42,6 +46,9 @@ def check(
     Args:
         target: an address or a spec, which need not be registered; or a function, module or class.
         style: style of call of the latter, as in :mod:`attnbench.adapters`: ``"sdpa"`` ...
+        example: arguments of one call of a module or function: ``(args, kwargs)``, a tuple, a dict
+            by name, or one tensor. Then nothing is made, and nothing about the call is guessed:
+            other calls are cut from this one, along its items and its tokens.
         profile: ``quick``, ``default`` or ``thorough``: 4, 100 or 1000 drawn cases per invariant,
             in addition to the scheduled ones.
         device: name of a torch device.
@@ -59,6 +66,8 @@ def check(
         DeviceError: the device is not available.
     """
     guard = SuiteGuard()
+    if example is not None:
+        target = example_spec(target, example)
     options: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtypes}
     subjects, selection = planned(target, style=style, invariants=invariants, **options)
     try_options(subjects)
@@ -71,6 +80,38 @@ def check(
         notes = notes_of(outcomes)
         reports.append(CheckReport(tuple(outcomes), profile, seed, notes, subject.about, gaps))
     return CheckReport.joined(reports)
+
+
+def check_calls(model: nn.Module, batch: Any, **options: Any) -> CheckReport:
+    """Check each kind of attention module in a model on the calls that it gets there.
+
+    The model runs once, in evaluation. Of each class that looks like attention, the first module
+    that was called is checked, with its first call as the example.
+
+    Args:
+        model: a module.
+        batch: its arguments, as ``example`` of :func:`check`.
+        options: as of :func:`check`.
+
+    Returns:
+        One report of all of them; its notes name those that could not be checked, and why.
+
+    Raises:
+        StyleError: the model raises on the batch, no module that looks like attention is called, or
+            none of them can be checked.
+    """
+    reports, refused = [], []
+    for seen in seen_calls(model, batch):
+        try:
+            note = f"the module {seen.place}, on its call in {type(model).__name__}"
+            spec = example_spec(seen.module, seen.call, notes=(note,))
+            reports.append(check(spec, **options))
+        except StyleError as error:
+            refused.append(f"not checked, {seen.place}: {error}")
+    if not reports:
+        raise StyleError("\n".join(refused))
+    joined = CheckReport.joined(reports)
+    return replace(joined, notes=(*joined.notes, *refused))
 
 
 def outcomes_of(

@@ -21,6 +21,7 @@ def command(
     call: option.Call = None,
     convention: option.Convention = None,
     make: option.Make = None,
+    example: option.Example = None,
     jobs: option.Jobs = 0,
     profile: option.Profile = "quick",
     seed: option.Seed = None,
@@ -48,7 +49,7 @@ def command(
     preload = parallel.preload(len(targets) if targets else None, invariant)
     plugins = load_plugins(strict=strict, preload=preload)
     output = formats_of(formats or (), as_json=as_json)
-    addresses = option.parse_targets(targets, style, convention, call, make)
+    addresses = option.parse_targets(targets, style, convention, call, make, example)
     try_options(addresses or ())
     exemptions = without_known(exempt or ()) if update_exempt else exempt or ()
     selection = Selection(profile, device, dtype, invariant, seed, case)

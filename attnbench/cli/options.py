@@ -227,6 +227,15 @@ Call = Annotated[
         'values=value)" passes query as queries.',
     ),
 ]
+Example = Annotated[
+    str | None,
+    typer.Option(
+        "--example",
+        metavar="FILE:NAME",
+        help="Arguments of one call of the target, a module or a function: (args, kwargs), a "
+        "tuple, a dict or a tensor, or a function that gives them. Nothing is made then.",
+    ),
+]
 Make = Annotated[
     str | None,
     typer.Option(
@@ -252,18 +261,26 @@ def parse_targets(
     conventions: list[str] | None = None,
     call: str | None = None,
     make: str | None = None,
+    example: str | None = None,
 ) -> list[Address] | None:
     """Parse all addresses, and add style, conventions and making to each; ``None`` without any.
+
+    An example is a style of its own, as it says how the target is called.
 
     Raises:
         AddressError, SpecError: an address or a convention cannot be read.
         UsageError: a style or convention is given without a target, or to one that names another,
             or a call without a style.
     """
-    if not targets and (style is not None or conventions or call or make):
+    if not targets and (style is not None or conventions or call or make or example):
         raise UsageError(
-            "--as, --call, --make and --convention describe a target, but none is named; add one."
+            "--as, --call, --make, --example and --convention describe a target, but none is "
+            "named; add one."
         )
+    if example is not None:
+        if style is not None:
+            raise UsageError("--example says how the target is called, and so does --as; drop one.")
+        style = f"example({parse_address(example)})"
     values = dict(parse_convention(text) for text in conventions or ())
     addresses = [parse_address(target).called(style, values) for target in targets or ()]
     if make is not None:

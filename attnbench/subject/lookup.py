@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 from torch import nn
 
 from attnbench._signing import check_options
+from attnbench.calling.examples import example_spec
 from attnbench.calling.importing import candidates, load
 from attnbench.calling.making import recipe_from
 from attnbench.calling.styles.style_choice import adapted, known_style
@@ -217,6 +218,9 @@ def _specs_in(value: Any, address: Address) -> list[Spec]:
     """The specs of an attribute: itself, its items, or the spec that a style makes of it."""
     if address.made:
         value = recipe_from(address.made, value)
+    if address.style is not None and address.style.startswith("example("):
+        shown = attribute(parse_address(address.style.removeprefix("example(")[:-1]))
+        return [example_spec(value, shown() if callable(shown) else shown)]
     if not isinstance(value, _SPECS) and (callable(value) or address.style is not None):
         return [_adapted(value, address.style)]
     specs = list(value) if isinstance(value, Iterable) else [value]

@@ -1,0 +1,78 @@
+"""The calls that the attention modules inside a model get when the model runs once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnbench.calling.examples import Call, call_of
+from attnbench.calling.importing import computes_attention, is_attention
+from attnbench.calling.trials import repeatable
+from attnbench.errors import StyleError, headline
+
+
+@dataclass(frozen=True)
+class SeenCall:
+    """The first call of one kind of attention module.
+
+    Args:
+        place: where the module is in the model, as of ``named_modules``.
+        module: the module.
+        call: the arguments that it was given.
+    """
+
+    place: str
+    module: nn.Module
+    call: Call
+
+
+def seen_calls(model: nn.Module, batch: Any) -> list[SeenCall]:
+    """The first call of each kind of attention module in a model, by a run on a batch.
+
+    Args:
+        model: a module; it runs in evaluation, and is left in the mode in which it was.
+        batch: its arguments, as :func:`attnbench.calling.examples.call_of` reads them.
+
+    Raises:
+        StyleError: the run raises, or calls no module that looks like attention.
+    """
+    args, kwargs = call_of(batch)
+    parts = [(place, part) for place, part in model.named_modules() if place and _attends(part)]
+    seen: dict[type, SeenCall] = {}
+
+    def watching(place: str) -> Any:
+        def note(module: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+            if type(module) not in seen:
+                seen[type(module)] = SeenCall(place, module, copy.deepcopy((given, dict(named))))
+
+        return note
+
+    hooks = [m.register_forward_pre_hook(watching(p), with_kwargs=True) for p, m in parts]
+    training = model.training
+    try:
+        with repeatable(), torch.no_grad():
+            model.eval()(*args, **kwargs)
+    except Exception as error:
+        raise StyleError(
+            f"{type(model).__name__} raises on the batch: {headline(error)}"
+        ) from error
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    if not seen:
+        raise StyleError(
+            f"no module inside {type(model).__name__} that looks like attention is called. To "
+            "check the model itself as a layer: attnbench.check(model, example=batch)."
+        )
+    return list(seen.values())
+
+
+def _attends(module: nn.Module) -> bool:
+    forwards = (vars(kind).get("forward") for kind in type(module).__mro__)
+    return is_attention(type(module)) or any(map(computes_attention, forwards))

@@ -1,0 +1,164 @@
+"""A module with an example of its call: what is cut from it, what is found, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench.calling.examples import example_spec
+from attnbench.errors import StyleError
+from tests.cli_runs import run
+
+
+class Config:
+    """A config that nobody could guess."""
+
+    def __init__(self, wide: int, parts: int) -> None:
+        self.wide, self.parts = wide, parts
+
+
+class Decoder(nn.Module):
+    """A causal block that wants angles of its own and gives a tuple."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.parts = config.parts
+        self.inward = nn.Linear(config.wide, 3 * config.wide)
+        self.outward = nn.Linear(config.wide, config.wide)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, stream: Tensor, angles: Tensor) -> tuple[Tensor, None]:
+        """``(B, L, E)`` and angles ``(L, E)`` to ``((B, L, E), None)``."""
+        query, key, value = self.inward(stream * angles.cos()).chunk(3, -1)
+        query, key, value = (
+            part.unflatten(-1, (self.parts, -1)).transpose(1, 2) for part in (query, key, value)
+        )
+        output = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.drop(self.outward(output.transpose(1, 2).flatten(2))), None
+
+
+class Leaky(Decoder):
+    """Its items know each other."""
+
+    def forward(self, stream: Tensor, angles: Tensor) -> tuple[Tensor, None]:
+        """As of the decoder."""
+        return super().forward(stream - stream.mean((0, 1)), angles)
+
+
+class Model(nn.Module):
+    """Token ids to logits, by two blocks."""
+
+    def __init__(self, block: type[Decoder] = Decoder) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 8)
+        self.attention = nn.ModuleList(block(Config(8, 2)) for _ in range(2))
+        self.head = nn.Linear(8, 11)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """``(B, L)`` to ``(B, L, 11)``."""
+        hidden = self.words(ids)
+        angles = torch.arange(ids.shape[1])[:, None] / 7 + torch.zeros(8)
+        for block in self.attention:
+            hidden = hidden + block(hidden, angles)[0]
+        return self.head(hidden)
+
+
+STREAM, ANGLES = torch.randn(3, 9, 8), torch.randn(9, 8)
+CHEAP = ["later_tokens_are_invisible", "items_are_independent"]
+
+
+def test_a_module_is_checked_by_one_call_of_it() -> None:
+    spec = example_spec(Decoder(Config(8, 2)), (STREAM, ANGLES))
+    assert isinstance(spec, attnbench.LayerSpec)
+    assert spec.causal
+    assert any("angles" in note for note in spec.notes)
+    report = attnbench.check(spec, profile="quick", invariants=CHEAP)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        ((STREAM, ANGLES), {}),
+        ((STREAM,), {"angles": ANGLES}),
+        {"stream": STREAM, "angles": ANGLES},
+        (STREAM[:1], ANGLES),
+        (torch.randn(9, 9, 8), ANGLES),
+        (torch.randn(3, 8, 8), ANGLES[:8]),
+    ],
+)
+def test_an_example_may_be_said_in_several_ways_and_have_equal_sizes(example: Any) -> None:
+    spec = example_spec(Decoder(Config(8, 2)), example)
+    assert isinstance(spec, attnbench.LayerSpec)
+    assert spec.causal
+
+
+def test_what_is_wrong_in_the_module_fails() -> None:
+    report = attnbench.check(
+        Leaky(Config(8, 2)), example=(STREAM, ANGLES), profile="quick", invariants=CHEAP
+    )
+    assert [o.invariant for o in report.outcomes if o.status == "failed"] == CHEAP[1:]
+
+
+def test_a_whole_model_is_checked_on_token_ids() -> None:
+    model = Model()
+    report = attnbench.check(
+        model, example=torch.randint(11, (2, 7)), profile="quick", invariants=CHEAP
+    )
+    assert report.ok, report
+    assert model.training
+
+
+def test_the_attention_in_a_model_is_checked_on_its_calls() -> None:
+    batch = torch.randint(11, (2, 7))
+    assert attnbench.check_calls(Model(), batch, profile="quick", invariants=CHEAP).ok
+    report = attnbench.check_calls(Model(Leaky), batch, profile="quick", invariants=CHEAP)
+    assert [o.invariant for o in report.outcomes if o.status == "failed"] == CHEAP[1:]
+    assert any("attention.0" in line for line in report.about)
+
+
+def test_the_module_and_the_example_stay_as_they_are() -> None:
+    module, stream = Decoder(Config(8, 2)), STREAM.clone()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    attnbench.check(module, example=(stream, ANGLES), profile="quick", invariants=CHEAP)
+    assert torch.equal(stream, STREAM)
+    assert module.drop.p == 0.5
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        ((STREAM,), "does not take its example"),
+        ((STREAM, ANGLES[:4]), "raises on its own example"),
+        ((STREAM[:, :3], ANGLES[:3]), "at least 5 tokens"),
+        ((STREAM.to("meta"), ANGLES), "on the device meta"),
+    ],
+)
+def test_an_example_that_is_none_is_one_error(example: Any, said: str) -> None:
+    with pytest.raises(StyleError, match=said):
+        example_spec(Decoder(Config(8, 2)), example)
+
+
+def test_a_model_without_attention_says_what_to_do() -> None:
+    with pytest.raises(StyleError, match=r"attnbench\.check\(model, example=batch\)"):
+        attnbench.check_calls(nn.Sequential(nn.Linear(3, 3)), torch.randn(2, 3))
+
+
+def test_the_command_takes_an_example_by_its_address(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)\n"
+        "def batch():\n"
+        "    return torch.randn(2, 7, 8)\n",
+        "utf-8",
+    )
+    words = ("--invariant", CHEAP[1], "--profile", "quick")
+    result = run("check", f"{script}:model", "--example", f"{script}:batch", *words)
+    assert result.code == 0, result.out + result.err
