@@ -76,13 +76,6 @@ class Stages:
         return (self.scores + self.bias).masked_fill(~self.allowed, -math.inf)
 
     @property
-    def powers(self) -> tuple[Tensor, Tensor]:
-        """``exp(x - top)`` of the masked scores x, and the top of each row ``(*lead, L, 1)``."""
-        top = self.masked_scores.amax(-1, keepdim=True)
-        top = top.masked_fill(top == -math.inf, 0.0)
-        return (self.masked_scores - top).exp(), top
-
-    @property
     def weights(self) -> Tensor:
         """``(*lead, L, S)``: softmax over the allowed keys; zeros in a row without any."""
         scores = self.masked_scores

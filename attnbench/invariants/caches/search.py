@@ -125,58 +125,12 @@ def restricted(stage: Stage, judged: str, program: Program) -> Program:
 
 
 def is_of_another(stage: Stage, judged: str, found: FoundError) -> bool:
-    """Whether another invariant reports what a program shows, or the layer is exempt from it."""
+    """Whether another invariant reports what a program shows."""
     stage = stage.wide()  # rounding hides least there
     if judged in ("alone", "ragged"):
         return any(played(stage, "split", p) is not None for p in _unpadded(stage, found.steps))
-    if judged != "mixed":
-        return False
-    return any(
-        any(played(stage, name, part) is not None for part in _parts(stage, name, found.steps))
-        and _is_told(stage, name)
-        for name in ("split", "fresh", "rollback", "rows", "owner", "alone")
-    )
-
-
-def _parts(stage: Stage, judged: str, program: Program) -> set[Program]:
-    """The parts of a program that a property covers: of all steps, and of the last sequence."""
-    history = _history(program)
-    straight = _straight(history, operations(stage.subject, judged))
-    return {restricted(stage, judged, part) for part in (program, history, straight)}
-
-
-def _history(program: Program) -> Program:
-    """The steps that led to the last one: of its sequence, and of those it was copied from."""
-    tracks: list[list[Step]] = []
-    for step in program:
-        if step.kind == "begin":
-            tracks.append([step])
-        elif step.kind == "fork":
-            tracks.append(list(tracks[step.track]))
-        elif step.kind == "without":
-            for track in tracks:
-                track.append(step)
-        else:
-            tracks[step.track].append(replace(step, track=0))
-    return tuple(tracks[program[-1].track])
-
-
-def _straight(history: Program, has: tuple[str, ...]) -> Program:
-    """The same sequence with its final rows and slots from the start, without steps in between."""
-    begin, *rest = history
-    found: list[Step] = []
-    for step in rest:
-        if step.kind == "select" and "select" not in has:
-            begin = Step("begin", count=len(step.rows))
-        elif step.kind == "crop" and "crop" not in has:
-            left = step.count
-            for place, earlier in enumerate(found):
-                if earlier.kind == "append":
-                    found[place] = replace(earlier, count=min(earlier.count, left))
-                    left -= found[place].count
-        else:
-            found.append(step)
-    return (begin, *found)
+    others = ("split", "fresh", "rollback", "rows", "owner", "alone")
+    return judged == "mixed" and any(_is_violated(stage, name) for name in others)
 
 
 def _unpadded(stage: Stage, program: Program) -> Iterator[Program]:
@@ -193,11 +147,9 @@ def _unpadded(stage: Stage, program: Program) -> Iterator[Program]:
         yield tuple(alone)
 
 
-def _is_told(stage: Stage, judged: str) -> bool:
-    """Whether the invariant of a property finds the error, or the layer is exempt from it."""
+def _is_violated(stage: Stage, judged: str) -> bool:
+    """Whether a scheduled program of a property, with what the cache has, shows an error."""
     held = PROPERTIES[judged]
-    if held.invariant in stage.subject.exempt:
-        return True
     if any(getattr(stage.subject.spec.cache, name, True) is None for name in held.operations):
         return False
     programs = (restricted(stage, judged, program) for program in held.scheduled(stage.subject))

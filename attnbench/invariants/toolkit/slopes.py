@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
@@ -64,56 +62,70 @@ def compare_slopes(
         name: torch.randn(leaf.shape, generator=base.generator, dtype=torch.float64).to(leaf)
         for name, leaf in named.items()
     }
-
-    along = {
-        name: (torch.zeros_like(ways[name]) if gradient is None else gradient * ways[name]).sum()
-        for name, gradient in gradients.items()
-    }
-
-    def compare(names: Iterable[str], *, closely: bool) -> tuple[Tensor, Tensor] | None:
-        """The slope by the gradient, and by finite differences; ``None`` if they agree."""
-        moves = [(named[name], ways[name]) for name in names]
-        none = torch.zeros((), dtype=torch.float64, device=weight.device)
-        got = sum(map(along.__getitem__, names), start=none)
-
-        def near(slope: Tensor) -> bool:
-            return abs(float(got - slope)) <= _slack(slope, base)
-
-        def slope(step: float) -> tuple[Tensor, Tensor]:
-            """The central difference, and the difference between its two one-sided slopes."""
-            up, down = _ends(base, inputs, moves, step, weight)
-            return (up - down) / (2 * step), (up + down - 2 * total.detach()) / step
-
-        first, bend = slope(_STEP)
-        if near(first) or not closely:
-            return None if near(first) else (got, first)
-        finer, less_bend = slope(_FINER)
-        # the error of a difference is quadratic in its step; two steps cancel it
-        if any(map(near, (finer, (100 * finer - first) / 99))):
-            return None
-        others = [slope(step)[0] for step in _OTHERS]
-        if any(map(near, others)):
-            return None
-        off = abs(float(got - finer))
-        # with a kink or a jump within the step, slopes do not converge, or differ on both sides
-        kink = abs(float(less_bend)) > max(off, abs(float(bend))) / 4
-        if kink or any(abs(float(finer - one)) > off / 4 for one in (first, others[-1])):
-            rough.append(True)
-            return None
-        return got, finer
-
     declared = base.subject.conventions.internal_dtype not in (None, "float64")
     if declared or _is_noisy(base, inputs, named, ways, weight):
         _compare_coarsely(base, inputs, named, gradients, ways, weight, f"{prefix}{output}")
         return
-    rough: list[bool] = []
-    if compare(list(named), closely=False) is None:
+    along = {
+        name: (torch.zeros_like(ways[name]) if gradient is None else gradient * ways[name]).sum()
+        for name, gradient in gradients.items()
+    }
+    moves = {name: (named[name], ways[name]) for name in named}
+    together = _Slope(base, inputs, list(moves.values()), weight, total.detach())
+    if together.is_near(sum(along.values(), start=torch.zeros_like(total.detach()))):
         return
-    differing = {name: compare([name], closely=True) for name in named}  # to find the wrong ones
-    slopes = f"{prefix}the slope of ({output} * g).sum()"
-    _raise_at_wrong_ones(base, gradients, differing, slopes)
+    rough, differing = False, dict[str, tuple[Tensor, Tensor] | None]()
+    for name, move in moves.items():  # to find the wrong ones
+        slope = _Slope(base, inputs, [move], weight, total.detach())
+        finer = None if slope.is_near(along[name]) else slope.settled(along[name])
+        rough |= slope.is_rough
+        differing[name] = None if finer is None else (along[name], finer)
+    _raise_at_wrong_ones(base, gradients, differing, f"{prefix}the slope of ({output} * g).sum()")
     if rough:
         reject("it is not smooth here: no slope is that of smaller steps, or of both sides")
+
+
+class _Slope:
+    """The slope of a weighted output along some moves, by finite differences."""
+
+    def __init__(
+        self,
+        base: Baseline,
+        inputs: Inputs,
+        moves: list[tuple[Tensor, Tensor]],
+        weight: Tensor,
+        total: Tensor,
+    ) -> None:
+        self._base, self._inputs, self._moves = base, inputs, moves
+        self._weight, self._total = weight, total
+        self.first, self._bend = self._at(_STEP)
+        self.is_rough = False
+
+    def _at(self, step: float) -> tuple[Tensor, Tensor]:
+        """The central difference, and the difference between its two one-sided slopes."""
+        up, down = _ends(self._base, self._inputs, self._moves, step, self._weight)
+        return (up - down) / (2 * step), (up + down - 2 * self._total) / step
+
+    def is_near(self, got: Tensor, slope: Tensor | None = None) -> bool:
+        """Whether a slope by a gradient is another one, by default that of the usual step."""
+        slope = self.first if slope is None else slope
+        return abs(float(got - slope)) <= _slack(slope, self._base)
+
+    def settled(self, got: Tensor) -> Tensor | None:
+        """The slope of a finer step; ``None`` where some step agrees, or slopes do not settle."""
+        finer, less_bend = self._at(_FINER)
+        # the error of a difference is quadratic in its step; two steps cancel it
+        if any(self.is_near(got, one) for one in (finer, (100 * finer - self.first) / 99)):
+            return None
+        others = [self._at(step)[0] for step in _OTHERS]
+        if any(self.is_near(got, one) for one in others):
+            return None
+        off = abs(float(got - finer))
+        # with a kink or a jump within the step, slopes do not converge, or differ on both sides
+        kink = abs(float(less_bend)) > max(off, abs(float(self._bend))) / 4
+        unsettled = any(abs(float(finer - one)) > off / 4 for one in (self.first, others[-1]))
+        self.is_rough = kink or unsettled
+        return None if self.is_rough else finer
 
 
 def listed_leaves(names: list[str]) -> str:
