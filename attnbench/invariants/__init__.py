@@ -24,7 +24,6 @@ MODULES = (
     "dropout_statistics",
     "layers.cache_operations",
     "layers.dependence",
-    "layers.grouped_heads",
     "layers.layer_gradients",
     "layers.layer_runs",
     "layers.module_state",

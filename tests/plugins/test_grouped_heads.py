@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_plugins.serving import grouped_heads
 from torch import Tensor, nn
 
 import attnbench
 from attnbench import LayerSpec
-from attnbench.invariants.layers import grouped_heads
 
 HEADS, GROUPS = 6, 2
 

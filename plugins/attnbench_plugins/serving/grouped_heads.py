@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
-from attnbench.subject.layer import LayerSubject
+from attnbench import InvariantViolation, RefusalError
+from attnbench.testing import LayerCase, LayerSubject, layer_invariant
 
 
 def _has_groups(subject: LayerSubject) -> str | None:
@@ -22,7 +21,11 @@ def _has_groups(subject: LayerSubject) -> str | None:
 
 
 @layer_invariant(
-    regimes=("normal",), dtypes=("float32", "float64"), min_q_len=2, applies=_has_groups
+    hint="heads are paired with keys and values of another group, as by repeat",
+    regimes=("normal",),
+    dtypes=("float32", "float64"),
+    min_q_len=2,
+    applies=_has_groups,
 )
 def heads_of_a_group_are_alike(layer: LayerCase) -> None:
     """Two query heads that share keys and values may change places, with their projections, without
