@@ -8,6 +8,7 @@ from attnbench import adapters
 from attnbench.calling import styles
 from attnbench.calling.styles import STYLES, style_choice
 from attnbench.errors import UnknownNameError
+from attnbench.registry.catalog import registry
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -23,7 +24,7 @@ def test_what_another_distribution_brings_is_named_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(adapters, "entry_points", lambda group: {})
-    monkeypatch.setattr(style_choice.registry(), "styles", list)
+    monkeypatch.setattr(registry(), "styles", list)
     vars(adapters).pop("keras", None)
     with pytest.raises(AttributeError, match="It is part of attnbench-peers: pip"):
         _ = adapters.keras
