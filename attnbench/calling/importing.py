@@ -30,13 +30,12 @@ from torch import nn
 
 from attnbench.calling.refusing import in_one_line
 from attnbench.calling.roles import role_of
-from attnbench.calling.sandbox import OnCPU, TooLongError, loading, stub, within
+from attnbench.calling.sandbox import OnCPU, Stubs, TooLongError, loading, within
 from attnbench.errors import AddressError, AttnbenchError, UnknownNameError
 
 LIMIT_S = 20.0
 """Most seconds for the import of a file."""
 
-_STUBS = 30
 _OWN = "attnbench_file_"
 _NOTES: dict[str, list[str]] = {}
 
@@ -98,9 +97,9 @@ def _package_of(path: Path) -> tuple[str, Path]:
 def _import_from(name: str, path: Path) -> ModuleType:
     """The module of a file in a package; where the package cannot be imported, the file alone."""
     try:
-        with within(3 * LIMIT_S):
+        with within(2 * LIMIT_S):
             module = importlib.import_module(name)
-    except (ModuleNotFoundError, AttnbenchError, TooLongError):
+    except (AttnbenchError, TooLongError):
         raise
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
@@ -137,8 +136,6 @@ def _run(name: str, path: Path) -> ModuleType:
         with within(LIMIT_S):
             _execute(tree, module)
         return module
-    except ModuleNotFoundError:
-        raise
     except (Exception, SystemExit) as error:
         if not _run_definitions(tree, module, error):
             raise
@@ -181,34 +178,24 @@ def _imported(source: str, name: str, run: Callable[[], ModuleType]) -> ModuleTy
         name: its name.
         run: imports it.
     """
-    stubs: list[str] = []
     before = {*sys.modules}
-    while True:
-        try:
-            with _quiet(), OnCPU() as gpu:
-                module = run()
-            break
-        except ModuleNotFoundError as error:
-            missing = error.name or ""
-            _forget(before, Path.cwd(), Path(source).resolve().parent)
-            if missing and (name == missing or name.startswith(f"{missing}.")):
-                raise UnknownNameError(
-                    f"{source}: there is neither a distribution nor a module {name!r}; "
-                    "a file is addressed as path/to/file.py:ATTRIBUTE."
-                ) from None
-            if not missing or missing in stubs or len(stubs) == _STUBS:
-                raise _failed(source, error) from error
-            stubs.append(missing)
-            stub(missing)
-        except BaseException as error:
-            _forget(before, Path.cwd(), Path(source).resolve().parent)
-            if isinstance(error, Exception | SystemExit):
-                raise _failed(source, error) from error
-            raise
+    try:
+        with _quiet(), OnCPU() as gpu, Stubs() as stubs:
+            module = run()
+    except BaseException as error:
+        _forget(before, Path.cwd(), Path(source).resolve().parent)
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise UnknownNameError(
+                f"{source}: there is neither a distribution nor a module {name!r}; "
+                "a file is addressed as path/to/file.py:ATTRIBUTE."
+            ) from None
+        if isinstance(error, Exception | SystemExit):
+            raise _failed(source, error) from error
+        raise
     notes = _NOTES.setdefault(module.__name__, [])
-    if stubs:
-        listed = ", ".join(sorted({each.partition(".")[0] for each in stubs}))
-        notes.append(f"not installed, and stubbed: {listed}")
+    if stubs.names:
+        notes.append(f"not installed, and stubbed: {', '.join(sorted({*stubs.names}))}")
     forgotten = _give_forgotten(module)
     if forgotten:
         notes.append(f"it uses {', '.join(forgotten)} without importing it, which was done for it")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
 import importlib.util
+import re
 import signal
 import socket
 import sys
 import threading
+import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -35,12 +40,79 @@ def loading() -> Iterator[None]:
         _loading[0] = before
 
 
-def stub(name: str) -> None:
-    """Put a stub of a module that is missing where it is sought, and of its package if that is."""
-    package = name.rpartition(".")[0]
-    if package and package not in sys.modules and importlib.util.find_spec(package) is None:
-        stub(package)
-    sys.modules[name] = _StubModule(name)
+class Stubs(MetaPathFinder, Loader):
+    """Gives a stub for what is not installed, where the code that imports it is not ready for that.
+
+    Code is ready where the import, or one that led to it, is tried, and its failure caught.
+
+    Args:
+        names: what was stubbed.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __enter__(self) -> Stubs:
+        sys.meta_path.append(self)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """The spec of a stub; ``None`` where the failure of the import is caught."""
+        if not isinstance(sys.modules.get(name.rpartition(".")[0]), _StubModule):
+            if _is_caught(sys._getframe(1)):
+                return None
+            self.names.append(name)
+        return ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The stub."""
+        return _StubModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is run."""
+
+
+def _is_caught(frame: FrameType | None) -> bool:
+    """Whether the failure of an import is caught in one of the frames that led to it."""
+    is_first = True
+    while frame is not None and frame.f_globals.get("__name__") != _IMPORTING:
+        file = frame.f_code.co_filename
+        if frame.f_code is importlib.util.find_spec.__code__:
+            return True
+        if not file.startswith("<frozen") and frame.f_globals.get("__name__") != "importlib":
+            is_first = False
+            if any(start <= frame.f_lineno <= end for start, end in _caught_lines(file)):
+                return True
+        frame = frame.f_back
+    return is_first  # what is to be imported is itself missing
+
+
+_IMPORTING = "attnbench.calling.importing"
+_CATCHING = re.compile(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b")
+
+
+@functools.lru_cache(maxsize=256)
+def _caught_lines(file: str) -> tuple[tuple[int, int], ...]:
+    """The first and last lines in a file of what is tried, where a failed import is caught."""
+    try:
+        with tokenize.open(file) as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ()
+    found = []
+    for node in ast.walk(tree):
+        caught: list[ast.expr | None] = []
+        if isinstance(node, ast.Try):
+            caught = [handler.type for handler in node.handlers]
+        elif isinstance(node, ast.With):
+            caught = [item.context_expr for item in node.items]
+        if any(kind is None or _CATCHING.search(ast.unparse(kind)) for kind in caught):
+            body = node.body  # type: ignore[attr-defined]
+            found.append((body[0].lineno, body[-1].end_lineno))
+    return tuple(found)
 
 
 class _StubModule(ModuleType):
@@ -50,7 +122,6 @@ class _StubModule(ModuleType):
         super().__init__(name, f"A stub: {name} is not installed.")
         self.__path__: list[str] = []
         self.__version__ = "0.0.0"
-        self.__spec__ = ModuleSpec(name, None, is_package=True)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -158,13 +229,17 @@ def within(seconds: float) -> Iterator[None]:
     def late(*_: Any) -> None:
         raise TooLongError(f"it takes more than {seconds:.0f} s")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    kinds = (signal.ITIMER_PROF, signal.SIGPROF, 1), (signal.ITIMER_REAL, signal.SIGALRM, 3)
+    before = [signal.signal(number, late) for _, number, _ in kinds]
+    for timer, _, factor in kinds:  # a busy machine takes longer than the work does
+        signal.setitimer(timer, factor * seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for timer, _, _ in kinds:
+            signal.setitimer(timer, 0)
+        for (_, number, _), handler in zip(kinds, before, strict=True):
+            signal.signal(number, handler)
 
 
 class Bounded(OnCPU):
