@@ -15,7 +15,14 @@ from torch.overrides import TorchFunctionMode
 
 from attnbench.calling.attention_call import Attention, Scores
 from attnbench.calling.binding import Binding
-from attnbench.calling.facts import Calls, facts_of, layer_facts, length_form, mask_form
+from attnbench.calling.facts import (
+    Calls,
+    facts_of,
+    is_scaled_dot,
+    layer_facts,
+    length_form,
+    mask_form,
+)
 from attnbench.calling.importing import notes_of
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.layer_trials import LayerCalls, layer_mask, layer_trials
@@ -99,8 +106,17 @@ def bound(target: Any, callee: Callee) -> tuple[Callee, Binding]:
     for attempt in attempts:
         binding = attempt(callee, named, raised)
         if binding is not None:
-            return callee, binding
+            return _by_head(target, callee, binding), binding
     raise StyleError(not_called(target, named, raised))
+
+
+def _by_head(target: Any, callee: Callee, binding: Binding) -> Callee:
+    """The callee made so that its tensors, which are of heads, have the width of a head."""
+    if not inspect.isclass(target) or "H" not in binding.layout:
+        return callee
+    wider = Callee(lambda *sizes: callee.make(*(2 * size for size in sizes)), callee.width)
+    own, other = Calls(callee, binding), Calls(wider, binding)
+    return wider if own() is None or (is_scaled_dot(other) and not is_scaled_dot(own)) else callee
 
 
 def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
@@ -110,7 +126,8 @@ def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> B
         raised += errors
         fits = [t for t in found if t.binding.shape != "memory" or t.binding.weights]
         clean = [trial.binding for trial in fits if not trial.mixes]
-        fitting = clean or [trial.binding for trial in fits]
+        bindings = clean or [trial.binding for trial in fits]
+        fitting = [each for each in bindings if each.shape != "scores"] or bindings
         other = [each for each in fitting[1:] if not _agree(callee, each, fitting[0])]
         if other:
             first, second = (f"{each.layout}, {each.memory}" for each in (fitting[0], other[0]))
@@ -124,7 +141,9 @@ def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> B
 
 
 def _agree(callee: Callee, one: Binding, two: Binding) -> bool:
-    """Whether two ways to call give the same outputs."""
+    """Whether two ways to call give the same outputs, or the second takes more queries at once."""
+    if one.one_query and not two.one_query and one.memory == two.memory:
+        return True
     plain = Calls(callee, one.replace(layout="BLE")).tensors()
     one_found, two_found = (Calls(callee, binding).both(plain) for binding in (one, two))
     if one_found is None or two_found is None:

@@ -247,13 +247,21 @@ def heads_of(callee: Any, role: str = "heads") -> int:
 
 def number_of(callee: Any, role: str) -> int | None:
     """A whole number that a module, or a config that it keeps, has under a name of this role."""
+    return next(iter(numbers_of(callee, role).values()), None)
+
+
+def numbers_of(callee: Any, role: str) -> dict[str, int]:
+    """The whole numbers of that role, by name."""
     named = dict(vars(callee)) if isinstance(callee, nn.Module) else {}
     for name, value in [*named.items()]:
         if role_of(name, "constructor") == "config" and hasattr(value, "__dict__"):
             read = {key: each[0] for key, each in vars(value).get("_asked", {}).items()}
-            named = {**vars(value), **read, **named}
-    found = [v for n, v in named.items() if role_of(n, "constructor") == role]
-    return next((value for value in found if type(value) is int), None)
+            named = {**named, **vars(value), **read}
+    return {
+        name: value
+        for name, value in named.items()
+        if type(value) is int and role_of(name, "constructor") == role
+    }
 
 
 def said(mask: Tensor, says: str) -> Tensor:

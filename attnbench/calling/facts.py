@@ -319,11 +319,18 @@ def _formula(calls: Calls, found: Facts) -> None:
     found.fields["accepts"] = tuple(accepts)
     if pools:
         found.fields["laws"] = ("pools_values",)
-    plain = nn.functional.scaled_dot_product_attention(query, key, value)
-    if pools and _close(output, plain):
+    if pools and is_scaled_dot(calls):
         found.fields |= {"reference": scaled_dot_rows, "formula": SCALED_DOT["formula"]}
     else:
         found.notes.append("no reference: a wrong but self-consistent formula would pass")
+
+
+def is_scaled_dot(calls: Calls) -> bool:
+    """Whether it computes ``softmax(q·k / √E) v``."""
+    query, key, value = calls.tensors()
+    output = calls([query, key, value])
+    plain = nn.functional.scaled_dot_product_attention(query, key, value)
+    return output is not None and _close(output, plain)
 
 
 def _close(got: Tensor, expected: Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.attention_call import arranged, heads_of, number_of
+from attnbench.calling.attention_call import arranged, heads_of, number_of, numbers_of
 from attnbench.calling.binding import Binding, Fill, Given, Mask, part_of
 from attnbench.calling.roles import role_of
 from attnbench.calling.styles.callee import name_of, refusals
@@ -26,11 +26,13 @@ class Table:
         function: ``function(width, length)`` gives a tensor or a tuple of them.
         part: which of a tuple it is; ``None`` for all that it gives.
         lead: whether it gets an axis of size one in front.
+        named: under which name a module has the width; by default that of a head.
     """
 
     function: Callable[[int, int], Any]
     part: int | None = None
     lead: bool = False
+    named: str = ""
 
     def rows(self, width: int, start: int, count: int, like: Tensor) -> Any:
         """The angles of ``count`` tokens from ``start`` on."""
@@ -145,7 +147,9 @@ class Layer(nn.Module):
             return constant.value(hidden.shape[0], count, hidden)
         slots = torch.arange(past, past + count, device=hidden.device)
         if isinstance(constant, Table):
-            return constant.rows(head_width(self.module, hidden.shape[-1]), past, count, hidden)
+            width = numbers_of(self.module, "head_dim").get(constant.named)
+            width = width or head_width(self.module, hidden.shape[-1])
+            return constant.rows(width, past, count, hidden)
         if isinstance(constant, Fill | tuple):
             width, heads = hidden.shape[-1], heads_of(self.module, "kv_heads")
             sizes = {"B": hidden.shape[0], "L": count, "S": past + count, "E": width, "1": 1}
@@ -185,7 +189,7 @@ def padding(real: Tensor, form: Mask, hidden: Tensor, heads: int = 1) -> Tensor:
     return (wide if form.says == "ones" else ~wide).long()
 
 
-def tables_of(function: Any) -> list[Table]:
+def tables_of(function: Any, callee: Any) -> list[Table]:
     """Rotary angles: by functions of the callee's own file that make them, and by plain ones."""
     module = inspect.getmodule(function)
     found: list[Table] = []
@@ -197,7 +201,13 @@ def tables_of(function: Any) -> list[Table]:
         if table is not None:
             found += [Table(table), Table(table, 0), Table(table, 1)]
     found += [Table(_complex), Table(_pairs), Table(_halves, 0), Table(_halves, 1), Table(_halves)]
-    return [replace(table, lead=lead) for lead in (False, True) for table in found]
+    names = [*numbers_of(callee, "head_dim")][1:]
+    return [
+        replace(table, lead=lead, named=name)
+        for name in ("", *names)
+        for lead in (False, True)
+        for table in found
+    ]
 
 
 def _table(function: Callable[..., Any]) -> Callable[[int, int], Any] | None:

@@ -61,12 +61,19 @@ class LayerCalls:
             return None
         return output
 
-    def reach(self, real: Tensor | None = None) -> Tensor | None:
-        """Which tokens reach each token ``(B, L, L)``; ``None`` if a call raises."""
+    def reach(self, real: Tensor | None = None, unlike: Tensor | None = None) -> Tensor | None:
+        """Which tokens reach each token ``(B, L, L)``; ``None`` if a call raises.
+
+        Args:
+            real: a mask of padding.
+            unlike: an output that shows that the mask hides nothing; ``None`` is given then.
+        """
         hidden, source = self.tensors()
         source_given = source if "memory" in self.binding.roles.values() else None
         plain = self(hidden, source_given, real)
         if plain is None or not bool(plain.isfinite().all()):
+            return None
+        if unlike is not None and torch.equal(plain, unlike):
             return None
         found, size = [], float(plain.abs().amax())
         for slot in range(hidden.shape[1]):
@@ -104,22 +111,21 @@ def layer_trials(
     callee: Callee, arguments: Sequence[Argument], hidden: str, memory: str | None
 ) -> tuple[list[Binding], list[str]]:
     """The bindings with which a layer runs and keeps items apart, and what the others raised."""
-    found: list[Binding] = []
     mixing: list[Binding] = []
     raised: list[str] = []
     for layout in LAYOUTS:
-        own = LBE_MEMORY.get(layout, "BSE") if memory else ""
+        own = _MEMORIES.get(layout, "BSE") if memory else ""
         binding = _tried(callee, arguments, hidden, memory, layout, own)
         if isinstance(binding, str):
             raised.append(f"{layout}: {binding}")
         elif "B" in layout and LayerCalls(callee, binding).mixes():
             mixing.append(binding)
-        else:
-            found.append(binding)
-    return found or mixing, raised
+        else:  # in another layout items would be apart as well only where tokens are, too
+            return [binding], raised
+    return mixing, raised
 
 
-LBE_MEMORY = {"LBE": "SBE"}
+_MEMORIES = {"LBE": "SBE"}
 
 
 def _tried(
@@ -187,7 +193,7 @@ def _options(argument: Argument, callee: Any) -> list[Any]:
         return [None, *(Fill(each, *kind) for each in axes for kind in kinds)]
     if role in ("rotary", "cos", "sin", "embedded_positions"):
         function = callee.forward if isinstance(callee, nn.Module) else callee
-        tables = tables_of(function)
+        tables = tables_of(function, callee)
         part = {"cos": 0, "sin": 1}.get(role)
         if part is not None:
             tables = [t for t in tables if t.part == part]
@@ -206,7 +212,8 @@ def _options(argument: Argument, callee: Any) -> list[Any]:
 
 def layer_mask(callee: Callee, binding: Binding, name: str) -> Mask | None:
     """The form of a mask by which padding may be said; ``None`` if none hides what it should."""
-    base = LayerCalls(callee, binding).reach()
+    calls = LayerCalls(callee, binding)
+    base, plain = calls.reach(), calls(*_given(calls))
     if base is None:
         return None
     real = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
@@ -215,7 +222,9 @@ def layer_mask(callee: Callee, binding: Binding, name: str) -> Mask | None:
         for says in _SAYS:
             form = Mask(axes, says)
             roles = {**binding.roles, name: "mask"}
-            seen = LayerCalls(callee, binding.replace(masks={name: form}, roles=roles)).reach(real)
+            seen = LayerCalls(callee, binding.replace(masks={name: form}, roles=roles)).reach(
+                real, plain
+            )
             if seen is None:
                 continue
             rows = real[:, :, None] & apart

@@ -77,6 +77,16 @@ class Hides(nn.Module):
         if mask is not None:
             scores = scores.masked_fill(mask, -1e9)
         return scores.softmax(-1) @ v
+
+class Tempered(nn.Module):
+    def __init__(self, temperature):
+        super().__init__()
+        self.temperature = temperature
+    def forward(self, q, k, v, mask=None):
+        scores = q / self.temperature @ k.transpose(2, 3)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        return scores.softmax(-1) @ v
 '''
 
 LAYERS = '''
@@ -188,6 +198,14 @@ def test_conventions_are_found_and_not_failed(tmp_path: Path) -> None:
     names = ["masking_equals_deleting", "masked_slots_are_inert", "keeps_the_contract"]
     report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
     assert set(statuses(report).values()) == {"passed"}, str(report)
+
+
+def test_a_formula_that_is_that_of_scaled_dot_products_is_held_to_it(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, SCORED, "Tempered"))
+    assert spec.reference is not None
+    assert spec.conventions["mask_value"] == -1e9
+    unscaled = spec_of(found(tmp_path, SCORED, "Additive"))
+    assert "no reference: a wrong but self-consistent formula would pass" in unscaled.notes
 
 
 def test_a_layer_is_said_to_be_causal_and_what_is_left_alone_is_named(tmp_path: Path) -> None:
