@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.calling.adaptation import bound, spec_of
+from attnbench.calling.adaptation import bound, callee_of, spec_of
 from attnbench.calling.importing import load
 from attnbench.calling.making import recipe_from, recipe_of
 from attnbench.errors import StyleError
@@ -184,7 +184,7 @@ def test_how_it_is_called_is_found_by_names_and_small_calls(
     masks: dict[str, tuple[str, str]],
 ) -> None:
     cls = found(tmp_path, text, name)
-    _, binding = bound(cls, recipe_of(cls))
+    _, binding = bound(cls, callee_of(cls, recipe_of(cls)))
     assert (binding.shape, binding.layout, binding.memory) == (shape, layout, memory)
     assert {name: (mask.axes, mask.says) for name, mask in binding.masks.items()} == masks
     assert len(binding.sentence()) <= 160
