@@ -20,11 +20,10 @@ class Refused(Attention):
         return _Once.apply(hidden).masked_fill(~allowed, 0.0)
 
 
-def test_what_differentiates_twice_by_constants_is_told_how_to_refuse() -> None:
+def test_what_differentiates_twice_by_constants_is_found() -> None:
     outcome = run(mutant(SecondDerivativesOfConstants), RIGHT)
     assert outcome.status == "failed"
     assert "the slope of (gradient * g).sum() along a random direction of" in outcome.reason
-    assert "once_differentiable" in outcome.reason
 
 
 def test_right_second_derivatives_and_refused_ones_pass() -> None:
