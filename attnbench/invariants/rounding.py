@@ -221,7 +221,7 @@ def finite_at_extremes(subject: Subject, case: Case) -> None:
         weights = needs(subject.weights(module, inputs))
         holds(weights.isfinite(), "weights", weights, what)
     means = (  # what is none, such as a sum of sigmoids, is exempt from the second
-        "pools_values" in subject.laws and "constant_values_come_back" not in subject.spec.exempt
+        "pools_values" in subject.laws and "output_lies_within_values" not in subject.spec.exempt
     )
     if case.dtype == "float16" and means:
         output = subject.output(module, inputs.replace(value=torch.full_like(inputs.value, _LARGE)))

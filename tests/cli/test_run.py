@@ -199,7 +199,7 @@ def test_the_table_of_a_run_has_a_row_a_subject_with_its_checks_and_a_cell_a_cas
         (
             Outcome("mine", "weights_sum_to_one", "passed"),
             Outcome("mine", "layouts_agree", "failed"),
-            Outcome("mine", "heads_are_independent", "skipped"),
+            Outcome("mine", "leading_sizes_fold", "skipped"),
         )
     )
     paired = {"baseline": "scaled_dot", "ratio": 2.0, "ratio_low": 1.0, "ratio_high": 4.0}

@@ -25,7 +25,7 @@ from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import largest
 
 _LOWS = (2.0**15, 2.0**33)
-"""More than large_bias_hides takes away: from all keys, it changes none of their weights."""
+"""So much taken from the scores of all keys changes none of their weights."""
 
 
 @invariant(

@@ -61,7 +61,6 @@ def line_of_mistake(code: Any) -> int:
     ("code", "invariant"),
     [
         (over_items, "item_alone_equals_item_in_batch"),
-        (over_items, "heads_are_independent"),
         (lost_root, "keeps_the_contract"),
     ],
 )
