@@ -26,7 +26,7 @@ from attnbench.benchmark.records import (
 )
 from attnbench.checking.outcomes import GOOD
 from attnbench.errors import RecordError
-from attnbench.report import svg, texts
+from attnbench.report import pictures, texts
 from attnbench.report.ranking import (
     Curve,
     Row,
@@ -80,20 +80,20 @@ def _scaling(table: Sequence[Row]) -> dict[str, list[tuple[Curve, Markup]]]:
     for title, family in curves(table).items():
         times = [time for curve in family for _, *ends in curve.bars for time in ends]
         times += [time for curve in family for _, time in (*curve.points, *curve.baseline)]
-        families[title] = [(curve, svg.panel(curve, times)) for curve in family]
+        families[title] = [(curve, pictures.panel(curve, times)) for curve in family]
     return families
 
 
 def _pictures(table: Sequence[Row]) -> dict[str, Markup]:
     """Time against memory, for each case that at least three subjects take, by its title."""
-    pictures = {}
+    found = {}
     for _, members in groupby(table, key=lambda row: row.group):
         group = list(members)
         points = [(r.subject, r.time_s, r.peak_bytes) for r in group if r.time_s and r.peak_bytes]
         if len(points) > 2:
             title = _place(group[0])
-            pictures[title] = svg.scatter(f"time against memory, {title}", points)
-    return pictures
+            found[title] = pictures.scatter(f"time against memory, {title}", points)
+    return found
 
 
 def _properties(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -171,7 +171,7 @@ def render(
         pictures=_pictures(table),
         properties=_properties(outcomes),
         heat_maps={
-            name: svg.heat_map(f"weights of {name}", weights, largest)
+            name: pictures.heat_map(f"weights of {name}", weights, largest)
             for name, weights in heat_maps.items()
         },
         heat_top=largest,

@@ -1,0 +1,124 @@
+"""Pictures of the page, by matplotlib as inline SVG whose colours follow the page's theme."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from markupsafe import Markup
+
+from attnbench.report.ranking import Curve
+from attnbench.report.texts import bytes_text, seconds_text
+
+_COLOURS = {"#010203": "var(--main)", "#040506": "var(--dim)", "#070809": "var(--bad)"}
+"""Colours in a picture, and the page's that take their place."""
+_MAIN, _DIM, _BAD = _COLOURS
+
+_NEAR = (0.15, 0.06)
+"""How near two points are, in shares of the axes, so that their names would cover each other."""
+
+
+def panel(curve: Curve, times: Sequence[float]) -> Markup:
+    """A small log-log chart of a curve and its baseline; a line is dashed across a gap.
+
+    Args:
+        curve: the curve; one of its lengths between two neighbouring points is a gap.
+        times: those of all panels in a family, which share their axes.
+    """
+    figure, axes = _axes(2.9, 1.9)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(curve.lengths[:: math.ceil(len(curve.lengths) / 4)])
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, _: seconds_text(value))
+    axes.set_ylim(min(times) / 1.3, max(times) * 1.3)
+    for points, colour in ((curve.baseline, _DIM), (curve.points, _MAIN)):
+        for (a, b), is_gap in zip(pairwise(points), gaps(points, curve.lengths), strict=True):
+            axes.plot(*zip(a, b, strict=True), "--" if is_gap else "-", color=colour, linewidth=1)
+        axes.plot(*zip(*points, strict=True), ".", color=colour) if points else None
+    axes.vlines(*zip(*curve.bars, strict=True), color=_MAIN, linewidth=3, alpha=0.4)
+    return _svg(figure, f"time of {curve.subject} over L = S")
+
+
+def gaps(points: Sequence[tuple[int, float]], lengths: Sequence[int]) -> list[bool]:
+    """For each two neighbouring points, whether one of the lengths between them is missing."""
+    return [any(a < length < b for length in lengths) for (a, _), (b, _) in pairwise(points)]
+
+
+def scatter(title: str, points: Sequence[tuple[str, float, int]]) -> Markup:
+    """Names at their seconds (x) and bytes (y); of two that are close, one is below its point."""
+    figure, axes = _axes(6.4, 3.4)
+    axes.set_xscale("log")
+    axes.set_yscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: seconds_text(value))
+    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
+    axes.plot([s for _, s, _ in points], [count for *_, count in points], "o", color=_MAIN)
+    axes.margins(0.15)
+    taken: list[Any] = []
+    for name, seconds, count in points:
+        at = axes.transAxes.inverted().transform(axes.transData.transform((seconds, count)))
+        is_near = any(all(abs(at - other) < _NEAR) for other in taken)
+        taken.append(at)
+        offset = (6, -12) if is_near else (6, 4)
+        axes.annotate(
+            name, (seconds, count), offset, textcoords="offset points", color=_DIM, parse_math=False
+        )
+    return _svg(figure, title)
+
+
+def heat_map(title: str, weights: Sequence[Sequence[float]], top: float = 1.0) -> Markup:
+    """Weights of queries (rows) over keys (columns); opacity is the root of the share of ``top``.
+
+    NaN and infinities have another colour.
+    """
+    from matplotlib.patches import Rectangle
+
+    width, height = max(map(len, weights), default=1), max(len(weights), 1)
+    figure, axes = _axes(width / 4, height / 4)
+    axes.set_axis_off()
+    axes.set_xlim(0, width)
+    axes.set_ylim(height, 0)
+    for row, line in enumerate(weights):
+        for column, weight in enumerate(line):
+            is_finite = math.isfinite(weight)
+            share = min(1.0, max(0.0, weight) / top) ** 0.5 if is_finite and top > 0.0 else 0.0
+            colour = (_MAIN, share) if is_finite else (_BAD, 1.0)
+            axes.add_patch(
+                Rectangle(
+                    (column, row), 0.94, 0.94, facecolor=colour, edgecolor=_DIM, linewidth=0.2
+                )
+            )
+    return _svg(figure, title)
+
+
+def _axes(width: float, height: float) -> Any:
+    """A figure of inches, and its axes with a faint grid."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.grid(color=_DIM, alpha=0.2, linewidth=0.5)
+    axes.tick_params(colors=_DIM, labelsize=8, which="both", length=0)
+    axes.minorticks_off()
+    axes.spines[:].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Any, title: str) -> Markup:
+    """The picture, with its title for who does not see it."""
+    import matplotlib
+
+    content = io.StringIO()
+    about = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
+        figure.savefig(content, format="svg", transparent=True, metadata=about)
+    text = content.getvalue()
+    text = re.sub(r"font-family: [^;]*; ", "", text[text.index("<svg") :])  # the page's own
+    for colour, of_page in _COLOURS.items():
+        text = text.replace(colour, of_page)
+    label = Markup('<svg role="img" aria-label="{}"').format(title)
+    return label + Markup(text.removeprefix("<svg"))  # noqa: S704 -- matplotlib escapes names
