@@ -44,17 +44,7 @@ _CLEAR = 10
 
 
 class AttnbenchError(Exception):
-    """Base of every error that attnbench raises on purpose.
-
-    Args:
-        args: the message.
-        cause: name of the cause of the failure that the error becomes, if it is about the result
-            of a subject; see ``checking/causes.json``.
-    """
-
-    def __init__(self, *args: object, cause: str | None = None) -> None:
-        super().__init__(*args)
-        self.cause = cause
+    """Base of every error that attnbench raises on purpose."""
 
 
 class UsageError(AttnbenchError, ValueError):
@@ -142,7 +132,6 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
         other: what else has the expected value, if it is not simply what is right.
         allowed: largest allowed difference.
         error: the error as a multiple of what the invariant allows; ``None`` if it has no scale.
-        cause: name of the cause, where the check knows it; see ``checking/causes.json``.
         program: the calls that were made of a cache, in words.
         compared: the compared tensors by name, for the script that reproduces the failure; or
             ``lines``, a script that may call ``make`` and ends with an assertion.
@@ -159,7 +148,6 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
         other: str = "",
         allowed: float | None = None,
         error: float | None = None,
-        cause: str | None = None,
         program: str = "",
         compared: Mapping[str, Any] | None = None,
     ) -> None:
@@ -168,11 +156,11 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
         self.allowed, self.error = allowed, error
         self.program, self.compared = program, compared
         self._more: Callable[[], str] = str
-        super().__init__(message or self._sentence(), cause=cause)
+        super().__init__(message or self._sentence())
 
     def reworded(self, message: str, **changes: Any) -> InvariantViolation:
         """The same finding with another sentence, and with other values of some fields."""
-        names = ("quantity", "place", "got", "expected", "other", "allowed", "error", "cause")
+        names = ("quantity", "place", "got", "expected", "other", "allowed", "error")
         same = {name: getattr(self, name) for name in (*names, "program", "compared")}
         return InvariantViolation(message, **{**same, **changes})
 

@@ -62,7 +62,6 @@ def scores_of(module: nn.Module, query: Tensor, key: Tensor) -> Tensor:
         raise ShapeError(
             f"{where} returned scores of shape {tuple(scores.shape)}, but query "
             f"{tuple(query.shape)} and key {tuple(key.shape)} have scores {shape}.",
-            cause="shape",
         )
     kind = query.device.type
     cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype

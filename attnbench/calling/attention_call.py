@@ -235,7 +235,6 @@ class Frame:
             raise ShapeError(
                 f"it returned {tuple(tensor.shape)} for {math.prod(self.lead)} items and "
                 f"{self.length} queries, but should return {tuple(shape)} in {axes}.",
-                cause="shape",
             )
         return flat.reshape(shape)
 
@@ -308,7 +307,6 @@ def _tensor(result: Any, where: tuple[Any, str], callee: Any) -> Tensor:
     if found.dim() != len(where[1]):
         raise ShapeError(
             f"{name_of(callee)} returned {tuple(found.shape)}, but should return {where[1]}.",
-            cause="shape",
         )
     return found
 

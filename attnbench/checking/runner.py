@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 import warnings
@@ -181,9 +182,10 @@ def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str,
         return "error", _invariant_fault(run.invariant, error), None
     failure = _failure(run, error)
     fault = _fault_behind(run)
-    if fault is not None:
-        failure = replace(failure, fault=fault.kind)
-        if fault.text not in text:
+    behind = fault is not None and fault.kind in ("changes", "random")
+    if fault is not None and (behind or run.invariant.name == KEEPS_CONTRACT):
+        failure = replace(failure, fault=_kind_of(run, fault))
+        if behind and fault.text not in text:
             text += f"\n  because {fault.text}"
     return "failed", text, failure
 
@@ -197,7 +199,6 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
     failure = Failure(
         invariant=run.invariant.name,
         hint=run.invariant.hint,
-        fault=_fault_of(run, error),
         raised=type(cause).__name__ if cause is not None else None,
         source_line=source_line_of(cause) if cause is not None else None,
         case=run.failing.id if run.failing else None,
@@ -222,12 +223,6 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
     )
 
 
-def _fault_of(run: CaseSearch, error: BaseException) -> str:
-    """The kind of the fault that the contract's violation is of; empty for other properties."""
-    is_contract = run.invariant.name == KEEPS_CONTRACT
-    return (getattr(error, "cause", None) or "") if is_contract else ""
-
-
 def _subject_exception(error: BaseException) -> BaseException | None:
     """The exception of the subject behind that of a check, or ``None`` if it raised none."""
     exception = error.__cause__ if isinstance(error, InvariantViolation) else error
@@ -235,12 +230,19 @@ def _subject_exception(error: BaseException) -> BaseException | None:
 
 
 def _fault_behind(run: CaseSearch) -> Fault | None:
-    """A fault of the answer itself at the failing case, which explains the failure."""
-    try:
-        fault = fault_at(run.subject, run.failing) if run.failing is not None else None
-    except RefusalError:  # the failing call was derived from one that the subject refuses
-        return None
-    return fault if fault is not None and fault.kind in ("changes", "random") else None
+    """A fault of the answer itself at the failing case, which may explain the failure."""
+    with contextlib.suppress(RefusalError):  # the call may be derived from one that is refused
+        return fault_at(run.subject, run.failing) if run.failing is not None else None
+    return None
+
+
+def _kind_of(run: CaseSearch, fault: Fault) -> str:
+    """The kind of a fault; ``layout`` for NaN that contiguous tensors do not give."""
+    assert run.failing is not None
+    if fault.kind != "nan" or run.failing.layout == "contiguous":
+        return fault.kind
+    plain = fault_at(run.subject, run.failing.replace(layout="contiguous"))
+    return "nan" if plain is not None and plain.kind == "nan" else "layout"
 
 
 def _invariant_fault(invariant: Invariant, error: BaseException) -> str:

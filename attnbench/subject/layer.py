@@ -271,7 +271,6 @@ class LayerSubject(Subject):
                 raise ShapeError(
                     f"extras of {self.name} gave {name!r} of shape {shape} for B = {wanted[0]} and "
                     f"L = {wanted[1]}, but should give a dict of {wanted}, one entry a token.",
-                    cause="extras_shape",
                 )
         return {name: tensor.to(case.device) for name, tensor in tensors.items()}
 

@@ -83,7 +83,6 @@ class MechanismSubject(Subject):
                 f"{self.name} returned an lse of shape {tuple(lse.shape)} in {lse.dtype} for query "
                 f"{tuple(inputs.query.shape)}, but should return {rows}, one number a query, in a "
                 "floating dtype.",
-                cause="log_sum_shape",
             )
         return output, lse
 

@@ -35,7 +35,6 @@ def held(result: Any, name: str, inputs: Inputs, width: int, what: str = "output
             f"{name} returned {what} of shape {tuple(result.shape)} for query "
             f"{tuple(query.shape)}, key {tuple(inputs.key.shape)} and value "
             f"{tuple(inputs.value.shape)}, but should return {wanted}.",
-            cause="square" if result.shape == inputs.value.shape else "shape",
         )
     # under autocast another dtype is expected
     free = what != "output" or torch.is_autocast_enabled(query.device.type)
@@ -43,7 +42,6 @@ def held(result: Any, name: str, inputs: Inputs, width: int, what: str = "output
         raise DtypeError(
             f"{name} returned {what} in {result.dtype}, but should return the query's "
             f"{query.dtype}.",
-            cause="output_dtype",
         )
     if result.device != query.device:
         raise DeviceError(

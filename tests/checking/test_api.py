@@ -134,3 +134,18 @@ def test_names_are_looked_up_before_a_spec_is_called() -> None:
     with pytest.raises(UnknownNameError, match="no invariant is called 'none'"):
         run_invariants(spec, ["none"])
     assert not calls
+
+
+def by_norm(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention that is NaN for a key of zeros alone."""
+    return (query @ (key / key.norm(dim=-1, keepdim=True)).mT).softmax(-1) @ value
+
+
+def test_nan_in_a_wide_dtype_spoils_the_other_properties() -> None:
+    spec = adapters.sdpa(by_norm, dtypes=("float32",))
+    names = ["keeps_the_contract", "query_alone_equals_query_among_others"]
+    (subject,) = resolve(spec)
+    contract, other = outcomes_of(subject, select_invariants(names), profile="quick")
+    assert contract.failure is not None
+    assert contract.failure.fault == "nan"
+    assert (other.status, other.reason[:8]) == ("skipped", "not run:")
