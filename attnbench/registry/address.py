@@ -34,7 +34,9 @@ _HEAD = re.compile(
     r"(?P<name>[\w.-]+|\*)(?:/(?P<kernel>[\w.-]+))?(?:#(?P<item>[\w.-]+(?:/[\w.-]+)?))?"
 )
 _TAIL = re.compile(
-    r"(?:\s+made\s+(?P<made>\w.*?\)))?(?:\s+as\s+(?P<style>\w+(?:\([^()]*\))?))?(?:\s+with\s+(?P<with>\w+\s*=.*))?",
+    r"(?:\s+made\s+(?P<made>\w.*?\)))?"
+    r"(?:\s+as\s+(?P<style>\w+(?:\([^()]*\))?))?"
+    r"(?:\s+with\s+(?P<with>\w+\s*=.*))?",
     re.DOTALL,
 )
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
