@@ -69,6 +69,8 @@ def _origin(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     if recipe is not None and recipe.line:
         made = re.sub(r"\bsize\b(?!=)", "E", recipe.line)
         notes.append(f"made by {made if len(made) < 160 else f'{made[:156]}...'}")
+    if recipe is not None and recipe.on_cpu:
+        notes.append("what its constructor asks of a GPU was done on the CPU")
     if recipe is not None and recipe.guessed:
         notes.append(f"found by trying, as no name says it: {', '.join(recipe.guessed)}")
     return tuple(notes)

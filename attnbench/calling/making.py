@@ -119,6 +119,7 @@ class Recipe:
         config_read: what a stand-in was asked, with its answers.
         guessed: arguments whose names say nothing, and which were found by trying.
         base: sizes with which it can be made.
+        on_cpu: whether its constructor asks for a GPU, which was done on the CPU.
         line: Python that makes the same for a ``size``, which was run; ``""`` if there is none.
         works: raises where a module cannot be called; what it raises makes sizes illegal.
     """
@@ -128,6 +129,7 @@ class Recipe:
     config_read: dict[str, Any] = field(default_factory=dict)
     guessed: tuple[str, ...] = ()
     base: Sizes = field(default_factory=Sizes)
+    on_cpu: bool = False
     line: str = ""
     works: Callable[[nn.Module, Sizes], object] | None = None
     answers: dict[str, int] = field(default_factory=dict)
@@ -182,17 +184,18 @@ def recipe_of(target: Any) -> Recipe:
             try:
                 maker.make()
             except _UnansweredError as error:
-                answers[error.name] = 0
+                answers[error.name], failure = 0, failure or error
                 continue
-            except _HOPELESS as error:
-                raise MakingError(not_made(target, error, (), maker.guessed)) from error
             except Exception as error:  # whatever a constructor raises
+                if (hopeless := _hopeless(error)) is not None:
+                    raise MakingError(not_made(target, hopeless, (), maker.guessed)) from error
                 failure = failure or error
                 tried.append(maker.source)
                 if not maker.advance():
                     break
                 continue
-            recipe = Recipe(target, maker.roles, maker.read, tuple(answers), sizes, answers=answers)
+            found = (maker.roles, maker.read, maker.guessed)
+            recipe = Recipe(target, *found, sizes, on_cpu=maker.on_cpu, answers={**answers})
             recipe.line = _proved(recipe, maker.source)
             return recipe
     assert failure is not None
@@ -218,11 +221,16 @@ def recipe_from(written: str, target: Any) -> Recipe:
         try:
             recipe()
             return recipe
-        except _HOPELESS as error:
-            raise MakingError(f"--make {written!r}: {error}") from error
         except Exception as error:  # whatever a constructor raises
             failure = error
     raise MakingError(f"--make {written!r}: {in_one_line(failure)}") from failure
+
+
+def _hopeless(error: BaseException | None) -> BaseException | None:
+    """The exception, or one that led to it, which other sizes would not avoid."""
+    while error is not None and not isinstance(error, _HOPELESS):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 _FREE = {"E": "width", "size": "width", "H": "heads"}
@@ -292,6 +300,7 @@ class _Maker:
         self.read: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
         self.source = ""
+        self.on_cpu = False
         self.space = vars(sys.modules.get(target.__module__, SimpleNamespace()))
 
     def make(self) -> nn.Module:
@@ -299,12 +308,13 @@ class _Maker:
         given: dict[str, Any] = {}
         source: dict[str, str] = {}
         try:
-            with confined():
+            with confined() as mode:
                 given, source = self.arguments_of(self.target, "", 0)
                 made = self.target(**given)
         finally:  # a stand-in knows only now what it was asked
             standing = {n: v.source for n, v in given.items() if isinstance(v, _StandIn)}
             self.source = f"{self.target.__name__}({_listed({**source, **standing})})"
+        self.on_cpu = mode.used
         if not isinstance(made, nn.Module):
             raise MakingError(f"{self.target.__name__} gives {type(made).__name__}, not a module")
         return made.eval()

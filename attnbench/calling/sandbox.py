@@ -262,7 +262,7 @@ _FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn, tor
 
 
 @contextlib.contextmanager
-def confined() -> Iterator[None]:
+def confined() -> Iterator[OnCPU]:
     """Without connections, for a limited time, on the CPU, and with limited memory."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
@@ -271,7 +271,7 @@ def confined() -> Iterator[None]:
     before = socket.getaddrinfo
     socket.getaddrinfo = refuse
     try:
-        with within(LIMIT_S), Bounded(), torch.random.fork_rng(devices=[]):
-            yield
+        with within(LIMIT_S), Bounded() as mode, torch.random.fork_rng(devices=[]):
+            yield mode
     finally:
         socket.getaddrinfo = before

@@ -104,6 +104,9 @@ def test_a_class_is_made_and_the_line_says_how(repository: Path, name: str) -> N
     text, line = MADE[name]
     recipe = recipe_of(last_class(repository, text))
     assert recipe.line == line  # which was run
+    assert recipe.guessed == {"a name of a config that says nothing": ("config.spam",)}.get(
+        name, ("method",) if "compares" in name else ()
+    )
     assert not recipe().training
     if "size" in line:
         assert recipe(Sizes(width=24)).get_parameter("proj.weight").shape == (24, 24)
@@ -134,7 +137,10 @@ def test_a_module_is_copied() -> None:
     ("lines", "said"),
     [
         ("self.big = nn.Linear(60_000, 60_000)", "makes more than 268,435,456 numbers"),
-        ("import urllib.request; urllib.request.urlopen('http://a.b')", "it opens a connection"),
+        (
+            "import urllib.request; urllib.request.urlopen('http://a.b')",
+            "DownloadError: it opens a connection",
+        ),
         (
             "raise ValueError('seven heads\\nare needed')",
             r"ValueError: seven heads \(7 calls tried, the last Heads\(dim=E\)\)",
@@ -150,7 +156,8 @@ def test_why_a_class_cannot_be_made_is_said_in_a_line(
 
 
 def test_what_a_constructor_asks_of_a_gpu_is_done_on_the_cpu(repository: Path) -> None:
-    recipe = recipe_of(last_class(repository, heads("dim", "dim", "self.cuda()")))
+    recipe = recipe_of(last_class(repository, heads("dim", "dim", "self.x = torch.ones(2).cuda()")))
+    assert recipe.on_cpu
     assert recipe().get_parameter("proj.weight").device == torch.device("cpu")
 
 
