@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from attnbench.errors import UnknownNameError
@@ -57,16 +57,23 @@ def hang_with_child() -> Iterator[list[int]]:
     time.sleep(600)
 
 
+def hang_and_say(path: str) -> None:
+    whole = Path(f"{path}.new")
+    whole.write_text(str(os.getpid()))
+    whole.rename(path)
+    time.sleep(600)
+
+
 def kill_itself() -> None:
     print("about to die", file=sys.stderr)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_cluster_worker() -> None:
-    """End the worker of a cluster that this runs for: the parent of the host of this process."""
-    lines = psutil.Process().parents()
-    (host,) = [one for one in lines if "attnbench.processes.host" in one.cmdline()]
-    host.parent().kill()
+    """End the worker of a cluster that this runs for."""
+    worker = multiprocessing.parent_process()
+    assert worker is not None
+    os.kill(worker.pid or 0, signal.SIGKILL)
     time.sleep(600)
 
 

@@ -21,7 +21,7 @@ from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.machine import Setting, available_bytes
 from attnbench.benchmark.records import BASELINES, Record
 from attnbench.benchmark.timing.blocks import interval
-from attnbench.processes.cluster_machines import Machine
+from attnbench.processes.cluster import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 from attnbench.registry.address import Address
 

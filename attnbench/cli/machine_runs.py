@@ -22,8 +22,13 @@ from attnbench.cli.plugin_loading import with_plugins
 from attnbench.cli.printing.tables import progress
 from attnbench.cli.recorded_run import RunPlace, RunSession
 from attnbench.errors import UsageError
-from attnbench.processes.cluster import ClusterWorkers
-from attnbench.processes.cluster_machines import MEASURING, Machine, MachineLostError, Machines
+from attnbench.processes.cluster import (
+    MEASURING,
+    ClusterWorkers,
+    Machine,
+    MachineLostError,
+    Machines,
+)
 
 
 @contextlib.contextmanager
@@ -47,11 +52,8 @@ def machines_of(
     resources = {MEASURING: 1, **({"GPU": 1} if accelerators else {})}
     modules = with_plugins(*recorded_run.PRELOAD, *preload)
     all_accelerators = len(accelerators) == len(devices or ("cpu",))
-    with (
-        ClusterWorkers(cluster, preload=modules, resources=resources) as workers,
-        Machines(workers, accelerator=all_accelerators) as machines,
-    ):
-        yield machines
+    with ClusterWorkers(cluster, preload=modules, resources=resources) as workers:
+        yield Machines(workers, accelerator=all_accelerators)
 
 
 def start(

@@ -19,7 +19,7 @@ from attnbench.benchmark.session import Planned, Session
 from attnbench.benchmark.workloads import LAYER_SIZE, Selection
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.errors import PluginError, UnknownNameError, UsageError
-from attnbench.processes.cluster_machines import Machine
+from attnbench.processes.cluster import Machine
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import Address, parse_address
 

@@ -40,6 +40,8 @@ def serve(
     _detach(log.fileno())
     for name in [name for name in os.environ if name.startswith("ATTNBENCH_")]:
         del os.environ[name]
+    if os.path.isdir(task.folder):
+        os.chdir(task.folder)
     # inductor's compile processes would outlive a killed child
     os.environ.update(variables, TORCHINDUCTOR_COMPILE_THREADS="1")
     try:

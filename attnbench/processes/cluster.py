@@ -1,7 +1,9 @@
-"""Tasks on a cluster, with the same interface as child processes on this machine.
+"""Tasks on a Dask cluster, with the face of the pool of this machine.
 
-Dask schedules the tasks: :class:`ClusterWorkers` submits each under a unique name. If a worker is
-lost, its tasks run again elsewhere, as often as the scheduler allows (three times by default).
+A worker runs each task in a child of its own, with the same limits as on this machine; if a worker
+is lost, its tasks run again elsewhere. For benchmarks a :class:`Machine` runs one task at a time.
+Its workers have the Dask resource ``machine`` (and ``GPU`` to measure an accelerator) and share a
+boot of the system, as containers do.
 """
 
 from __future__ import annotations
@@ -11,27 +13,77 @@ import ipaddress
 import itertools
 import json
 import logging
+import multiprocessing
 import os
 import pickle
+import platform
+import threading
 import time
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnbench.errors import UsageError, message_of
-from attnbench.processes.pool import Event, Task
-from attnbench.processes.remote import run_task
+from attnbench.errors import AttnbenchError, PluginError, UsageError, message_of
+from attnbench.processes.pool import Event, Task, Workers, warm_up
 from attnbench.registry.versions import installed_versions
 
+MEASURING = "machine"
+"""The Dask resource of a worker that measures."""
+MACHINE_VARIABLE = "ATTNBENCH_MACHINE"
+"""Environment variable of a worker with a name for its machine, instead of its host name."""
+
 _ANSWER_S = 10.0
-_BATCH_WAIT_S = 0.02
-"""Wait for more answers after the first, since fetching them together costs less."""
+_LOOK_S = 0.5
+_RETURN_S = 60.0
+_LOSSES = 3
 
 
 class UnencryptedWarning(UserWarning):
     """Tasks cross a network unencrypted."""
+
+
+class MachineLostError(AttnbenchError):
+    """A machine has no worker left, and none came back."""
+
+    exit_code = 3
+
+
+def run_task(pickled: bytes, preload: Sequence[str]) -> bytes:
+    """Run a task on a worker; returns its events, of which the last says how it ended.
+
+    Both are pickled here, since Dask would search containers for its keys and measure them.
+    """
+    # a worker under a nanny is a daemon, which multiprocessing would allow no children
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    warm_up(*preload)
+    events: list[Event] = []
+    with Workers() as workers:
+        workers.stopped = _is_cancelled()
+        workers.submit(pickle.loads(pickled))  # noqa: S301 -- of the client, which may run code here
+        events.extend(workers.events())
+    return pickle.dumps(events)
+
+
+def _is_cancelled() -> Any:
+    """A function that says whether the task of this thread was cancelled; Dask does not stop it."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    task = worker.state.tasks.get(worker.get_current_task())
+    return lambda: task is not None and task.state == "cancelled"
+
+
+def machine_facts() -> tuple[str, str]:
+    """An identifier of the worker's machine, and its name; host names may be ambiguous."""
+    name = os.environ.get(MACHINE_VARIABLE, "")
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = platform.node()
+    return f"{boot} {name}", name or platform.node()
 
 
 class ClusterWorkers:
@@ -54,60 +106,59 @@ class ClusterWorkers:
         preload: Sequence[str] = (),
         resources: Mapping[str, float] | None = None,
     ) -> None:
-        distributed = _distributed()
+        try:
+            import distributed
+        except ImportError:
+            raise UsageError(
+                "--cluster needs Dask, which is not installed: pip install 'attnbench[cluster]'."
+            ) from None
         # it logs a lost connection with a traceback; the user gets one line instead
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
-        self._stack = contextlib.ExitStack()
-        self._preload, self._resources = tuple(preload), dict(resources or {})
-        self._run = uuid.uuid4().hex[:12]
+        self._preload, self._run = tuple(preload), uuid.uuid4().hex[:12]
         self._queue: list[Task] = []
         self._tasks: dict[str, Task] = {}
+        self._futures: dict[str, Any] = {}
         self._numbers = itertools.count()
+        self.client = _client_of(where)
         try:
-            self.client = self._stack.enter_context(_client_of(where))
-            self._check_workers(where)
+            self._check_workers(where, dict(resources or {}))
         except BaseException:
-            self._stack.close()
+            self.client.close(timeout=5)
             raise
         self._completions = distributed.as_completed(loop=self.client.loop)
 
-    def _check_workers(self, where: str) -> None:
+    def _check_workers(self, where: str, resources: Mapping[str, float]) -> None:
         """Check before the first task that workers have the resources and the same versions."""
         try:
             self.client.wait_for_workers(1, timeout=_ANSWER_S)
+            remote_versions = self.client.run(installed_versions)
         except TimeoutError:
             raise UsageError(
                 f"the cluster at {where} has no workers; start one with "
                 f"`dask worker {self.client.scheduler.address}`."
             ) from None
-        workers = self.workers()
-        if self._resources and not any(
-            all(worker["resources"].get(name, 0) >= n for name, n in self._resources.items())
-            for worker in workers.values()
-        ):
-            text = ", ".join(f"{name}={n:g}" for name, n in self._resources.items())
-            raise UsageError(
-                f"no worker of the cluster at {where} has the resource {text}; start one with "
-                f'`dask worker --resources "{text}"`.'
-            )
-        try:
-            remote_versions = self.client.run(installed_versions)
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"a worker of the cluster at {where} cannot import {error.name}; install attnbench "
                 "there, in the version that is here."
             ) from None
-        local_versions = installed_versions()
-        differences = []
-        for address, versions in remote_versions.items():
-            for name in sorted({*local_versions, *versions}):
-                local, remote = local_versions.get(name, "absent"), versions.get(name, "absent")
-                if local != remote:
-                    differences.append(f"  {name}: {local} here, {remote} on {address}")
+        if not any(resources.items() <= _whole(w).items() for w in self.workers().values()):
+            text = ", ".join(f"{name}={n:g}" for name, n in resources.items())
+            raise UsageError(
+                f"no worker of the cluster at {where} has the resource {text}; start one with "
+                f'`dask worker --resources "{text}"`.'
+            )
+        here = installed_versions()
+        differences = [
+            f"\n  {name}: {here.get(name, 'absent')} here, {there.get(name, 'absent')} on {address}"
+            for address, there in remote_versions.items()
+            for name in sorted({*here, *there})
+            if here.get(name) != there.get(name)
+        ]
         if differences:
             raise UsageError(
                 f"the cluster at {where} has other versions, so that its outcomes could be "
-                "others:\n" + "\n".join(differences) + "\nInstall the same on both."
+                f"others:{''.join(differences)}\nInstall the same on both."
             )
 
     def workers(self) -> dict[str, Any]:
@@ -130,149 +181,93 @@ class ClusterWorkers:
         """Queue a task; allowed while events are read, and sent before the next one."""
         self._queue.append(task)
 
-    def send(
-        self,
-        task: Task,
-        resources: Mapping[str, float] | None = None,
-        workers: Sequence[str] | None = None,
-    ) -> Any:
-        """Submit a task and return its future.
-
-        Args:
-            task: task to run once.
-            resources: Dask resources to reserve for it.
-            workers: addresses of the workers that may run it; by default all.
-        """
-        return self.client.submit(
-            run_task,
-            pickle.dumps(task),
-            self._setting(),
-            key=self._key(),
-            pure=False,
-            resources=resources or None,
-            workers=workers,
-        )
-
-    def _key(self) -> str:
-        return f"attnbench-{self._run}-{next(self._numbers)}"
-
-    def _setting(self) -> str:
-        """The setting that all tasks share, as JSON."""
+    def send(self, task: Task, **where: Any) -> Any:
+        """Submit a task and return its future; ``where`` is as of Dask's ``Client.submit``."""
         variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
-        setting = {"preload": self._preload, "variables": variables, "folder": os.getcwd()}
-        return json.dumps(setting, sort_keys=True)
+        pickled = pickle.dumps(task.at(os.getcwd(), variables))
+        key = f"attnbench-{self._run}-{next(self._numbers)}"
+        future = self.client.submit(run_task, pickled, self._preload, key=key, pure=False, **where)
+        self._futures[key] = future
+        return future
 
     def events(self) -> Iterator[Event]:
         """Yield the events of each task as the tasks end, until none is left."""
-        while self._queue or not self._completions.is_empty():
-            self._send_queue()
-            batch = self._completions.next_batch()
-            time.sleep(_BATCH_WAIT_S)
-            batch += self._completions.next_batch(block=False)
-            answers = self._gather(batch)
-            for future in batch:
-                task = self._tasks.pop(future.key)
-                if future.key in answers:
-                    yield from pickle.loads(answers[future.key])  # noqa: S301 -- of our own worker
-                else:
-                    yield from self.ended(task, future)
-                future.release()
-
-    def _send_queue(self) -> None:
-        """Send the queued tasks together, since each message has its own cost."""
-        if not self._queue:
-            return
-        tasks = {self._key(): task for task in self._queue}
-        pickled = [pickle.dumps(task) for task in self._queue]
-        settings = [self._setting()] * len(pickled)
-        self._queue.clear()
-        self._tasks |= tasks
-        futures = self.client.map(run_task, pickled, settings, key=list(tasks), pure=False)
-        self._completions.update(futures)
-
-    def _gather(self, batch: Sequence[Any]) -> dict[str, bytes]:
-        """Fetch the answers of the finished tasks together; returns them by key."""
-        futures = [future for future in batch if future.status == "finished"]
-        try:
-            answers = self.client.gather(futures)
-        except Exception:  # one was lost since; ended() asks each separately
-            return {}
-        return {future.key: answer for future, answer in zip(futures, answers, strict=True)}
+        while self._queue or self._tasks:
+            while self._queue:
+                task = self._queue.pop(0)
+                future = self.send(task)
+                self._tasks[future.key] = task
+                self._completions.add(future)
+            future = next(self._completions)
+            yield from self.ended(self._tasks.pop(future.key), future)
 
     def ended(self, task: Task, future: Any) -> Iterator[Event]:
-        """Yield the events of a task that has ended."""
-        try:
-            answer = future.result()
-        except Exception as error:
-            yield self._loss_event(task, error)
-        else:
-            yield from pickle.loads(answer)  # noqa: S301 -- of our own worker
+        """Yield the events of a task that has ended.
 
-    def _loss_event(self, task: Task, error: Exception) -> Event:
-        """The event of a task that no worker could finish."""
+        Raises:
+            UsageError: the scheduler was lost.
+        """
         from distributed import CancelledError, KilledWorker
 
-        if isinstance(error, KilledWorker):
+        self._futures.pop(future.key, None)
+        try:
+            yield from pickle.loads(future.result())  # noqa: S301 -- of our own worker
+        except KilledWorker as error:
             reason = f"the workers that ran it were lost, {error.allowed_failures + 1} in a row"
-            return Event(task, "crashed", reason=reason)
-        if isinstance(error, CancelledError | OSError):
+            yield Event(task, "crashed", reason=reason)
+        except (CancelledError, OSError) as error:
             raise _scheduler_lost(error) from error
-        return Event(task, "raised", reason=f"{type(error).__name__}: {error}")
+        except Exception as error:
+            yield Event(task, "raised", reason=f"{type(error).__name__}: {error}")
 
     def cancel(self) -> None:
         """Cancel the tasks that have not ended."""
         self._queue.clear()
-        with contextlib.suppress(Exception):
-            self.client.cancel(list(self._completions.futures), force=True)
-        self._completions.clear()
         self._tasks.clear()
+        with contextlib.suppress(Exception):
+            self.client.cancel(list(self._futures.values()), force=True)
+        self._futures.clear()
+        self._completions.clear()
 
     def __enter__(self) -> ClusterWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.cancel()
-        self._stack.close()
+        self.client.close(timeout=5)
 
 
-def _distributed() -> Any:
-    try:
-        import distributed
-    except ImportError:
-        raise UsageError(
-            "--cluster needs Dask, which is not installed: pip install 'attnbench[cluster]'."
-        ) from None
-    return distributed
+def _whole(worker: Mapping[str, Any]) -> dict[str, int]:
+    """The resources of which a worker has at least one, as one each."""
+    return {name: 1 for name, number in worker["resources"].items() if number >= 1}
 
 
-def _scheduler_lost(error: Exception) -> UsageError:
+def _scheduler_lost(error: BaseException) -> UsageError:
     return UsageError(
         f"the scheduler was lost ({type(error).__name__}); what was recorded stays, and --resume "
         "goes on with the rest."
     )
 
 
-@contextlib.contextmanager
-def _client_of(where: str) -> Iterator[Any]:
+def _client_of(where: str) -> Any:
     from distributed import Client
 
     address = where if "://" in where else _read_address(Path(where))
-    if not address.startswith("tls://") and not _is_local(address):
+    host = address.partition("://")[2].rpartition(":")[0].strip("[]")
+    with contextlib.suppress(ValueError):
+        host = "" if ipaddress.ip_address(host).is_loopback else host
+    if not address.startswith("tls://") and host not in ("", "localhost"):
         warnings.warn(
             f"{address} is not encrypted: whoever reaches it can run code there. Use tls:// with "
             "Dask's own configuration, distributed.comm.tls.",
             UnencryptedWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     try:
-        client = Client(address, timeout=_ANSWER_S, set_as_default=False)
+        return Client(address, timeout=_ANSWER_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         message = f"no scheduler answers at {where} within 10 s ({message_of(error)})."
         raise UsageError(message) from None
-    try:
-        yield client
-    finally:
-        client.close(timeout=5)
 
 
 def _read_address(file: Path) -> str:
@@ -287,9 +282,113 @@ def _read_address(file: Path) -> str:
         ) from None
 
 
-def _is_local(address: str) -> bool:
-    host = address.partition("://")[2].rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in ("localhost", "")
+class Machines:
+    """The machines of a cluster that have workers for measuring.
+
+    Args:
+        cluster: the cluster.
+        accelerator: whether only workers with the resource ``GPU`` are used.
+
+    Raises:
+        UsageError: there is no worker left for measuring.
+    """
+
+    def __init__(self, cluster: ClusterWorkers, *, accelerator: bool = False) -> None:
+        self.cluster = cluster
+        self._needed = {MEASURING, "GPU"} if accelerator else {MEASURING}
+        self._facts: dict[str, tuple[str, str]] = {}
+        self._lock = threading.Lock()
+        found: dict[str, Machine] = {}
+        for address, (key, name) in sorted(self.workers().items()):
+            resources = _whole(cluster.workers().get(address, {"resources": {}}))
+            if key not in found or len(resources) > len(found[key].resources):
+                found[key] = Machine(self, key, name, resources, address)
+        if not found:
+            raise UsageError(
+                "the cluster's workers went while they were asked where they are: no worker that "
+                "measures is left."
+            )
+        names = Counter(machine.name for machine in found.values())
+        for machine in found.values():
+            if names[machine.name] > 1:
+                host = machine.address.partition("://")[2].rpartition(":")[0]
+                machine.name = f"{machine.name}-{host}"
+        self.all = sorted(found.values(), key=lambda machine: (machine.name, machine.address))
+
+    def workers(self) -> dict[str, tuple[str, str]]:
+        """Identifier and name of the machine of each present worker for measuring, by address."""
+        with self._lock:
+            present = [a for a, w in self.cluster.workers().items() if self._needed <= {*_whole(w)}]
+            new = [address for address in present if address not in self._facts]
+            if new:  # one may be lost after it was listed; it is then left out
+                options = {"workers": new, "on_error": "ignore"}
+                self._facts |= self.cluster.client.run(machine_facts, **options)
+            return {address: self._facts[address] for address in present if address in self._facts}
+
+
+class Machine:
+    """One machine of a cluster; all resources of its worker are taken while it measures."""
+
+    def __init__(
+        self, machines: Machines, key: str, name: str, resources: Mapping[str, int], address: str
+    ) -> None:
+        self.name, self.address = name, address
+        self.resources = {n: resources[n] for n in (MEASURING, "GPU") if n in resources}
+        self._machines, self._key = machines, key
+
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether its worker has the resource ``GPU``."""
+        return "GPU" in self.resources
+
+    def call(self, task: Task) -> Any:
+        """Run one task and return its value; see :func:`attnbench.processes.pool.call`.
+
+        Raises:
+            AttnbenchError: the function raised it, and its message begins with the machine's name,
+                or (``PluginError``) the process ended.
+        """
+        value = None
+        for event in self.events(task):
+            if event.kind == "value":
+                value = event.value
+            elif event.kind != "done":
+                kind = PluginError if event.error is None else type(event.error)
+                raise kind(f"on {self.name}: {event.reason}")
+        return value
+
+    def events(self, task: Task) -> Iterator[Event]:
+        """Run a task and yield its events; if a worker is lost, use another one of this machine.
+
+        Raises:
+            MachineLostError: no worker of this machine is left.
+            UsageError: the scheduler was lost.
+        """
+        cluster = self._machines.cluster
+        for _ in range(_LOSSES):
+            address = self._present_address()
+            future = cluster.send(task, resources=self.resources, workers=[address])
+            while not future.done() and address in cluster.workers():
+                with contextlib.suppress(Exception):  # reported when the task has ended
+                    future.result(timeout=_LOOK_S)
+            if future.done():
+                yield from cluster.ended(task, future)
+                return
+            future.cancel(force=True)
+        reason = f"the workers that ran it on {self.name} were lost, {_LOSSES} in a row"
+        yield Event(task, "crashed", reason=reason)
+
+    def _present_address(self) -> str:
+        """The address of a worker of this machine with the resources of the first one."""
+        deadline = time.monotonic() + _RETURN_S
+        while time.monotonic() < deadline:
+            infos = self._machines.cluster.workers()
+            for address, (key, _) in self._machines.workers().items():
+                resources = _whole(infos[address]) if address in infos else {}
+                if key == self._key and self.resources.items() <= resources.items():
+                    return address
+            time.sleep(_LOOK_S)
+        raise MachineLostError(
+            f"the machine {self.name} was lost: it has no worker that measures, and none came back "
+            f"within {_RETURN_S:g} s. What was recorded stays, and --resume goes on with the rest."
+        )

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from typing import IO, Any, Literal
@@ -77,6 +77,8 @@ class Workers:
         self._jobs = jobs or cores()
         self._queue: collections.deque[Task] = collections.deque()
         self._children: list[_Child] = []
+        self.stopped: Callable[[], bool] = lambda: False
+        """Whether to give up, which is asked while events are awaited."""
 
     def submit(self, task: Task) -> None:
         """Append a task to the queue; allowed while events are being read."""
@@ -84,7 +86,7 @@ class Workers:
 
     def events(self) -> Iterator[Event]:
         """Yield events as they happen, until no task is left."""
-        while self._queue or self._children:
+        while (self._queue or self._children) and not self.stopped():
             while self._queue and len(self._children) < self._jobs:
                 self._children.append(_Child(self._queue.popleft()))
             connection.wait([process.receiver for process in self._children], timeout=_POLL_S)
@@ -188,8 +190,9 @@ class _Child:
         self.log: IO[bytes] = tempfile.TemporaryFile("a+b", prefix="attnbench-")  # noqa: SIM115 -- end()
         context: Any = multiprocessing.get_context("fork") if task.fork else _context()
         self.receiver, sender = context.Pipe(duplex=False)
-        # pass on variables that were set since the server was started
-        variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
+        variables = task.variables  # those that were set since the server was started count too
+        if variables is None:
+            variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
         # a connection, since multiprocessing passes these on
         log = connection.Connection(os.dup(self.log.fileno()), readable=False)
         arguments = (sender, log, task, variables)

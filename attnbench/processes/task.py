@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 MEMORY_GIB = 2.0
@@ -24,6 +24,9 @@ class Task:
         threads: torch's threads within an operator.
         fork: fork the process from this one, which has torch and no further threads, and not from
             a server.
+        folder: folder in which it runs, if that exists; by default this one.
+        variables: variables of the environment that begin with ``ATTNBENCH_``; by default those of
+            this process.
     """
 
     name: str
@@ -33,3 +36,9 @@ class Task:
     memory_gib: float = MEMORY_GIB
     threads: int = 1
     fork: bool = False
+    folder: str = ""
+    variables: Mapping[str, str] | None = None
+
+    def at(self, folder: str, variables: Mapping[str, str]) -> Task:
+        """The same task in a folder and with variables, for a worker elsewhere."""
+        return replace(self, folder=folder, variables=variables)

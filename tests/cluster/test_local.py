@@ -37,6 +37,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers find ``worker_tasks``; they start with the environment of this process."""
     paths = [str(HERE), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    monkeypatch.syspath_prepend(paths[0])  # a spawned worker has the path of this process
 
 
 @pytest.fixture
