@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import sys
@@ -78,7 +77,8 @@ def command(
     properties) or inconclusive. Calls that take no longer than the judge's messages are not scored;
     choose a greater --length. The report names what was not tried.
     """
-    from attnbench_judge.entry import Limits, Nursery
+    from attnbench_judge.court import Court
+    from attnbench_judge.entry import Limits
 
     addresses = _targets(targets or [], candidates)
     limits = Limits(memory_gib=memory, call_s=timeout, total_s=total_timeout)
@@ -91,15 +91,7 @@ def command(
     }
     judgements: list[Judgement] = []
     errors: list[Exception] = []
-    nursery = Nursery()
-    nursery.begin_assistant()  # it imports torch beside this process
-    from attnbench_judge.court import Court
-
-    lengths = tuple(length or ())
-    with (
-        contextlib.closing(nursery),
-        Court(limits, set_name=set_name, lengths=lengths, nursery=nursery) as court,
-    ):
+    with Court(limits, set_name=set_name, lengths=tuple(length or ())) as court:
         kit.load_plugins(fork=True)
         gc.freeze()  # collecting would look at all of torch again and again
         if addresses == ["-"]:

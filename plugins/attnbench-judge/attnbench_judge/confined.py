@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from attnbench_judge.decision import RefusedError, plain_text
-from attnbench_judge.entry import THREADS, Answer, Limits, Nursery
+from attnbench_judge.entry import THREADS, Answer, Limits, enter
 from attnbench_judge.old_outputs import OldOutputs
 from attnbench_judge.process_account import (
     ComputingClock,
@@ -48,7 +48,6 @@ class Confined:
     """A process that holds callees nobody trusts.
 
     Args:
-        nursery: starts it.
         callees: file or module, and attribute or ``""``, of each callee.
         limits: what it may use.
         paths: folders to import from.
@@ -60,7 +59,6 @@ class Confined:
 
     def __init__(
         self,
-        nursery: Nursery,
         callees: Sequence[tuple[str, str]],
         limits: Limits,
         paths: Sequence[str] = (),
@@ -82,7 +80,7 @@ class Confined:
         self._stack.callback(self._channel.close)
         try:
             with theirs:
-                entered = nursery.enter(limits, self._scratch.path, self.shared, theirs.fileno())
+                entered = enter(limits, self._scratch.path, self.shared, theirs.fileno())
         except BaseException:
             self.close()
             raise

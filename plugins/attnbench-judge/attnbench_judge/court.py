@@ -15,10 +15,9 @@ import torch
 from attnbench import Case
 from attnbench.errors import UsageError
 from attnbench.testing import bench_cases, parse_address
-from attnbench_judge.assistant import Assistant
 from attnbench_judge.confined import Confined
 from attnbench_judge.decision import Judgement
-from attnbench_judge.entry import SETTLED_BYTES, Limits, Nursery
+from attnbench_judge.entry import SETTLED_BYTES, Limits
 from attnbench_judge.trial import Task, Trial
 from attnbench_judge.turns import TEXTBOOK
 
@@ -81,7 +80,6 @@ class Court:
         set_name: set of cases to time.
         lengths: lengths to time at instead.
         budget_s: seconds of timing for each case.
-        nursery: starts the processes of candidates; by default a new one.
     """
 
     def __init__(
@@ -91,7 +89,6 @@ class Court:
         set_name: str | None = None,
         lengths: tuple[int, ...] = (),
         budget_s: float = 1.0,
-        nursery: Nursery | None = None,
     ) -> None:
         self.limits, self.budget_s = limits, budget_s
         lengths = lengths if lengths or set_name else _LENGTHS
@@ -99,8 +96,6 @@ class Court:
         self.cases = [one for one in found if one.direction == "forward" and _fits(one.case)]
         if not self.cases:
             raise UsageError(f"the set {set_name} has no forward case of q·k attention to time.")
-        self.nursery = nursery or Nursery()
-        self.assistant = Assistant(self.nursery)
         self._honest: Confined | None = None
 
     def __enter__(self) -> Court:
@@ -109,14 +104,12 @@ class Court:
     def __exit__(self, *_: object) -> None:
         if self._honest is not None:
             self._honest.close()
-        self.assistant.close()
-        self.nursery.close()
 
     def honest(self) -> Confined:
         """A process with what candidates are measured against."""
         if self._honest is None or self._honest.refused is not None:
             places = [(str(_HONEST), name) for name in ("fused", "textbook", "empty", "product")]
-            self._honest = Confined(self.nursery, places, Limits(total_s=math.inf))
+            self._honest = Confined(places, Limits(total_s=math.inf))
             self._honest.load()
             large = [torch.ones(1, 1, _SETTLING, 32) for _ in range(3)]
             for _ in range(3):
@@ -146,7 +139,7 @@ class Court:
             secrets.randbits(62) if seed is None else seed,
             self.limits,
         )
-        trial = Trial(self.nursery, task)
+        trial = Trial(task)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         torch.empty(SETTLED_BYTES, dtype=torch.uint8)  # or each large temporary is mapped anew

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from attnbench_judge.decision import RefusedError
+from attnbench_judge.shared_bytes import SharedBytes
 
-if TYPE_CHECKING:  # what is here starts a process before torch is imported
-    from multiprocessing.connection import Connection
-
-    from torch import Tensor
-
-    from attnbench_judge.shared_bytes import SharedBytes
-
-_HERE = Path(__file__).parent
+_SCRIPT = Path(__file__).with_name("starting.py")
 THREADS = 1
 SETTLED_BYTES = 31 * 2**20
 """glibc raises its mmap threshold to at most 32 MiB, including its header of a block."""
-_ENDED = "the process that starts candidates has ended"
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "LIBRARY_PATH")
 
 
@@ -66,118 +59,55 @@ class Answer:
     raised: tuple[str, str] | None = None
 
 
-class Nursery:
-    """The process from which those of candidates are forked, so that torch is imported once.
+def enter(
+    limits: Limits, scratch: str, shared: SharedBytes, channel: int
+) -> tuple[int, list[str], dict[str, str]]:
+    """Start a candidate's process, a child of this one.
 
     Args:
-        requests: the channel from which it reads requests, if it runs already.
+        limits: what it may use.
+        scratch: the only folder that it may write to.
+        shared: memory for inputs and outputs.
+        channel: file descriptor of its end of the channel.
+
+    Returns:
+        Its process id, the restrictions that hold, and those that do not with the reasons.
+
+    Raises:
+        RefusedError: the process could not be started.
     """
-
-    def __init__(self, requests: socket.socket | None = None) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests = requests
-        self._assistant: Connection | None = None
-
-    def begin(self) -> socket.socket:
-        """Start the process, unless it runs; the channel from which it reads requests."""
-        ended = self._process is not None and self._process.poll() is not None
-        if self._requests is not None and not ended:
-            return self._requests
-        self.close()
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        nowhere = subprocess.DEVNULL
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603  # our own script
-                [sys.executable, "-I", str(_HERE / "forking.py"), str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                env=_environment(),
-                stdin=nowhere,
-                stdout=nowhere,
-                stderr=nowhere,
-            )
-        return self._requests
-
-    def enter(
-        self, limits: Limits, scratch: str, shared: SharedBytes, channel: int
-    ) -> tuple[int, list[str], dict[str, str]]:
-        """Start a candidate's process.
-
-        Args:
-            limits: what it may use.
-            scratch: the only folder that it may write to.
-            shared: memory for inputs and outputs.
-            channel: file descriptor of its end of the channel.
-
-        Returns:
-            Its process id, the restrictions that hold, and those that do not with the reasons.
-
-        Raises:
-            RefusedError: the process could not be started.
-        """
-        memory = int(limits.memory_gib * 2**30)
-        places = dict.fromkeys(("HOME", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"), scratch)
-        given = {
-            "environment": places,
-            "core": max(os.sched_getaffinity(0)),
-            "scratch": scratch,
-            "scratch_bytes": memory // 4,
-            "file_size": memory // 4,
-            "memory": memory + shared.size,
-        }
-        requests = self.begin()
-        reading, writing = os.pipe()
-        try:
-            files = [channel, shared.file, writing]
-            socket.send_fds(requests, [json.dumps(given).encode()], files)
-        except OSError as error:
-            os.close(reading)
-            self._requests = None  # the next candidate gets another one
-            raise RefusedError("not_loaded", _ENDED) from error
-        finally:
-            os.close(writing)
-        with os.fdopen(reading) as lines:
-            helper = requests.recv(64)
-            if not helper:
-                raise RefusedError("not_loaded", _ENDED)
-            reports = {key: value for line in lines for key, value in json.loads(line).items()}
-        os.waitpid(int(helper), 0)
-        if "error" in reports:
+    memory = int(limits.memory_gib * 2**30)
+    given = {
+        "core": max(os.sched_getaffinity(0)),
+        "scratch": scratch,
+        "scratch_bytes": memory // 4,
+        "file_size": memory // 4,
+        "memory": memory + shared.size,
+    }
+    reading, writing = os.pipe()
+    files = (channel, shared.file, writing)
+    nowhere = subprocess.DEVNULL
+    starter = subprocess.Popen(  # noqa: S603  # our own script
+        [sys.executable, "-I", str(_SCRIPT), json.dumps(given), *map(str, files)],
+        pass_fds=files,
+        env=_environment(scratch),
+        stdin=nowhere,
+        stdout=nowhere,
+        stderr=nowhere,
+    )
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        reports = {key: value for line in lines for key, value in json.loads(line).items()}
+    starter.wait()
+    if "held" not in reports:
+        if "pid" in reports:
             os.waitpid(reports["pid"], 0)
-            raise RefusedError("not_loaded", f"its cell could not be made: {reports['error']}")
-        return reports["pid"], reports["held"], reports["missing"]
-
-    def begin_assistant(self) -> None:
-        """Start a process that helps the judge, which has a nursery of its own."""
-        from multiprocessing import Pipe
-
-        requests = self.begin()
-        self._assistant, theirs = Pipe()
-        with theirs:
-            socket.send_fds(requests, [b"{}"], [theirs.fileno()])
-        self._assistant.send((sys.path, sys.pycache_prefix, sys.dont_write_bytecode))
-
-    def assistant(self) -> Connection:
-        """The channel to a process that :meth:`begin_assistant` started; no other gets it."""
-        if self._assistant is None:
-            self.begin_assistant()
-        assert self._assistant is not None
-        found, self._assistant = self._assistant, None
-        return found
-
-    def close(self) -> None:
-        """End the process, and an assistant that nobody has asked for."""
-        if self._assistant is not None:
-            self._assistant.close()
-            self._assistant = None
-        if self._requests is not None:
-            self._requests.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = self._requests = None
+        raise RefusedError("not_loaded", f"its cell could not be made: {reports.get('error')}")
+    return reports["pid"], reports["held"], reports["missing"]
 
 
-def _environment() -> dict[str, str]:
+def _environment(scratch: str) -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(THREADS))
-    return {**passed, **threads, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    places = dict.fromkeys(("HOME", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"), scratch)
+    return {**passed, **threads, **places, "TORCHINDUCTOR_COMPILE_THREADS": "1"}

@@ -38,13 +38,6 @@ class Tally:
         for name, size in zip("BHLSE"[-len(sizes) :], sizes, strict=True):
             self.largest[name] = max(self.largest[name], size)
 
-    def __iadd__(self, other: Tally) -> Tally:
-        self.calls += other.calls
-        self.right += other.right
-        self.whole += other.whole
-        self.largest = {name: max(size, other.largest[name]) for name, size in self.largest.items()}
-        return self
-
 
 class Comparison:
     """What the answer to a call is compared with.

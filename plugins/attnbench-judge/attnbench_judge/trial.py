@@ -17,7 +17,7 @@ from attnbench_judge.confined import Confined
 from attnbench_judge.covering import Coverage
 from attnbench_judge.decision import Judgement, RefusedError, Row
 from attnbench_judge.drawn_streams import Deck, keywords_of_case, stream_of
-from attnbench_judge.entry import Limits, Nursery
+from attnbench_judge.entry import Limits
 from attnbench_judge.fresh_calls import Caller, Tally
 from attnbench_judge.proxy import Proxy, style_of, subject_of
 from attnbench_judge.secret import Secret
@@ -34,8 +34,6 @@ _MOST_S = 30.0
 _KEPT, _BETWEEN, _REPEATED, _WHOLE = 24, 0.18, 0.15, 0.25
 """Shapes that come again; how often one does, with the same values, and is compared as a whole."""
 _REFUSED = 6
-_BESIDE = 12
-"""Shapes of the calls that the assistant makes between invariants."""
 MOST_FAILURES = 5
 """After so many no further invariant runs; 'attnbench check' runs all."""
 
@@ -63,15 +61,14 @@ class Task:
 
 
 class Trial:
-    """The judging of one candidate, or the part of it that the assistant does.
+    """The judging of one candidate.
 
     Args:
-        nursery: starts the processes of the candidate.
         task: who it is, and what to do.
     """
 
-    def __init__(self, nursery: Nursery, task: Task) -> None:
-        self.nursery, self.task = nursery, task
+    def __init__(self, task: Task) -> None:
+        self.task = task
         self.outcomes: list[Outcome] = []
         self.checks: Iterator[Outcome] = iter(())
         self.rows: list[Row] = []
@@ -79,17 +76,8 @@ class Trial:
         self.streams: list[Stream] = []
         self.cell: Confined | None = None
         self.caller: Caller | None = None
-        self.beside = Tally()  # the assistant's
         self.secret = Secret(task.seed)
         self.chance, self.hidden = map(self.secret.chance, ("what is seen", "what is verified"))
-
-    @property
-    def tally(self) -> Tally:
-        """The calls that were made, with those of the assistant."""
-        both = Tally()
-        for tally in (self.beside, *(() if self.caller is None else (self.caller.tally,))):
-            both += tally
-        return both
 
     def cell_of(self) -> Confined:
         """A new process of the candidate."""
@@ -98,7 +86,7 @@ class Trial:
         paths = (str(Path(place[0]).parent if file else Path.cwd()),)
         callees = [place, FUSED_PLACE]
         again = self.secret.chance("old outputs")
-        cell = Confined(self.nursery, callees, self.task.limits, paths, again)
+        cell = Confined(callees, self.task.limits, paths, again)
         try:
             cell.load()
         except BaseException:
@@ -116,17 +104,12 @@ class Trial:
     def run(self, court: Court) -> tuple[str, RefusedError | None]:
         """Calls, with the invariants beside them, and times; the verdict, and why it is refused."""
         try:
-            court.assistant.ask(replace(self.task, seed=self.secret.number("invariants")))
             proxy, subject = self._begin()
             assert self.caller is not None
             wrong = self._wrong_answer(proxy, subject)
-            found = court.assistant.answer()
-            self.outcomes += found.outcomes
-            self.beside = found.tally
-            if found.refused is not None and (wrong is None or found.refused.name != wrong.name):
-                raise found.refused
-            if wrong is not None:
-                raise wrong
+            self._check(calls=wrong is None)
+            if refused := self.caller.cell.refused or wrong:
+                raise refused
             if any(o.status not in ("passed", "skipped") for o in self.outcomes):
                 return "failed", None
             self.caller.timing = True
@@ -137,23 +120,8 @@ class Trial:
             self.caller.settle()
         except RefusedError as refused:
             return "refused", refused
-        finally:
-            court.assistant.give_up()
-        enough = any(o.status == "passed" for o in self.outcomes) and self.tally.right
+        enough = any(o.status == "passed" for o in self.outcomes) and self.caller.tally.right
         return ("accepted" if enough else "inconclusive"), None
-
-    def check(self) -> None:
-        """The assistant's part: the invariants, and between them calls of a few shapes.
-
-        Raises:
-            RefusedError: an answer broke a rule, or is wrong.
-        """
-        proxy, subject = self._begin()
-        wrong = self._wrong_answer(proxy, subject, _BESIDE)
-        self._check(calls=wrong is None)
-        assert self.caller is not None
-        if wrong := self.caller.cell.refused or wrong:
-            raise wrong
 
     def _begin(self) -> tuple[Proxy, Subject]:
         """Load the candidate."""
@@ -181,19 +149,17 @@ class Trial:
         except (StyleError, TypeError) as error:
             raise RefusedError("not_loaded", str(error)) from error
 
-    def _wrong_answer(
-        self, proxy: Proxy, subject: Subject, most: int | None = None
-    ) -> RefusedError | None:
-        """A wrong answer among the first calls, or ``most`` of them; invariants may explain it."""
+    def _wrong_answer(self, proxy: Proxy, subject: Subject) -> RefusedError | None:
+        """A wrong answer among the first calls, which the invariants may explain."""
         try:
-            self._first_calls(proxy, subject, most)
+            self._first_calls(proxy, subject)
         except RefusedError as refused:
             if refused.name != "wrong":
                 raise
             return refused
         return None
 
-    def _first_calls(self, proxy: Proxy, subject: Subject, most: int | None) -> None:
+    def _first_calls(self, proxy: Proxy, subject: Subject) -> None:
         """A call for each pair of levels, some that models make, and others of these shapes.
 
         Many errors before anything was right end it.
@@ -213,7 +179,7 @@ class Trial:
         again_s, deck = 0.0, Deck(self.chance)
         causal, refused = conventions.causal, 0
         rows = itertools.chain(coverage.rows(), typical_rows(axes, self.chance))
-        for row in itertools.islice(rows, most):
+        for row in rows:
             stream = stream_of(row, proxy.style, causal, deck, self.secret)
             stream.draw()
             right = self.caller.call(stream, whole=True).raised is None
@@ -270,7 +236,7 @@ class Trial:
 
     def judgement(self, verdict: str, refused: RefusedError | None, seconds: float) -> Judgement:
         """All that was found."""
-        tally = self.tally
+        tally = Tally() if self.caller is None else self.caller.tally
         return Judgement(
             self.task.target,
             verdict,

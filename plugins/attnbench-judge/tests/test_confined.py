@@ -3,14 +3,13 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from attnbench_judge.confined import Confined
 from attnbench_judge.decision import RefusedError
-from attnbench_judge.entry import Limits, Nursery
+from attnbench_judge.entry import Limits
 
 pytestmark = pytest.mark.slow
 
@@ -43,16 +42,9 @@ def of_another_type(query, key, value):
 INPUTS = [torch.ones(1, 1, 2, 4)] * 3
 
 
-@pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    found = Nursery()
-    yield found
-    found.close()
-
-
-def test_a_process_that_something_continued_is_refused(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_process_that_something_continued_is_refused(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text(CODE)
-    cell = Confined(nursery, [(str(tmp_path / "code.py"), "spins")], Limits())
+    cell = Confined([(str(tmp_path / "code.py"), "spins")], Limits())
     try:
         cell.load()
         assert cell.call(INPUTS, {}).output is not None
@@ -81,10 +73,10 @@ def test_a_process_that_something_continued_is_refused(nursery: Nursery, tmp_pat
     ],
 )
 def test_why_nothing_was_loaded_is_one_line(
-    nursery: Nursery, tmp_path: Path, text: str, name: str, told: str
+    tmp_path: Path, text: str, name: str, told: str
 ) -> None:
     (tmp_path / "code.py").write_text(text)
-    cell = Confined(nursery, [(str(tmp_path / "code.py"), name)], Limits())
+    cell = Confined([(str(tmp_path / "code.py"), name)], Limits())
     try:
         with pytest.raises(RefusedError) as refused:
             cell.load()
@@ -96,21 +88,21 @@ def test_why_nothing_was_loaded_is_one_line(
         cell.close()
 
 
-def test_a_file_beside_a_candidate_shadows_no_module(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_file_beside_a_candidate_shadows_no_module(tmp_path: Path) -> None:
     (tmp_path / "sched.py").write_text("raise ValueError('not for you')")
     (tmp_path / "helper.py").write_text("from sched import scheduler")
     (tmp_path / "code.py").write_text("import helper\n" + CODE)
     place = str(tmp_path / "code.py"), "spins"
-    cell = Confined(nursery, [place], Limits(), [str(tmp_path)])
+    cell = Confined([place], Limits(), [str(tmp_path)])
     try:
         assert cell.load()[0]["name"] == "spins"
     finally:
         cell.close()
 
 
-def test_a_docstring_that_raises_is_no_text(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_docstring_that_raises_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text(CODE)
-    cell = Confined(nursery, [(str(tmp_path / "code.py"), "documented")], Limits())
+    cell = Confined([(str(tmp_path / "code.py"), "documented")], Limits())
     try:
         assert cell.load()[0]["text"] == ""
         assert cell.call(INPUTS, {}).output is not None
@@ -118,9 +110,9 @@ def test_a_docstring_that_raises_is_no_text(nursery: Nursery, tmp_path: Path) ->
         cell.close()
 
 
-def test_an_output_of_another_type_is_not_plain(nursery: Nursery, tmp_path: Path) -> None:
+def test_an_output_of_another_type_is_not_plain(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text(CODE)
-    cell = Confined(nursery, [(str(tmp_path / "code.py"), "of_another_type")], Limits())
+    cell = Confined([(str(tmp_path / "code.py"), "of_another_type")], Limits())
     try:
         cell.load()
         with pytest.raises(RefusedError, match="complex64") as refused:
@@ -130,10 +122,10 @@ def test_an_output_of_another_type_is_not_plain(nursery: Nursery, tmp_path: Path
         cell.close()
 
 
-def test_all_answers_together_are_limited(nursery: Nursery, tmp_path: Path) -> None:
+def test_all_answers_together_are_limited(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text(CODE)
     limits = Limits(total_s=0.5)
-    cell = Confined(nursery, [(str(tmp_path / "code.py"), "sleeps")], limits)
+    cell = Confined([(str(tmp_path / "code.py"), "sleeps")], limits)
     try:
         cell.load()
         assert cell.call(INPUTS, {}).output is not None
@@ -146,7 +138,7 @@ def test_all_answers_together_are_limited(nursery: Nursery, tmp_path: Path) -> N
 
 
 def test_what_processes_beside_it_compute_after_it_stands_still_counts(
-    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Clock:
         counts, now = True, 0.0
@@ -158,7 +150,7 @@ def test_what_processes_beside_it_compute_after_it_stands_still_counts(
             pass
 
     (tmp_path / "code.py").write_text(CODE)
-    cell = Confined(nursery, [(str(tmp_path / "code.py"), "sleeps")], Limits())
+    cell = Confined([(str(tmp_path / "code.py"), "sleeps")], Limits())
     try:
         cell.load()
         clock = Clock()

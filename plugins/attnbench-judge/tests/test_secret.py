@@ -3,7 +3,7 @@
 import random
 
 import torch
-from attnbench_judge.entry import Limits, Nursery
+from attnbench_judge.entry import Limits
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
 from attnbench_judge.trial import Task, Trial
@@ -46,5 +46,5 @@ def test_the_state_of_one_generator_tells_no_other() -> None:
 
 def test_what_is_verified_is_drawn_apart_from_what_is_seen() -> None:
     task = Task("x", ("x.py", "x"), None, {}, "quick", (), 7, Limits())
-    trial = Trial(Nursery(), task)
+    trial = Trial(task)
     assert trial.chance.getstate() != trial.hidden.getstate()
