@@ -31,7 +31,7 @@ def panel(curve: Curve, times: Sequence[float]) -> Markup:
     """
     figure, axes = _axes(2.9, 1.9)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    _set_log_scale(axes, "y")
     axes.set_xticks(curve.lengths[:: math.ceil(len(curve.lengths) / 4)])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(lambda value, _: seconds_text(value))
@@ -52,7 +52,7 @@ def gaps(points: Sequence[tuple[int, float]], lengths: Sequence[int]) -> list[bo
 def scatter(title: str, points: Sequence[tuple[str, float, int]]) -> Markup:
     """Names at their seconds (x) and bytes (y); of two that are close, one is below its point."""
     figure, axes = _axes(6.4, 3.4)
-    axes.set_xscale("log")
+    _set_log_scale(axes, "x")
     axes.set_yscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: seconds_text(value))
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
@@ -106,6 +106,16 @@ def _axes(width: float, height: float) -> Any:
     axes.minorticks_off()
     axes.spines[:].set_visible(False)
     return figure, axes
+
+
+def _set_log_scale(axes: Any, name: str) -> None:
+    """Make an axis logarithmic, with ticks at 1, 2 and 5 times the powers of 10."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set(**{f"{name}scale": "log"})
+    axis = getattr(axes, f"{name}axis")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+    axis.set_minor_locator(NullLocator())
 
 
 def _svg(figure: Any, title: str) -> Markup:
