@@ -85,28 +85,6 @@ def test_every_name_of_a_door_can_be_had(door: Any) -> None:
         assert getattr(module, name) is not None
 
 
-NAMES_OF_0_1 = {
-    "attnbench": "AttnbenchError Case CheckReport DuplicateNameError Inputs Invariant "
-    "InvariantViolation KernelSpec MechanismSpec Outcome ScoringSpec Sizes SpecError Subject "
-    "UnknownNameError UsageError attend check get hookimpl parametrize_with_checks subjects",
-    "attnbench.asv": "CASES DEVICES class_name fill",
-    "attnbench.benchmark.frames": "asv_frame load records_frame",
-    "attnbench.errors": "AddressError AttnbenchError DeviceError DtypeError DuplicateNameError "
-    "InputsError InvariantViolation MaskError OptionError PluginError RecordError ShapeError "
-    "SpecError UnknownNameError UsageError nearest",
-    "attnbench.saved_inputs": "digest load_inputs save_inputs",
-    "attnbench.specs": "ACCEPTS DTYPES Invariant KernelSpec MechanismSpec ScoringSpec Sizes",
-    "attnbench.strategies": "cases changed domain_of listed",
-}
-"""What the public modules of version 0.1 had."""
-
-
-@pytest.mark.parametrize("module", NAMES_OF_0_1)
-def test_public_names_of_0_1_are_still_there(module: str) -> None:
-    names = set(NAMES_OF_0_1[module].split())
-    assert names <= set(importlib.import_module(module).__all__)
-
-
 ROOT = Path(__file__).parent
 
 
