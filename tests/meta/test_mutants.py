@@ -54,7 +54,7 @@ KNOWN_CACHE_BUGS = """
 def run(spec: Spec, invariant: Invariant) -> Outcome:
     (subject,) = resolve(spec)
     with seeded():
-        return run_invariant(subject, invariant, PROFILES["quick"], shrink=False, explain=False)
+        return run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
 
 
 def three_of_a_kind() -> Iterator[Any]:

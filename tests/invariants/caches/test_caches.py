@@ -38,13 +38,11 @@ INVARIANTS = by_name(cache_operations, splits)
 HERE = {name: killer for name, killer in KILLERS.items() if killer in INVARIANTS}
 
 
-def outcome(spec: LayerSpec, invariant: str, *, explain: bool = True) -> attnbench.Outcome:
+def outcome(spec: LayerSpec, invariant: str, *, shrink: bool = True) -> attnbench.Outcome:
     (subject,) = resolve(spec)
     known = {**INVARIANTS, **by_name(padding)}
     with seeded():
-        return run_invariant(
-            subject, known[invariant], PROFILES["quick"], shrink=explain, explain=explain
-        )
+        return run_invariant(subject, known[invariant], PROFILES["quick"], shrink=shrink)
 
 
 @pytest.mark.mutants
@@ -58,7 +56,7 @@ def test_a_right_cache_is_not_accused(name: str, invariant: str) -> None:
 @pytest.mark.mutants
 @pytest.mark.parametrize("name", further_are_long(HERE))
 def test_one_mistake_has_one_name(name: str) -> None:
-    found = {i: outcome(BROKEN[name], i, explain=False) for i in INVARIANTS}
+    found = {i: outcome(BROKEN[name], i, shrink=False) for i in INVARIANTS}
     failed = [invariant for invariant, one in found.items() if one.status == "failed"]
     if name == "rolls_early":  # a crop brings back what the ring has lost
         failed.remove("cropped_slots_are_forgotten")

@@ -27,7 +27,7 @@ HERE = [name for name, killer in KILLERS.items() if killer in INVARIANTS]
 
 
 def outcome(
-    spec: LayerSpec, invariant: str, seed: int | None = None, *, explain: bool = True
+    spec: LayerSpec, invariant: str, seed: int | None = None, *, shrink: bool = True
 ) -> attnbench.Outcome:
     (subject,) = resolve(spec)
     with seeded():
@@ -36,8 +36,7 @@ def outcome(
             INVARIANTS[invariant],
             PROFILES["quick"],
             seed=seed,
-            shrink=explain,
-            explain=explain,
+            shrink=shrink,
         )
 
 
@@ -51,7 +50,7 @@ def test_a_right_layer_is_not_accused(name: str, invariant: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 def test_one_mistake_has_one_name(name: str) -> None:
-    found = {i: outcome(BROKEN[name], i, explain=False) for i in INVARIANTS}
+    found = {i: outcome(BROKEN[name], i, shrink=False) for i in INVARIANTS}
     failed = [invariant for invariant, one in found.items() if one.status == "failed"]
     assert failed == [KILLERS[name]]
 
