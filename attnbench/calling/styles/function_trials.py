@@ -155,6 +155,39 @@ def takes_groups(make: Maker) -> bool:
     return isinstance(found, Tensor) and tuple(found.shape) == (1, 4, 3, 4)
 
 
+def mask_value(make: Maker) -> float | None:
+    """The finite score that a boolean mask gives a key; ``None`` where it hides all."""
+    one = torch.ones(1, 2, 5, 4)
+    hidden, mask = one.clone(), (torch.arange(5) < 1).expand(3, 5)
+    hidden[..., :1, :] = 0.0
+
+    def output(query: Tensor, key: Tensor, value: Tensor) -> Tensor | None:
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                found = output_and_more(make(4, 4, 4).eval()(query, key, value, attn_mask=mask))[0]
+        except (Exception, SystemExit):  # it is the checks that tell what it raises
+            return None
+        return found if is_plain(found) else None
+
+    def share(score: float) -> float:
+        size = (score / 2) ** 0.5
+        key, query = one * size, one[..., :3, :] * size
+        values = (one * 0, one, hidden)
+        return share_of_last([output(query, k, v) for k in (key, -key) for v in values])
+
+    found = least_size(share)
+    return None if found is None else -float(f"{found:.2g}")
+
+
+def gives_mean(make: Maker) -> bool:
+    """Whether a row of a boolean mask without keys gives the mean of all values."""
+    key = torch.linspace(-1.0, 1.0, 40).reshape(1, 2, 5, 4)
+    mask = torch.zeros(3, 5, dtype=torch.bool)
+    found = _output(make, query=torch.zeros(1, 2, 3, 4), key=key, attn_mask=mask)
+    mean = key.mean(-2, keepdim=True).expand(1, 2, 3, 4)
+    return isinstance(found, Tensor) and torch.allclose(found.to(mean), mean, atol=1e-4)
+
+
 def least_size(weight: Callable[[float], float]) -> float | None:
     """The size from which the weight of hidden keys is over a half; ``None`` for any and none."""
     lowest, highest = 6, 109

@@ -22,9 +22,11 @@ from attnbench.calling.styles.callee import (
 )
 from attnbench.calling.styles.fitting import fitted
 from attnbench.calling.styles.function_trials import (
+    gives_mean,
     half_types_only,
     is_causal_square,
     lets_nan_through,
+    mask_value,
     sampled,
     second_output,
     takes_boolean_only,
@@ -138,10 +140,7 @@ def _spec(
             conventions["causal"], sizes = "always", _one_length
             notes += ("it is causal and takes as many queries as keys only (found by trying)",)
     else:
-        if takes_boolean_only(make):
-            conventions["masks"] = ("boolean", "lengths")
-        if lets_nan_through(make):  # 0 times NaN is NaN, as torch documents for its own
-            conventions["hidden_slots"] = "finite"
+        conventions |= _of_masks(make)
     known = {
         **SCALED_DOT,
         "make": make,
@@ -153,6 +152,20 @@ def _spec(
         "conventions": conventions,
     }
     return spec_of(style, function, known, fields, notes)
+
+
+def _of_masks(make: Maker) -> dict[str, Any]:
+    """What calls show of masks; added to the scores, a finite number leaves more than the mean."""
+    found: dict[str, Any] = {}
+    if takes_boolean_only(make):
+        found["masks"] = ("boolean", "lengths")
+    if (low := mask_value(make)) is not None:
+        found["mask_value"] = low
+        is_mean = "masks" in found and gives_mean(make)
+        found["empty_rows"] = "mean" if is_mean else "nan"
+    if lets_nan_through(make):  # 0 times NaN is NaN, as torch documents for its own
+        found["hidden_slots"] = "finite"
+    return found
 
 
 def other_layout(spec: object) -> str | None:

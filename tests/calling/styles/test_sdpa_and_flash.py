@@ -338,14 +338,6 @@ def test_a_causal_function_of_as_many_queries_as_keys_is_found_by_trying() -> No
     assert report.ok, str(report)
 
 
-def test_a_row_for_each_key_is_told() -> None:
-    def of_keys(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return (key @ key.mT).softmax(-1) @ value
-
-    report = attnbench.check(of_keys, style="sdpa", profile="quick", invariants=FEW)
-    assert "it gives a row for each key" in str(report)
-
-
 def test_an_argument_for_padding_that_is_not_passed_is_named() -> None:
     def padded(
         q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None = None, eps: float = 0.0
@@ -356,3 +348,22 @@ def test_an_argument_for_padding_that_is_not_passed_is_named() -> None:
     assert "key_padding_mask not passed" in " ".join(subject.about)
     (subject,) = resolve(flash(with_log_sum))
     assert "not passed" not in " ".join(subject.about)
+
+
+def filled(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -1e9)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return scores.softmax(-1) @ value
+
+
+def test_a_finite_number_in_place_of_minus_infinity_is_found_and_not_accused() -> None:
+    spec = adapters.sdpa(filled, dtypes=("float32", "float64"))
+    assert spec.conventions["mask_value"] == -1e9
+    names = ["hidden_keys_stay_hidden_at_extreme_scores", "masking_equals_deleting"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert not report.of("failed", "error"), str(report)
+    exact = adapters.sdpa(torch.nn.functional.scaled_dot_product_attention)
+    assert "mask_value" not in exact.conventions
