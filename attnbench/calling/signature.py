@@ -104,16 +104,6 @@ def _fields(called: Any, table: str) -> list[Argument]:
     return found
 
 
-def is_open(callee: Callable[..., Any]) -> bool:
-    """Whether a callable takes any keyword."""
-    called = getattr(callee, "forward", callee) if not inspect.isclass(callee) else callee
-    try:
-        parameters = inspect.signature(called).parameters.values()
-    except (TypeError, ValueError):
-        return True
-    return any(p.kind is p.VAR_KEYWORD for p in parameters)
-
-
 def annotations_of(called: Any) -> dict[str, Any]:
     """The types that a callable declares; text that names nothing is left out."""
     try:

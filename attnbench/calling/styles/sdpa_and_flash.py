@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from attnbench.calling.results import output_and_more
 from attnbench.calling.styles.callee import (
-    AdaptedSpec,
     Callee,
     Maker,
     fold,
@@ -166,37 +163,6 @@ def _of_masks(make: Maker) -> dict[str, Any]:
     if lets_nan_through(make):  # 0 times NaN is NaN, as torch documents for its own
         found["hidden_slots"] = "finite"
     return found
-
-
-def other_layout(spec: object) -> str | None:
-    """The style that fits the layout of a function which was adapted with the other's.
-
-    Only calls show the layout: one in its own is wrong, and one in the other is right.
-
-    Args:
-        spec: any spec.
-
-    Returns:
-        ``"flash"`` or ``"sdpa"``, or ``None`` where both calls are right, or none is.
-    """
-    if not isinstance(spec, AdaptedSpec) or spec.style not in ("sdpa", "flash"):
-        return None
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(2, 3, n, 8, generator=generator) for n in (4, 5, 5))
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
-
-    def right(style: str) -> bool:
-        keywords = fitted(spec.callee, spec.style)
-        module = _Function(copy.deepcopy(spec.callee), keywords, style=style)
-        try:
-            with torch.no_grad():
-                got = module(query, key, value)
-            return got.shape == expected.shape and torch.allclose(got, expected, 1e-3, 1e-3)
-        except Exception:  # it may raise anything where sizes do not fit, and give anything
-            return False
-
-    found = [style for style in ("sdpa", "flash") if right(style)]
-    return found[0] if len(found) == 1 and found != [spec.style] else None
 
 
 def one_head_size(sizes: Sizes) -> Sizes:
