@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attnbench import Clue, Subject, hookimpl
-from attnbench_mend.edits import Edit, edits
+from attnbench_mend.edits import edits
 from attnbench_mend.running import SourceFile
+from attnbench_mend.source_text import Edit
 from attnbench_mend.traced_lines import TracedLines
 from attnbench_mend.trials import Trials
 
