@@ -271,7 +271,7 @@ def confined() -> Iterator[OnCPU]:
     before = socket.getaddrinfo
     socket.getaddrinfo = refuse
     try:
-        with within(LIMIT_S), Bounded() as mode, torch.random.fork_rng(devices=[]):
+        with within(LIMIT_S), torch.random.fork_rng(devices=[]), Bounded() as mode:
             yield mode
     finally:
         socket.getaddrinfo = before

@@ -108,6 +108,7 @@ def test_a_class_is_made_and_the_line_says_how(repository: Path, name: str) -> N
         name, ("method",) if "compares" in name else ()
     )
     assert not recipe().training
+    assert not recipe.on_cpu  # nothing asks for a GPU
     if "size" in line:
         assert recipe(Sizes(width=24)).get_parameter("proj.weight").shape == (24, 24)
 
