@@ -63,19 +63,12 @@ def test_an_accusation_is_told_and_runs_again_until_it_is_gone(tmp_path: Path) -
 def test_the_manual_says_what_the_committed_account_says_of_two_seeds() -> None:
     root = Path(__file__).parents[2]
     accounts = read_accounts(root / "results" / "thorough_right.jsonl").values()
-    expected = []
-    for source in ("builtin", "right", "twins", "by design"):
-        kept = [a for a in accounts if a.source == source and a.seed in (0, 1)]
-        counts = [(a.passed, a.skipped, len(a.others)) for a in kept]
-        expected.append([len({a.subject for a in kept}), *map(sum, zip(*counts, strict=True))])
-    expected.append([sum(column) for column in zip(*expected, strict=True)])
-    page = (root / "docs" / "explanation" / "checks.md").read_text()
-    table = page.partition("| right implementations |")[2].partition("\n\n")[0]
-    rows = [
-        [int(cell.replace(",", "")) for cell in line.strip("|").split("|")[1:]]
-        for line in table.splitlines()[2:]
-    ]
-    assert rows == expected
+    kept = [a for a in accounts if a.seed in (0, 1)]
+    page = " ".join((root / "docs" / "explanation" / "checks.md").read_text().split())
+    right = len({(a.source, a.subject) for a in kept})
+    assert f"of {right} right implementations was accused, in" in page
+    assert f"in {sum(a.passed for a in kept):,} outcomes that passed" in page
+    assert not any(a.others for a in kept)
 
 
 def test_a_mistaken_argument_is_told_in_one_line() -> None:
@@ -97,13 +90,6 @@ def test_the_manual_says_what_the_committed_verdicts_say_of_the_blind_part() -> 
     lines = (root / "results/blind.jsonl").read_text(encoding="utf-8").splitlines()
     verdicts = [json.loads(line) for line in lines]
     assert sorted(one["entry"] for one in verdicts) == sorted(e.name for e in blind_entries())
-    survivors = {one["entry"] for one in verdicts if one["accepted"]}
-    page = (
-        (root / "docs/explanation/zoo.md")
-        .read_text(encoding="utf-8")
-        .partition("## The blind part")
-    )
-    told = {line.split("`")[1] for line in page[2].splitlines() if line.startswith("| `")}
-    assert told == survivors
-    killed, of = len(verdicts) - len(survivors), len(verdicts)
-    assert f"{killed} of {of} ({killed / of:.1%})" in page[2]
+    page = (root / "docs" / "explanation" / "checks.md").read_text(encoding="utf-8")
+    killed, of = sum(not one["accepted"] for one in verdicts), len(verdicts)
+    assert f"{killed} of {of} ({100 * killed / of:.1f} %)" in page
