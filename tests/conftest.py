@@ -28,11 +28,9 @@ MARKS = {
     "meta": "mutants",
     "invariants/layers": "mutants",
     "invariants/test_numerics.py": "mutants",
-    "invariants/test_packed_documents.py": "mutants",
     "invariants/calls/test_compiling.py": "compile",
     "plugins/kernels": "compile",
     "benchmark/comparing": "slow",
-    "benchmark/measuring": "slow",
     "benchmark/test_cheats.py": "slow",
     "checking/reproduction/test_script.py": "slow",
     "checking/test_hypothesis_engine.py": "slow",
@@ -51,10 +49,7 @@ FIRST = {
     "checking/reproduction/test_script.py::"
     "test_the_script_fails_in_a_clean_process_as_the_check_did": 4,
     "cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
-    "invariants/derivatives/test_gradients.py::"
-    "test_a_parameter_without_effect_is_told_from_one_that_is_cut_off": 1,
     "invariants/layers/test_layers.py::test_one_mistake_has_one_name": 4,
-    "invariants/toolkit/test_reached.py::test_the_operation_that_others_reach_is_named": 4,
     "calling/styles/test_layer_adapter.py::"
     "test_padding_that_reaches_real_tokens_says_by_which_way": 3,
 }
