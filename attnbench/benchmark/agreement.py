@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnbench.benchmark.calls import StepInputs
+from attnbench.benchmark.timed_calls import StepInputs
 from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.oracle.budget import Oracle

@@ -22,11 +22,11 @@ import torch
 from torch import nn
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.calls import Step, bytes_a_token, measured_call
 from attnbench.benchmark.contract import VERSION as CONTRACT_VERSION
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.memory import peak_bytes
 from attnbench.benchmark.records import BASELINES
+from attnbench.benchmark.timed_calls import Step, bytes_a_token, measured_call
 from attnbench.benchmark.timing.blocks import low_quantile, pair_value, take_blocks
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.benchmark.verification import rating, verify

@@ -77,7 +77,7 @@ class BenchCase:
         if self.case.dtype not in subject.dtypes:
             return f"it supports {', '.join(subject.dtypes)}"
         if self.of_layers:
-            from attnbench.benchmark.calls import reason_against
+            from attnbench.benchmark.timed_calls import reason_against
 
             return reason_against(subject, self.case, self.direction)
         if subject.maker.equal_sizes and self.case.query_size != self.case.key_size:
@@ -102,7 +102,7 @@ class BenchCase:
 
         case = self.case
         if self.direction == "decode":
-            from attnbench.benchmark.calls import step_inputs
+            from attnbench.benchmark.timed_calls import step_inputs
 
             return step_inputs(subject, case)
         if self.path is None:

@@ -13,13 +13,6 @@ import torch
 
 from attnbench.attention.compile_times import compilations
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.calls import (
-    Call,
-    Step,
-    bytes_a_token,
-    compulsory_bytes,
-    measured_call,
-)
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.device import (
     Ceilings,
@@ -32,6 +25,13 @@ from attnbench.benchmark.machine import Load, own_s, stolen_s
 from attnbench.benchmark.memory import is_out_of_memory, limited, peak_bytes
 from attnbench.benchmark.records import BASELINES, baseline_of
 from attnbench.benchmark.session import Job
+from attnbench.benchmark.timed_calls import (
+    Call,
+    Step,
+    bytes_a_token,
+    compulsory_bytes,
+    measured_call,
+)
 from attnbench.benchmark.timing.blocks import (
     Block,
     Slot,

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from attnbench.benchmark.agreement import ROWS, Agreement, agreement, layer_agreement
-from attnbench.benchmark.calls import Step, StepInputs
-from attnbench.benchmark.gradients import gradient_ratio, timed_gradient_ratio
+from attnbench.benchmark.gradient_agreement import gradient_ratio, timed_gradient_ratio
+from attnbench.benchmark.timed_calls import Step, StepInputs
 from attnbench.benchmark.timing.samples import Sample, Samples
 from attnbench.errors import headline
 from attnbench.oracle.textbook import TEXTBOOK

@@ -12,8 +12,8 @@ import torch
 
 from attnbench.benchmark import device, measure
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.calls import Step, StepInputs, measured_call
 from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.timed_calls import Step, StepInputs, measured_call
 from attnbench.benchmark.timing import slots
 from attnbench.benchmark.timing.clocks import EVENT_CLOCK, GRAPH_CLOCK
 from attnbench.benchmark.workloads import layer_case

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnbench.checking.explain.operations import Operation, operations_of
+from attnbench.checking.explain.recorded_operations import Operation, operations_of
 from attnbench.checking.explain.replay import Comparison, SubjectCall
 from attnbench.specs.clue import Clue
 

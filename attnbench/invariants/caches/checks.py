@@ -13,8 +13,8 @@ from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_effort, current_profile
 from attnbench.invariants.caches.program import in_words
+from attnbench.invariants.caches.program_script import script_of
 from attnbench.invariants.caches.properties import PROPERTIES
-from attnbench.invariants.caches.script import script_of
 from attnbench.invariants.caches.stage import stage_of
 from attnbench.invariants.toolkit.decorator import HINTS
 from attnbench.specs import Invariant

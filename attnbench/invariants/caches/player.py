@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError, InvariantViolation
-from attnbench.invariants.caches import script
+from attnbench.invariants.caches import program_script
 from attnbench.invariants.caches.program import MOST_ROWS, MOST_TRACKS, Step
 from attnbench.invariants.caches.properties import PROPERTIES
 from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage, Track
@@ -196,7 +196,7 @@ class Player:
                 tuple(self.program),
                 f"length(cache) = {given!r}, but should be {held}: the slots appended and not "
                 f"cropped{self._after()}",
-                (self.played, script.counted(track.number)),
+                (self.played, program_script.counted(track.number)),
             )
 
     def _judge(self, track: Track, got: Tensor) -> None:
@@ -308,7 +308,7 @@ class Player:
         raise FoundError(
             tuple(self.program),
             f"{InvariantViolation(quantity=what, place=place, **wrong)}{self._after()}",
-            (self.played, script.compared(given, at, mine, tolerance, joined=joined)),
+            (self.played, program_script.compared(given, at, mine, tolerance, joined=joined)),
             quantity="output",
             place=at,
             **wrong,
