@@ -181,7 +181,8 @@ def _one_unit(oracle: Any, rows: list[int]) -> Tensor:
     sums = 2 * squares @ value + size
     product, total = oracle.product_eps(oracle.eps), oracle.sum_eps(oracle.eps)
     moves = product**2 * from_scores.clamp_min(0.0) + total**2 * sums
-    return (moves + oracle.tiny**2).squeeze(-1)
+    error: Tensor = (moves + oracle.tiny**2).squeeze(-1)
+    return error
 
 
 def _cut(inputs: Inputs, item: int, rows: list[int]) -> Inputs:
@@ -191,8 +192,8 @@ def _cut(inputs: Inputs, item: int, rows: list[int]) -> Inputs:
         shape = (*inputs.query.shape[:-1], inputs.key.shape[-2])
         mask = mask.broadcast_to(shape).flatten(0, -3)[item, rows].unsqueeze(0)
     query, key, value = (t.flatten(0, -3)[item] for t in (inputs.query, inputs.key, inputs.value))
-    tensors = (t.unsqueeze(0) for t in (query[rows], key, value))
-    return Inputs(*tensors, attn_mask=mask, scale=inputs.scale)
+    query, key, value = (t.unsqueeze(0) for t in (query[rows], key, value))
+    return Inputs(query, key, value, attn_mask=mask, scale=inputs.scale)
 
 
 def _ratio(errors: Tensor, budget: Tensor) -> float:
