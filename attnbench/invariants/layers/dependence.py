@@ -132,6 +132,7 @@ def outputs_depend_on_their_token(layer: LayerCase) -> None:
     earlier tokens, some output changes with the first.
     """
     length = layer.case.q_len
+    _stay_in_place(layer)
     _remember_the_first(layer)
     items = max(2, length)  # two also where one token is all: a layer may mix its items
     expected = layer.run(layer.hidden[:1].repeat(items, 1, 1))
@@ -154,6 +155,24 @@ def outputs_depend_on_their_token(layer: LayerCase) -> None:
         raise InvariantViolation(
             f"of {length} tokens, output {token} = {expected[0, token, 0].item():.6g}, ... is the "
             f"same for four values of token {token}, but should depend on its own token{beside}"
+        )
+
+
+def _stay_in_place(layer: LayerCase) -> None:
+    """Raise if exchanging the first two tokens only exchanges the outputs of two other ones."""
+    one = layer.hidden[:1]
+    if layer.subject.spec.causal or layer.case.q_len < 3:
+        return
+    exchanged = torch.cat([one[:, :2].flip(1), one[:, 2:]], 1)
+    before, after = layer.run(one)[0], layer.run(exchanged)[0]
+    differs = (after.double() - before.double()).abs().cpu() > layer.limits(one)[0]
+    moved = differs.any(-1).nonzero().flatten().tolist()
+    if len(moved) != 2 or 0 in moved or 1 in moved:
+        return
+    if torch.allclose(after[moved], before[moved[::-1]]):
+        raise InvariantViolation(
+            f"of {layer.case.q_len} tokens, exchanging tokens 0 and 1 exchanges outputs {moved[0]} "
+            f"and {moved[1]} and leaves all others: output {moved[0]} is that of token 0"
         )
 
 

@@ -22,7 +22,6 @@ from attnbench.cases.case import Case
 from attnbench.errors import StyleError
 from attnbench.registry.address import Address
 from attnbench.specs.conventions import Conventions
-from attnbench.subject.lookup import resolve
 from attnbench.subject.mechanism_subject import MechanismSubject
 
 
@@ -258,25 +257,6 @@ def two_paths(
 )
 def test_what_fits_no_answer_is_ambiguous(function: Any, question: str) -> None:
     assert probe(function).answers[question].status == "ambiguous"
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({}, "--as sdpa --convention causal=bottom_right"),
-        (
-            {"layout": "blhe", "corner": "tl"},
-            "--as flash --call .*is_causal=causal.* causal=top_left",
-        ),
-        ({"scale": lambda e: 1}, r"\(scale: 1\): write beside it\n.*\n  SPEC = probe\(f\).spec"),
-        ({"polarity": False}, r'--call "f\(query=query, .*, attn_mask=~attn_mask, '),
-        ({"win": "one", "drop": "scores"}, r"attn_mask, is_causal=is_causal, softcap=softcap, ret"),
-        ({"layout": "blhe", "stride": True}, "grouped heads: stride"),
-    ],
-)
-def test_a_target_without_a_style_gets_a_proposal(options: Any, line: str) -> None:
-    with pytest.raises(StyleError, match=line):
-        resolve(make(**options))
 
 
 def lectured(queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Any = None) -> Tensor:
