@@ -78,6 +78,18 @@ class Hides(nn.Module):
             scores = scores.masked_fill(mask, -1e9)
         return scores.softmax(-1) @ v
 
+class Plain(nn.Module):
+    """Named as in textbooks; where its mask is True, it hides."""
+    def __init__(self, dim):
+        super().__init__()
+        self.root = math.sqrt(dim)
+    def forward(self, query, key, value, mask=None):
+        scores = torch.bmm(query, key.transpose(1, 2)) / self.root
+        if mask is not None:
+            scores.masked_fill_(mask.view(scores.size()), -math.inf)
+        weights = scores.softmax(-1)
+        return torch.bmm(weights, value), weights
+
 class Tempered(nn.Module):
     def __init__(self, temperature):
         super().__init__()
@@ -188,6 +200,14 @@ def test_how_it_is_called_is_found_by_names_and_small_calls(
     assert (binding.shape, binding.layout, binding.memory) == (shape, layout, memory)
     assert {name: (mask.axes, mask.says) for name, mask in binding.masks.items()} == masks
     assert len(binding.sentence()) <= 160
+
+
+def test_what_a_mask_means_is_not_told_by_names(tmp_path: Path) -> None:
+    names = ["masking_equals_deleting", "masked_slots_are_inert", "keeps_the_contract"]
+    target = found(tmp_path, SCORED, "Plain")
+    report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
+    assert set(statuses(report).values()) == {"passed"}, str(report)
+    assert "mask (B, L, S), True hides" in report.about[0]
 
 
 def test_conventions_are_found_and_not_failed(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import Any
 
 import torch
 from torch import nn
 
+from attnbench.calling.signature import arguments
 from attnbench.calling.styles import STYLES
 from attnbench.calling.styles.callee import name_of
 from attnbench.calling.styles.textbook_calls import has_textbook_names
@@ -26,6 +28,13 @@ def known_style(target: object) -> str | None:
     if target is nn.MultiheadAttention or type(target) is nn.MultiheadAttention:
         return "multihead"
     return "textbook" if has_textbook_names(target) else None
+
+
+def takes_a_mask(target: Any) -> bool:
+    """Whether an argument of a call is a mask by its name."""
+    called = getattr(target, "forward", target) if inspect.isclass(target) else target
+    named = arguments(called, "forward") or []
+    return any("mask" in (each.role or "") or each.role == "padding" for each in named)
 
 
 def adapted(target: Any, style: str | None = None, **fields: Any) -> Any:

@@ -204,7 +204,7 @@ class AlwaysDropping(DotProduct):
 
 def test_dropout_in_evaluation_is_not_left_out() -> None:
     report = attnbench.check(AlwaysDropping, profile="quick", invariants=["keeps_the_contract"])
-    assert "it draws random numbers" in str(report)
+    assert "drops at random in evaluation" in str(report)
 
 
 class DropsScores(DotProduct):
@@ -402,34 +402,9 @@ class Pooled(Pooling):
         return weights @ value, weights
 
 
-def test_a_class_without_values_is_told_the_class_to_write_which_works() -> None:
-    with pytest.raises(StyleError, match=r"takes query and keys alone[^$]*class Pooled\(Pooling\)"):
-        adapted(Pooling)
+def test_weights_of_one_query_at_a_time_make_attention() -> None:
     report = attnbench.check(Pooled, style="textbook", profile="quick", invariants=LOOKED_AT)
     assert report.ok, report
-
-
-def test_a_class_that_takes_no_mask_is_told_the_style_that_checks_it() -> None:
-    with pytest.raises(StyleError, match=r"takes query, key, value alone\.[^$]*--as textbook"):
-        adapted(Pooled)
-
-
-class Block(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(size, size)
-
-    def forward(self, hidden: Tensor, slf_attn_mask: Tensor | None = None) -> Tensor:
-        output: Tensor = self.linear(hidden)
-        return output
-
-
-def test_a_class_of_hidden_states_and_a_mask_is_told_the_spec_of_a_layer() -> None:
-    with pytest.raises(
-        StyleError, match=r"SPEC = attnbench.adapters.layer\(Block, sizes="
-    ) as raised:
-        adapted(Block)
-    assert "class Pooled" not in str(raised.value)
 
 
 class ValuesFirst(nn.Module):
@@ -464,9 +439,7 @@ def test_arguments_may_come_in_any_order_and_a_mask_may_have_an_axis_for_heads(m
     report = attnbench.check(make, profile="quick", invariants=names)
     assert report.ok == make.is_right, str(report)
     if make.is_right:
-        assert "its mask has an axis for heads: (B, 1, L, S)" in report.about[0]
-    else:
-        assert "an item gets the mask, or the valid length, of another" in str(report)
+        assert "mask (B, 1, L, S), True may attend" in report.about[0]
 
 
 def test_a_class_of_one_length_an_item_is_given_no_others() -> None:
