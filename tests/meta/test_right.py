@@ -44,7 +44,7 @@ def test_a_right_implementation_is_not_accused(right: Right) -> None:
 @pytest.mark.parametrize(
     "seed", [None, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", ACCUSED_ONCE)
 def test_what_was_accused_once_is_not_again(name: str, seed: int | None) -> None:
     (subject,) = resolve(SPECS[name])
     for invariant in select_invariants(ACCUSED_ONCE[name]):
