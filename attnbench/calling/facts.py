@@ -15,7 +15,7 @@ from attnbench.calling.binding import Binding, Mask
 from attnbench.calling.layer_trials import LayerCalls
 from attnbench.calling.styles.function_trials import least_size, share_of_last
 from attnbench.calling.styles.scaled_dot_floats import SCALED_DOT, scaled_dot_rows
-from attnbench.calling.trials import MASK_AXES, PATTERN, Callee, repeatable
+from attnbench.calling.trials import MASK_AXES, Callee, pattern, repeatable
 from attnbench.errors import headline
 from attnbench.specs import DTYPES
 
@@ -112,9 +112,9 @@ def mask_form(calls: Calls, name: str) -> Mask | None:
     base = calls.reach()
     if base is None:
         return None
-    for pattern in (PATTERN, PATTERN[:1].expand(PATTERN.shape)):
+    for seen in (pattern(), pattern()[:1].expand(pattern().shape)):
         for axes in MASK_AXES:
-            form = _form(calls, name, axes, base, pattern[..., : base.shape[-1]])
+            form = _form(calls, name, axes, base, seen[..., : base.shape[-1]])
             if form is not None:
                 return form
     return None

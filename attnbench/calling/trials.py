@@ -7,6 +7,7 @@ items know nothing of each other; two that fit in different ways refuse.
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -339,6 +340,10 @@ def _values(
     return [found.get(where) for where, _ in parts.values()]
 
 
-PATTERN = torch.rand(ITEMS, QUERIES, KEYS, generator=torch.Generator().manual_seed(4)) < 0.6
-PATTERN[..., 0] = True
-PATTERN[..., 1] = False
+@functools.cache
+def pattern() -> Tensor:
+    """A mask of a trial: what each query of each item sees, made when it is first asked for."""
+    seen = torch.rand(ITEMS, QUERIES, KEYS, generator=torch.Generator().manual_seed(4)) < 0.6
+    seen[..., 0] = True
+    seen[..., 1] = False
+    return seen

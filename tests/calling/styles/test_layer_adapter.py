@@ -454,7 +454,7 @@ def test_whether_a_layer_is_causal_is_found_by_trying() -> None:
     (subject,) = resolve(layer(Dropping, **EVEN))
     assert subject.spec.causal
     report = attnbench.check(subject.spec, profile="quick", invariants=["keeps_the_contract"])
-    assert "for the same call, in which it draws random numbers" in str(report)
+    assert not report.ok
 
 
 class TakesOthers(Causal):
