@@ -33,9 +33,9 @@ from attnbench.calling.styles.callee import fold_mask as fold_mask_heads
 from attnbench.calling.styles.callee import refusals
 from attnbench.calling.styles.callee import spec_of as adapted_spec
 from attnbench.calling.styles.callee import unfold as unfold_heads
+from attnbench.calling.styles.parameters import keywords_of
 from attnbench.calling.styles.renaming import renames
 from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
-from attnbench.calling.styles.signature import keywords_of
 from attnbench.cases.case import MASKS
 from attnbench.checking.api import run_invariants
 from attnbench.checking.explain.replay import Comparison, replay

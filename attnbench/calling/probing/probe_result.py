@@ -14,8 +14,8 @@ from attnbench.calling.probing.questions import QUESTIONS
 from attnbench.calling.styles.callee import name_of
 from attnbench.calling.styles.constructors import constructor_arguments
 from attnbench.calling.styles.fitting import fits, fitting
+from attnbench.calling.styles.parameters import FIRST, MEANINGS, Keywords, keywords_of, order_of
 from attnbench.calling.styles.renaming import parsed, renamed
-from attnbench.calling.styles.signature import FIRST, MEANINGS, Keywords, keywords_of, order_of
 from attnbench.calling.styles.style_choice import adapted
 from attnbench.calling.styles.textbook_calls import SLOTS, has_textbook_names
 from attnbench.errors import StyleError

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.results import is_plain, output_and_more
-from attnbench.calling.styles.signature import Keywords, order_of
+from attnbench.calling.styles.parameters import Keywords, order_of
 from attnbench.errors import headline
 
 BATCH, HEADS = 2, 4

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.styles.signature import Keywords
+from attnbench.calling.styles.parameters import Keywords
 from attnbench.errors import RefusalError, first_line, headline
 from attnbench.specs import MechanismSpec
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnbench.calling.results import is_plain, output_and_more
 from attnbench.calling.styles.callee import Maker
-from attnbench.calling.styles.signature import Keywords
+from attnbench.calling.styles.parameters import Keywords
 from attnbench.errors import headline
 
 _HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from attnbench.calling.styles.argument_names import CACHES, FORMS, MASKS, OFFSETS, SLOTS
 from attnbench.calling.styles.held_caches import KEPT, Held, drop_graphs, held_cache
-from attnbench.calling.styles.layer_trials import (
+from attnbench.calling.styles.layer_answers import (
     is_causal,
     refuse_masks,
     refuse_no_cache,
@@ -29,7 +29,7 @@ from attnbench.calling.styles.layer_trials import (
     with_dtypes,
     with_tuples,
 )
-from attnbench.calling.styles.signature import keywords_of
+from attnbench.calling.styles.parameters import keywords_of
 from attnbench.calling.styles.turned_masks import padding_as
 from attnbench.errors import DtypeError, RefusalError, UsageError, nearest
 from attnbench.specs import CacheSpec, LayerSpec

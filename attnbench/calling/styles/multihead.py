@@ -16,8 +16,8 @@ from attnbench.calling.results import output_and_more
 from attnbench.calling.styles.callee import name_of, refusals, spec_of
 from attnbench.calling.styles.constructors import HEADS, whole_heads
 from attnbench.calling.styles.fitting import fitted
+from attnbench.calling.styles.parameters import Keywords, keywords_of
 from attnbench.calling.styles.renaming import renames
-from attnbench.calling.styles.signature import Keywords, keywords_of
 from attnbench.calling.styles.turned_masks import for_multihead
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes

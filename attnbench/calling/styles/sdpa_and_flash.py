@@ -31,9 +31,9 @@ from attnbench.calling.styles.function_trials import (
     takes_groups,
     takes_one_mask,
 )
+from attnbench.calling.styles.parameters import Keywords
 from attnbench.calling.styles.renaming import renames
 from attnbench.calling.styles.scaled_dot_floats import SCALED_DOT
-from attnbench.calling.styles.signature import Keywords
 from attnbench.calling.styles.turned_masks import with_causality
 from attnbench.specs import MechanismSpec, Sizes
 

@@ -18,7 +18,7 @@ from attnbench.calling.styles.callee import name_of, refusals
 from attnbench.calling.styles.constructors import constructor_arguments
 from attnbench.calling.styles.fitting import better
 from attnbench.calling.styles.held_caches import drop_graphs
-from attnbench.calling.styles.signature import FIRST, Keywords, keywords_of, order_of
+from attnbench.calling.styles.parameters import FIRST, Keywords, keywords_of, order_of
 from attnbench.errors import RefusalError, StyleError
 
 LENGTHS = ("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnbench.calling.styles.argument_names import FORMS, LENGTHS, OFFSETS, SLOTS
 from attnbench.calling.styles.held_caches import Held, held_cache, tuples_like
-from attnbench.calling.styles.signature import keywords_of
+from attnbench.calling.styles.parameters import keywords_of
 from attnbench.errors import UsageError, headline
 from attnbench.specs import DTYPES, CacheSpec, LayerSpec
 
