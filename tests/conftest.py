@@ -50,8 +50,6 @@ FIRST = {
     "test_the_script_fails_in_a_clean_process_as_the_check_did": 4,
     "cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
     "invariants/layers/test_layers.py::test_one_mistake_has_one_name": 4,
-    "calling/styles/test_layer_adapter.py::"
-    "test_padding_that_reaches_real_tokens_says_by_which_way": 3,
 }
 """Tests of seconds a case: their cases after the first few are for ``tox -e long``."""
 
