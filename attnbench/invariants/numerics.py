@@ -6,6 +6,7 @@ run. They are compared with each other before either judges a subject.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,6 +100,8 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
 def representable(oracle: Oracle, case: Case, *, room: float = 1.0) -> None:
     """Reject a case in which a true score, or a mechanism's true output, is too large for float16.
 
+    The scores of a mechanism without a reference may be ``q·k`` as it is, which has to fit too.
+
     Args:
         oracle, case: the case.
         room: how many times as large intermediate values may be.
@@ -110,6 +113,11 @@ def representable(oracle: Oracle, case: Case, *, room: float = 1.0) -> None:
     if room * float(true.nan_to_num().abs().max()) > torch.finfo(torch.float16).max:
         what = "output" if is_mechanism else "score"
         reject(f"a true {what} is larger than the dtype's largest number")
+    query, key = oracle.inputs.query, oracle.inputs.key
+    if oracle.subject.kind == "mechanism" and oracle.subject.maker.reference is None:
+        longest = (float(t.double().norm(dim=-1).max()) for t in (query, key))
+        if room * math.prod(longest) > torch.finfo(torch.float16).max:
+            reject("nothing says that its scores are scaled, and q·k is larger than float16 holds")
 
 
 def _has_reference(subject: Subject) -> str | None:

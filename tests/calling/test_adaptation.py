@@ -90,6 +90,13 @@ class Plain(nn.Module):
         weights = scores.softmax(-1)
         return torch.bmm(weights, value), weights
 
+class Unscaled(nn.Module):
+    def __init__(self, hidden_dim):
+        super().__init__()
+    def forward(self, query, value):
+        weights = torch.bmm(query, value.transpose(1, 2)).softmax(-1)
+        return torch.bmm(weights, value), weights
+
 class Tempered(nn.Module):
     def __init__(self, temperature):
         super().__init__()
@@ -208,6 +215,16 @@ def test_what_a_mask_means_is_not_told_by_names(tmp_path: Path) -> None:
     report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
     assert set(statuses(report).values()) == {"passed"}, str(report)
     assert "mask (B, L, S), True hides" in report.about[0]
+
+
+@pytest.mark.parametrize(("name", "status"), [("Unscaled", "passed"), ("Plain", "failed")])
+def test_what_nobody_scales_is_not_asked_to_scale_before_the_product(
+    tmp_path: Path, name: str, status: str
+) -> None:
+    target = found(tmp_path, SCORED, name)
+    names = ["agrees_with_float64", "finite_at_extremes", "weights_sum_to_one"]
+    report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float16"])
+    assert set(statuses(report).values()) == {status}, str(report)
 
 
 def test_conventions_are_found_and_not_failed(tmp_path: Path) -> None:
