@@ -179,16 +179,20 @@ def layer_plans(arguments: Sequence[Argument]) -> list[tuple[str, str | None]]:
 
 def masked_layer(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
     """A layer's binding with the form of its mask."""
+    unread: list[str] = []
     for role in ("padding", "mask"):
         for argument in arguments:
             if argument.role != role:
                 continue
+            unread.append(argument.name)
             form = layer_mask(callee, binding, argument.name)
             if form is not None:
                 roles = {**binding.roles, argument.name: role}
                 left = tuple(name for name in binding.left if name != argument.name)
-                return binding.replace(masks={argument.name: form}, roles=roles, left=left)
-    return binding
+                others = tuple(unread[:-1])
+                masks = {argument.name: form}
+                return binding.replace(masks=masks, roles=roles, left=left, unread=others)
+    return binding.replace(unread=tuple(unread))
 
 
 def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
@@ -223,17 +227,19 @@ _MASKS = ("mask", "memory_mask", "padding", "memory_padding", "lengths")
 
 def _masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
     """A binding with the forms of its masks."""
-    masks, roles = {}, dict(binding.roles)
+    masks, roles, unread = {}, dict(binding.roles), []
     for argument in arguments:
         if argument.role not in _MASKS:
             continue
         find = length_form if argument.role == "lengths" else mask_form
         form = find(Calls(callee, binding), argument.name)
-        if form is not None:
+        if form is None:
+            unread.append(argument.name)
+        else:
             masks[argument.name] = form
             roles[argument.name] = argument.role
     left = tuple(name for name in binding.left if name not in masks)
-    return binding.replace(masks=masks, roles=roles, left=left)
+    return binding.replace(masks=masks, roles=roles, left=left, unread=tuple(unread))
 
 
 def spec_of(
@@ -277,7 +283,7 @@ def spec_of(
     equal = Calls(callee, binding)(one) is None
     same_value = Calls(callee, binding)(wide) is None or binding.shape == "memory"
     facts = facts_of(callee, binding)
-    notes = (binding.sentence(), *facts.notes, *origin)
+    notes = (binding.sentence(), *facts.notes, *binding.rest(), *origin)
     known = {
         "sizes": _legal_sizes(unit, equal, same_value, binding.square, callee.width),
         "equal_sizes": equal,
@@ -350,6 +356,6 @@ def _layer_spec(
         "sizes": (lambda size: -(-size // unit) * unit) if unit else (lambda size: callee.width),
         "grid": "Y" in binding.layout,
         "conventions": facts.conventions,
-        "notes": (binding.sentence(), *facts.notes, *origin),
+        "notes": (binding.sentence(), *facts.notes, *binding.rest(), *origin),
     }
     return LayerSpec(**{**known, **facts.fields, **fields})

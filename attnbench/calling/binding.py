@@ -132,6 +132,7 @@ class Binding:
         square: whether it takes as many queries as keys only.
         pooled: whether what it gives is weights times its memory.
         left: arguments that are left at their defaults.
+        unread: those that are masks by their names, and hide nothing in any form that was tried.
         values: what arguments get that nothing varies: constants, or a :class:`Fill`.
     """
 
@@ -146,6 +147,7 @@ class Binding:
     square: bool = False
     pooled: bool = False
     left: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def replace(self, **changes: Any) -> Binding:
@@ -159,20 +161,65 @@ class Binding:
 
     def sentence(self) -> str:
         """How it is called, in at most 160 characters."""
+        text = self._said()
+        if len(text) > _LONGEST:
+            text = self._said(counted=True)
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+    def rest(self) -> tuple[str, ...]:
+        """What the sentence has no room for."""
+        named = self._others()
+        return (named.removeprefix("; "),) if named and named not in self.sentence() else ()
+
+    def _said(self, counted: bool = False) -> str:
         tensors = [self._word(name, role) for name, role in self.roles.items() if role in _TENSORS]
         text = f"called with {', '.join(tensors)}"
         for name, mask in self.masks.items():
             text += f"; {name} {mask}"
-        if self.left:
-            text += f"; left at their defaults: {', '.join(self.left)}"
-        return text if len(text) <= 160 else f"{text[:157]}..."
+        return text + self._others(counted)
+
+    def _others(self, counted: bool = False) -> str:
+        """What is said of the arguments that nothing varies."""
+        others = {
+            "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
+            "left at their defaults:": list(self.left),
+            "no form found of": list(self.unread),
+        }
+        return "".join(
+            f"; {what} {len(names) if counted and len(names) > 1 else ', '.join(names)}"
+            for what, names in others.items()
+            if names
+        )
+
+    def _constants(self) -> dict[str, Any]:
+        """What arguments get that is the same in every call, and that nobody asked for."""
+        return {
+            name: value
+            for name, value in self.values.items()
+            if name not in self.masks
+            and self.roles.get(name) not in (*_TENSORS, *_VARIED)
+            and (value is None or isinstance(value, bool | int | float | str | Fill | tuple))
+        }
 
     def _word(self, name: str, role: str) -> str:
         axes = self.memory if role in ("key", "value", "memory") else self.layout
         return f"{name} {in_words(axes)}"
 
 
+_LONGEST = 160
 _TENSORS = ("query", "key", "value", "memory", "hidden")
+_VARIED = ("positions", "slots", "start", "return_weights")
+"""Roles of arguments that follow the call, or that only ask for what it gives."""
+
+
+def _constant(value: Any) -> str:
+    """A constant in a few characters."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant, value))})"
+    if not isinstance(value, Fill):
+        return repr(value)
+    number = "1/S" if value.number is None else f"{value.number:g}"
+    return f"{bool(value.number) if value.boolean else number} {in_words(value.axes)}"
 
 
 def in_words(axes: str) -> str:

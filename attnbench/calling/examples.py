@@ -343,7 +343,7 @@ def _with_mask(callee: Callee, binding: Binding) -> Binding:
 def _spec(target: Any, callee: Callee, binding: Binding, fields: Mapping[str, Any]) -> LayerSpec:
     facts = layer_facts(callee, binding)
     given = ", ".join(name for name, value in binding.values.items() if value is not None)
-    notes = [binding.sentence(), *facts.notes]
+    notes = [binding.sentence(), *facts.notes, *binding.rest()]
     if given:
         notes.append(f"as in the example, of its first item: {given}")
 

@@ -363,6 +363,8 @@ def layer_facts(callee: Callee, binding: Binding) -> Facts:
         output = calls(hidden, given, real)
         if output is None or not bool(output.isfinite().all()):
             found.conventions["empty_rows"] = "nan"
+    if (parts := calls.parts()) > 1:
+        found.notes.append(f"its output of {parts}·E features is folded to E")
     if calls.is_random():
         found.notes.append(RANDOM)
     if binding.memory:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.binding import Binding, Fill, Mask
+from attnbench.calling.binding import Binding, Fill, Mask, part_of
 from attnbench.calling.layer_call import Layer, tables_of
 from attnbench.calling.signature import Argument
 from attnbench.calling.trials import Callee, parts_of, repeatable
@@ -84,6 +84,20 @@ class LayerCalls:
                 return None
             found.append((moved - plain).abs().amax(-1) > _SHOWN * size)
         return torch.stack(found, -1)
+
+    def parts(self) -> int:
+        """How many times as many features as the hidden states an output has."""
+        where, axes = self.binding.output or (None, self.binding.layout)
+        hidden, source = _given(self)
+        try:
+            with repeatable(), torch.no_grad():
+                module = self.callee.at()
+                rows = hidden if "B" in self.binding.layout else hidden[:1]
+                result = Layer(module, self.binding).eval().result(rows, source=source)
+                output: Tensor = part_of(result, where, module)
+        except (Exception, SystemExit):  # what a call raises is told elsewhere
+            return 1
+        return output.shape[axes.index("E")] // self.callee.width
 
     def is_random(self) -> bool:
         """Whether two calls in evaluation differ."""

@@ -9,6 +9,7 @@ import torch
 
 import attnbench
 from attnbench.calling.adaptation import bound, callee_of, spec_of
+from attnbench.calling.binding import Binding
 from attnbench.calling.importing import load
 from attnbench.calling.making import recipe_from, recipe_of
 from attnbench.errors import StyleError
@@ -129,6 +130,15 @@ class Sequence(nn.Module):
         self.attn = nn.MultiheadAttention(d_model, nhead)
     def forward(self, src, src_key_padding_mask=None, pos=None):
         return src + self.attn(src, src, src, key_padding_mask=src_key_padding_mask)[0]
+
+class Logits(nn.Module):
+    """Three times as many features, a flag that it needs, and a mask that changes nothing."""
+    def __init__(self, dim):
+        super().__init__()
+        self.out = nn.Linear(dim, 3 * dim)
+    def forward(self, x, use_cache, attn_mask=None):
+        assert not use_cache
+        return self.out(F.scaled_dot_product_attention(x, x, x))
 
 class Cross(nn.Module):
     def __init__(self, dim, heads):
@@ -252,6 +262,17 @@ def test_a_layer_is_said_to_be_causal_and_what_is_left_alone_is_named(tmp_path: 
     assert "causal (found by trying)" in spec.notes
     left = spec_of(found(tmp_path, LAYERS, "Sequence"))
     assert "left at their defaults: pos" in left.notes[0]
+
+
+def test_what_nothing_varies_is_named(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, LAYERS, "Logits"))
+    assert isinstance(spec, LayerSpec)
+    said = "always use_cache=False; left at their defaults: attn_mask; no form found of attn_mask"
+    assert said in spec.notes[0]
+    assert "its output of 3·E features is folded to E" in spec.notes
+    many = Binding(shape="layer", layout="BLE", roles={"x": "hidden"}, left=("dropped",) * 30)
+    assert many.sentence() == "called with x (B, L, E); left at their defaults: 30"
+    assert many.rest() == (f"left at their defaults: {', '.join(many.left)}",)
 
 
 def test_a_second_sequence_that_changes_nothing_is_said(tmp_path: Path) -> None:
