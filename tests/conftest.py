@@ -25,43 +25,45 @@ if importlib.util.find_spec("hypothesis"):
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MARKS = {
-    "meta": "mutants",
-    "invariants/layers": "mutants",
-    "invariants/test_numerics.py": "mutants",
-    "invariants/calls/test_compiling.py": "compile",
-    "plugins/kernels": "compile",
-    "benchmark/comparing": "slow",
-    "benchmark/test_cheats.py": "slow",
-    "checking/reproduction/test_script.py": "slow",
-    "checking/test_hypothesis_engine.py": "slow",
-    "cli": "slow",
-    "docs": "slow",
-    "calling/styles/test_layer_adapter.py": "slow",
-    "calling/styles/test_textbook_adapter.py": "slow",
-    "test_asv.py": "slow",
-    "test_pytest_plugin.py": "slow",
+    "plugins": "all",
+    "tests/meta": "mutants",
+    "tests/invariants/layers": "mutants",
+    "tests/invariants/test_numerics.py": "mutants",
+    "tests/invariants/calls/test_compiling.py": "compile",
+    "tests/plugins/kernels": "compile",
+    "tests/benchmark/comparing": "slow",
+    "tests/benchmark/test_cheats.py": "slow",
+    "tests/checking/reproduction/test_script.py": "slow",
+    "tests/checking/test_hypothesis_engine.py": "slow",
+    "tests/cli": "slow",
+    "tests/docs": "slow",
+    "tests/calling/styles/test_layer_adapter.py": "slow",
+    "tests/calling/styles/test_textbook_adapter.py": "slow",
+    "tests/test_asv.py": "slow",
+    "tests/test_pytest_plugin.py": "slow",
 }
-"""Markers by folder or file; a plain ``pytest`` leaves them out, and ``tox`` runs them."""
+"""Markers by folder or file, from the repository's root. A plain ``pytest`` leaves all of them out;
+``tox`` runs all but those marked ``all``, which ``tox -e all`` runs."""
 
 FIRST = {
-    "checking/reproduction/test_script.py::"
+    "tests/checking/reproduction/test_script.py::"
     "test_what_fails_when_transformed_has_a_script_that_transforms_a_call": 2,
-    "checking/reproduction/test_script.py::"
+    "tests/checking/reproduction/test_script.py::"
     "test_the_script_fails_in_a_clean_process_as_the_check_did": 4,
-    "cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
-    "invariants/layers/test_layers.py::test_one_mistake_has_one_name": 4,
+    "tests/cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
+    "tests/invariants/layers/test_layers.py::test_one_mistake_has_one_name": 4,
 }
 """Tests of seconds a case: their cases after the first few are for ``tox -e long``."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what takes long, by where it is and how many of a kind come before it."""
-    here = Path(__file__).parent
+    root = Path(__file__).parents[1]
     seen = Counter[str]()
     for item in items:
-        if here not in item.path.parents:
+        if root not in item.path.parents:
             continue
-        place = item.path.relative_to(here).as_posix()
+        place = item.path.relative_to(root).as_posix()
         test = f"{place}::{item.name.partition('[')[0]}"
         seen[test] += 1
         if seen[test] > FIRST.get(test, seen[test]):
