@@ -16,7 +16,7 @@ from attnbench.errors import PluginError, UsageError
 from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry, spec_key
 from attnbench.specs import LayerSpec
-from attnbench.specs.conventions import Conventions
+from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions
 
 
 def loaded_plugins() -> list[dict[str, Any]]:
@@ -159,13 +159,12 @@ def adapted_fields(target: Address, style: str | None) -> dict[str, Any]:
     Raises:
         AttnbenchError: there is no such target, it already is a spec, or the style does not fit.
     """
-    from attnbench.calling.styles.callee import AdaptedSpec
-    from attnbench.subject.lookup import resolve
+    from attnbench.subject.lookup import attribute, resolve
 
     address = target.called(style, {})
     (*_, subject) = resolve(address)
-    spec = subject.spec
-    if not isinstance(spec, AdaptedSpec) or address.source is None:
+    spec: Any = subject.spec
+    if address.source is None or isinstance(attribute(address), type(spec)):
         raise UsageError(
             f"{target} is declared already; --from is for a function, a module or a class, as "
             "path/to/file.py:NAME or package.module:NAME."
@@ -173,12 +172,13 @@ def adapted_fields(target: Address, style: str | None) -> dict[str, Any]:
     maker = getattr(spec.make, "__wrapped__", spec.make)
     return {
         "name": spec.name,
-        "style": spec.style,
+        "style": getattr(spec, "style", "spec_of"),
         "formula": spec.formula,
-        "accepts": spec.accepts,
+        "accepts": getattr(spec, "accepts", None),
         "laws": spec.laws,
-        "conventions": dict(spec.conventions),
-        "defaults": asdict(Conventions()),
+        "conventions": dict(getattr(spec, "conventions", {})),
+        "defaults": dict(LAYER_DEFAULTS) if subject.kind == "layer" else asdict(Conventions()),
+        "notes": [note for note in subject.about if "conventions:" not in note],
         "file": address.source if address.is_file else None,
         "module": address.source,
         "attribute": address.name,

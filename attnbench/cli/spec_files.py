@@ -47,9 +47,10 @@ def write_spec(target: str, style: str | None, into: Path, name: str | None) -> 
         "file": file.name,
         "imports": "\n".join(imports),
         "callee": f"None, {fields['attribute']}" if fields["is_mask_mod"] else fields["attribute"],
-        "conventions": "\n".join(_lines(fields["conventions"], fields["defaults"])),
+        "notes": "\n".join(f"# {note}" for note in fields["notes"]),
+        "meant": "\n".join(_meant(fields)),
+        "laws": repr(fields["laws"]).replace("'", '"'),
         **{key: fields[key] for key in ("name", "style", "formula")},
-        **{key: repr(fields[key]).replace("'", '"') for key in ("accepts", "laws")},
     }
     source = resources.files("attnbench") / "templates" / "spec" / "spec.py.template"
     text = Template(source.read_text(encoding="utf-8")).substitute(values)
@@ -59,6 +60,21 @@ def write_spec(target: str, style: str | None, into: Path, name: str | None) -> 
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}.") from None
     return file
+
+
+def _meant(fields: dict[str, Any]) -> list[str]:
+    """The lines on what a call takes and means; a scoring function has none."""
+    if fields["accepts"] is None:
+        return []
+    accepts = repr(fields["accepts"]).replace("'", '"')
+    return [
+        "    # the keyword arguments that it takes",
+        f"    accepts={accepts},",
+        "    # which of several usual meanings it follows; those behind # are the defaults",
+        "    conventions={",
+        *_lines(fields["conventions"], fields["defaults"]),
+        "    },",
+    ]
 
 
 def _lines(conventions: dict[str, Any], defaults: dict[str, Any]) -> list[str]:

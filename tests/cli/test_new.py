@@ -201,3 +201,28 @@ def _reading(direct_url: str | None) -> Any:
         return direct_url if name == "direct_url.json" else original(self, name)
 
     return read_text
+
+
+def test_what_small_calls_found_of_a_class_is_written_as_a_spec_that_passes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "block.py").write_text(
+        "from torch import nn\n\n\n"
+        "class Block(nn.Module):\n"
+        "    def __init__(self, config):\n"
+        "        super().__init__()\n"
+        "        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd)\n\n"
+        "    def forward(self, x):\n"
+        "        query, key, value = self.qkv(x).chunk(3, -1)\n"
+        "        return nn.functional.scaled_dot_product_attention(\n"
+        "            query, key, value, is_causal=True\n"
+        "        )\n",
+        "utf-8",
+    )
+    assert main(["new", "--from", "block.py:Block"]) == 0
+    written = (here / "block_spec.py").read_text("utf-8")
+    assert "SPEC = spec_of(\n    Block," in written
+    assert "# Block: causal (found by trying)" in written
+    words = ["--invariant", "later_tokens_are_invisible", "--profile", "quick"]
+    assert main(["check", "block_spec.py:SPEC", *words]) == 0
+    capsys.readouterr()

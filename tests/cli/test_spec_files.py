@@ -45,7 +45,7 @@ def test_a_file_in_another_folder_finds_the_function(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--from", "library.py:attention"), "Its arguments fit sdpa on (B, H, L, E)"),
+        (("--from", "library.py:attention"), "cannot be called: of"),
         (("--from", "library.py:attention", "--as", "interface"), "Its arguments fit sdpa on"),
         (("--from", "library.py:NUMBER", "--as", "sdpa"), "not callable"),
         (("--from", "library.py:atention", "--as", "sdpa"), "no attribute 'atention'"),
