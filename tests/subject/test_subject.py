@@ -71,20 +71,10 @@ def test_a_missing_file_is_an_error_that_says_where_it_looked(tmp_path: Path) ->
         resolve(f"{tmp_path}/missing.py:SPEC")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
-        ("def x(:", "SyntaxError"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-    ],
-)
-def test_a_file_that_cannot_be_imported_is_one_error_with_its_line(
-    tmp_path: Path, text: Any, message: Any
-) -> None:
+def test_a_file_that_cannot_be_read_as_python_is_one_error_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
-    path.write_text(f"\n{text}\n")
-    with pytest.raises(AddressError, match=rf"(?s)cannot be imported: {message}.*broken\.py:2"):
+    path.write_text("\ndef x(:\n")
+    with pytest.raises(AddressError, match=r"(?s)cannot be imported: SyntaxError.*broken\.py:2"):
         resolve(f"{path}:SPEC")
 
 
