@@ -58,7 +58,7 @@ def test_the_script_is_that_of_the_failure_shown(tmp_path: Path) -> None:
     names = ["agrees_with_float64", "finite_at_extremes"]
     told = str(attnbench.check(f"{file}:SPEC", profile="quick", invariants=names))
     assert "FAILED cosine: finite_at_extremes" in told
-    assert "reproduce:\n    # finite_at_extremes on cosine, case " in told
+    assert "finite_at_extremes" in told.partition("reproduce:\n")[2].partition("\n")[0]
 
 
 def first_failure(tmp_path: Path, body: str, invariant: str, laws: str = "") -> Outcome:
