@@ -259,14 +259,14 @@ def test_the_script_of_a_parameters_gradient_moves_the_parameter(tmp_path: Path)
     assert f"{should:.3g}"[:4] in outcome.reason
 
 
-def test_only_the_first_failure_of_a_subject_has_a_script(tmp_path: Path) -> None:
+def test_one_failure_of_a_subject_has_a_script(tmp_path: Path) -> None:
     file = tmp_path / "my_scores.py"
     body = f"return ({DOT}).softmax(-2)"
     file.write_text(USERS_FILE.format(body=body, laws=""))
     names = ["decode_equals_prefill", "finite_at_extremes"]
     failed = attnbench.check(f"{file}:SPEC", profile="quick", invariants=names).of("failed")
     assert len(failed) == 2
-    assert [outcome.reproduce is not None for outcome in failed] == [True, False]
+    assert sum(outcome.reproduce is not None for outcome in failed) == 1
 
 
 class NoWayBack(torch.autograd.Function):
