@@ -18,6 +18,9 @@ attention, :data:`ARRANGEMENTS` of a call that should change no bit, and, to run
 it is, :class:`NormEpsilon`, :class:`RoundedOperations` and :func:`traced`.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from attnbench.attention.arguments import check_output
 from attnbench.attention.attend import scores_of
 from attnbench.attention.calls import Call, check_features, prepare
@@ -27,7 +30,6 @@ from attnbench.attention.masks import Mask, causal_mask, fold, valid_lens_mask, 
 from attnbench.attention.softmax import masked_softmax, pool, softmax_weights
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
 from attnbench.attention.windows import Band, band, last_slots
-from attnbench.benchmark.workloads import bench_cases
 from attnbench.calling.styles.callee import fold as fold_heads
 from attnbench.calling.styles.callee import fold_mask as fold_mask_heads
 from attnbench.calling.styles.callee import refusals
@@ -37,8 +39,6 @@ from attnbench.calling.styles.parameters import keywords_of
 from attnbench.calling.styles.renaming import renames
 from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.cases.case import MASKS
-from attnbench.checking.api import run_invariants
-from attnbench.checking.explain.replay import Comparison, replay
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.bitwise import ARRANGEMENTS
 from attnbench.invariants.caches.checks import has_cache
@@ -81,6 +81,19 @@ from attnbench.subject.lookup import attribute, make_scoring, resolve
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.tensors import largest, lay_out, make_inputs
 from attnbench.subject.tracing import traced
+
+if TYPE_CHECKING:
+    from attnbench.benchmark.workloads import bench_cases
+    from attnbench.checking.api import run_invariants
+    from attnbench.checking.explain.replay import Comparison, replay
+
+_LAZY = {
+    "Comparison": "checking.explain.replay",
+    "bench_cases": "benchmark.workloads",
+    "replay": "checking.explain.replay",
+    "run_invariants": "checking.api",
+}
+"""Names that import hypothesis, which those who only list or make subjects need not wait for."""
 
 __all__ = [
     "ARRANGEMENTS",
@@ -165,3 +178,10 @@ __all__ = [
     "valid_lens_mask",
     "window_mask",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    globals()[name] = value = getattr(importlib.import_module(f"attnbench.{_LAZY[name]}"), name)
+    return value

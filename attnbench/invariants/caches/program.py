@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from hypothesis import strategies as st
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
 
 MOST_TRACKS = 4
 """Most caches in a program."""
@@ -101,6 +103,8 @@ def programs(has: Collection[str], window: int | None, length: int) -> st.Search
         window: a number of tokens around which chunks are drawn.
         length: number of steps after the first.
     """
+    from hypothesis import strategies as st  # takes a quarter of a second, for drawing alone
+
     near = window or 4
     chunks = {1, 2, 3, 5, 7, near - 1, near, near + 1, 2 * near, 2 * near + 1}
     counts = st.sampled_from(sorted(n for n in chunks if 1 <= n <= 17))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from attnbench_mend.edits import edits
-from attnbench_mend.explainer import mend
 from attnbench_mend.running import SourceFile
+from attnbench_mend.search import mend
 
 import attnbench
 from attnbench.testing import resolve
