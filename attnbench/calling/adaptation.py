@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnbench.calling.attention_call import Attention, Scores
@@ -272,10 +272,13 @@ def spec_of(
     if binding.shape == "scores":
         scores = {"name": name_of(target), "make": lambda q, k: made(q, k), "equal_sizes": True}
         return ScoringSpec(**{**scores, **fields})
-    unit = unit_of(
-        callee,
-        lambda width: Calls(callee, binding)(Calls(callee, binding).tensors(sizes=(width,) * 3)),
-    )
+
+    def answer(width: int) -> Tensor | None:
+        calls = Calls(callee, binding)
+        tensors = calls.tensors(sizes=(width,) * 3)
+        return _telling(calls(tensors), calls([t.roll(1, 0) for t in tensors]))
+
+    unit = unit_of(callee, answer)
     one, wide = (
         Calls(callee, binding).tensors(sizes=s)
         for s in ((unit * 2, unit, unit * 2), (unit * 2, unit * 2, unit))
@@ -311,6 +314,20 @@ def unit_of(callee: Callee, call: Callable[[int], Any]) -> int:
     return 0
 
 
+def _telling(output: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """The output, where every row of it differs from that of other inputs.
+
+    A norm over one feature gives the same for all, and one over two a sign.
+    """
+    if output is None or other is None:
+        return None
+    changes = (output - other).abs().amax(-1)
+    return output if bool((changes > _SHOWN * output.abs().amax()).all()) else None
+
+
+_SHOWN = 1e-5
+
+
 def _legal_sizes(
     unit: int, equal: bool, same_value: bool, square: bool, width: int
 ) -> Callable[[Any], Any]:
@@ -341,8 +358,10 @@ def _layer_spec(
     def call(width: int) -> Any:
         other = Callee(callee.make, width)
         calls = LayerCalls(other, binding)
-        hidden, source = calls.tensors()
-        return calls(hidden, source if binding.memory else None)
+        hidden, memory = calls.tensors()
+        source = memory if binding.memory else None
+        other = None if source is None else source.roll(1, 0)
+        return _telling(calls(hidden, source), calls(hidden.roll(1, 0), other))
 
     unit = unit_of(callee, call)
 

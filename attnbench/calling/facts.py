@@ -251,7 +251,9 @@ def _mask_value(calls: Calls) -> float | None:
     def hidden(score: float) -> float:
         query, key, value = calls.tensors()
         size = math.sqrt(score) / calls.callee.width**0.25
-        query, key, one = query * 0 + size, key * 0 + size, value * 0 + 1
+        # values as large as the query, which may be added to the output and normed with it
+        one = size * (value * 0 + torch.linspace(1, 2, value.shape[-1]))
+        query, key = query * 0 + size, key * 0 + size
         values = one * 0, one, torch.cat([one[..., :1, :] * 0, one[..., 1:, :]], -2)
         hiding = _hiding(calls, 1) or {}
         outputs = [calls([query, keys, v], **hiding) for keys in (key, -key) for v in values]

@@ -98,6 +98,18 @@ class Unscaled(nn.Module):
         weights = torch.bmm(query, value.transpose(1, 2)).softmax(-1)
         return torch.bmm(weights, value), weights
 
+class Normed(nn.Module):
+    """A sublayer: its query is added to its output, which is normed."""
+    def __init__(self, d_model):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.norm = nn.LayerNorm(d_model, eps=1e-6)
+    def forward(self, q, k, v, mask=None):
+        scores = self.q(q) @ self.k(k).mT / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        return self.norm(self.out(scores.softmax(-1) @ self.v(v)) + q)
+
 class Tempered(nn.Module):
     def __init__(self, temperature):
         super().__init__()
@@ -245,6 +257,15 @@ def test_conventions_are_found_and_not_failed(tmp_path: Path) -> None:
     names = ["masking_equals_deleting", "masked_slots_are_inert", "keeps_the_contract"]
     report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
     assert set(statuses(report).values()) == {"passed"}, str(report)
+
+
+def test_a_norm_behind_the_output_hides_no_convention(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, SCORED, "Normed"))
+    assert isinstance(spec, MechanismSpec)
+    assert spec.conventions["mask_value"] == -999_999.0  # the least of what has parameters
+    names = ["every_attendable_key_matters", "hidden_keys_stay_hidden_at_extreme_scores"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert "failed" not in statuses(report).values(), str(report)
 
 
 def test_a_formula_that_is_that_of_scaled_dot_products_is_held_to_it(tmp_path: Path) -> None:
