@@ -232,6 +232,8 @@ def layer_mask(callee: Callee, binding: Binding, name: str) -> Mask | None:
         return None
     real = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
     apart = ~torch.eye(TOKENS, dtype=torch.bool)
+    if not bool((base & ~real[:, None] & apart).any()):
+        return None  # tokens that know nothing of each other show no mask
     for axes in _PADDING_AXES:
         for says in _SAYS:
             form = Mask(axes, says)

@@ -160,6 +160,12 @@ class Cross(nn.Module):
         context = x if context is None else context
         return self.attn(x, context, context)[0]
 
+class Flagged(Cross):
+    """What its mask holds is not read."""
+    def forward(self, x, context, mask=None):
+        q, k = x.unsqueeze(1), context.unsqueeze(1)
+        return F.scaled_dot_product_attention(q, k, k, is_causal=mask is not None).squeeze(1)
+
 class Ignoring(Cross):
     def forward(self, x, context=None):
         return self.attn(x, x, x)[0]
@@ -211,6 +217,7 @@ def found(folder: Path, text: str, name: str):  # type: ignore[no-untyped-def]
         (LAYERS, "Causal", "layer", "BLE", "", {}),
         (LAYERS, "Sequence", "layer", "LBE", "", {"src_key_padding_mask": ("BS", "hides")}),
         (LAYERS, "Cross", "layer", "BLE", "BSE", {}),
+        (LAYERS, "Flagged", "layer", "BLE", "BSE", {}),
         (LAYERS, "Rotary", "layer", "BLE", "", {"mask": ("B11S", "shows")}),
         (LAYERS, "Alone", "layer", "LE", "", {}),
     ],
