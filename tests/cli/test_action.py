@@ -130,12 +130,12 @@ def test_a_pull_request_with_a_bug_gets_an_annotation_at_its_line_and_a_summary(
     assert job.code == 1
     assert job.ran == ["Fetch the base branch", "Check"]
     (annotation,) = [line for line in job.log.splitlines() if line.startswith("::error")]
-    assert annotation.startswith("::error file=mine.py,line=7,title=mine%3A unit_variance::")
+    assert annotation.startswith("::error file=mine.py,line=6,title=mine%3A unit_variance::")
     assert "### ❌ attnbench: 1 failed" in job.summary
     assert "\n\nRun it: `attnbench check mine.py:SPEC --invariant unit_variance" in job.summary
     log = json.loads((checkout.parent / "attnbench.sarif").read_text("utf-8"))
     (result,) = log["runs"][0]["results"]
-    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 7
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 6
 
 
 def test_a_pytest_run_with_a_bug_gets_the_same_annotation(checkout: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_pytest_run_with_a_bug_gets_the_same_annotation(checkout: Path) -> Non
     assert job.code == 1
     assert job.ran == ["Fetch the base branch", "Test"]
     (annotation,) = [line for line in job.log.splitlines() if line.startswith("::error")]
-    assert annotation.startswith("::error file=mine.py,line=7,title=mine%3A unit_variance::")
+    assert annotation.startswith("::error file=mine.py,line=6,title=mine%3A unit_variance::")
     assert "### ❌ attnbench: 1 failed" in job.summary
 
 
