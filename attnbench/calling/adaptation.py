@@ -356,12 +356,11 @@ def _layer_spec(
     facts = layer_facts(callee, binding)
 
     def call(width: int) -> Any:
-        other = Callee(callee.make, width)
-        calls = LayerCalls(other, binding)
+        calls = LayerCalls(Callee(callee.make, width), binding)
         hidden, memory = calls.tensors()
         source = memory if binding.memory else None
-        other = None if source is None else source.roll(1, 0)
-        return _telling(calls(hidden, source), calls(hidden.roll(1, 0), other))
+        moved = None if source is None else source.roll(1, 0)
+        return _telling(calls(hidden, source), calls(hidden.roll(1, 0), moved))
 
     unit = unit_of(callee, call)
 
