@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention as fused
 
 
 def wrapped(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
-    """torch's own, with which docs/howto/judge.md measures costs and gains."""
+    """torch's own, with which docs/howto/own_kernel.md measures costs and gains."""
     return fused(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
 
 
