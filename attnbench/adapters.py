@@ -1,12 +1,13 @@
 """Specs of existing code: each function here adapts one usual style of call.
 
-``sdpa``, ``flash`` and ``interface`` are for functions of query, key and value, ``multihead`` for
-``nn.MultiheadAttention`` and its kind, ``varlen`` and ``paged`` for functions of packed documents
-and of paged keys as flash-attention has them, and ``layer(make)`` for modules on hidden states.
-With attnbench-peers there are also ``flex(score_mod, mask_mod)`` for FlexAttention, ``keras`` for
-Keras' layers, ``array`` for libraries whose autograd is not torch's, and ``transformers(config)``
-for tiny random models of that library with its own caches. The specs that they return are checked
-and measured like any others::
+``sdpa`` and ``flash`` are for functions of query, key and value, ``textbook`` for what textbooks
+teach, ``multihead`` for ``nn.MultiheadAttention`` and its kind, and ``layer(make)`` for modules on
+hidden states. ``varlen`` and ``paged``, for functions of packed documents and of paged keys as
+flash-attention has them, come with the plugins of this distribution. With attnbench-peers there are
+``interface`` for transformers' attention functions, ``transformers(config)`` for tiny random models
+of that library with its own caches, ``flex(score_mod, mask_mod)`` for FlexAttention, ``keras`` for
+Keras' layers, and ``array`` for libraries whose autograd is not torch's. The specs that they return
+are checked and measured like any others::
 
     from attnbench.adapters import layer
 
@@ -21,25 +22,20 @@ from typing import Any
 
 from attnbench.calling.adaptation import spec_of
 from attnbench.calling.probing.probe_result import probe
-from attnbench.calling.styles.interface import interface
 from attnbench.calling.styles.layer_adapter import layer
 from attnbench.calling.styles.multihead import multihead
 from attnbench.calling.styles.sdpa_and_flash import flash, sdpa
 from attnbench.calling.styles.textbook_adapter import textbook
-from attnbench.calling.styles.varlen_and_paged import paged, varlen
 from attnbench.distributions import NAME_GROUP, advice, entry_points
 
 __all__ = [
     "flash",
-    "interface",
     "layer",
     "multihead",
-    "paged",
     "probe",
     "sdpa",
     "spec_of",
     "textbook",
-    "varlen",
 ]
 
 

@@ -29,6 +29,7 @@ BROUGHT_BY = {
     "attnbench-peers": (
         "adapters.array",
         "adapters.flex",
+        "adapters.interface",
         "adapters.keras",
         "adapters.transformers",
     ),

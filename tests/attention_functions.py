@@ -1,7 +1,5 @@
 """Attention functions of several styles, and the statuses of their checks."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -20,27 +18,6 @@ def flashlike(
         scores = scores.masked_fill(~seen, float("-inf"))
     weights = scores.softmax(-1).nan_to_num(0.0)
     return (weights @ v.double()).to(q.dtype).transpose(1, 2)
-
-
-def eager(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """As transformers' eager attention, in float32."""
-    groups = module.num_key_value_groups
-    key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
-    scores = (query * scaling) @ key.mT
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = scores.float().softmax(-1).to(query.dtype)
-    weights = torch.nn.functional.dropout(weights, dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 FEW = [

@@ -46,7 +46,7 @@ def test_a_file_in_another_folder_finds_the_function(folder: Path) -> None:
     ("arguments", "told"),
     [
         (("--from", "library.py:attention"), "cannot be called: of"),
-        (("--from", "library.py:attention", "--as", "interface"), "Its arguments fit sdpa on"),
+        (("--from", "library.py:attention", "--as", "multihead"), "Its arguments fit sdpa on"),
         (("--from", "library.py:NUMBER", "--as", "sdpa"), "not callable"),
         (("--from", "library.py:atention", "--as", "sdpa"), "no attribute 'atention'"),
         (("--from", "scaled_dot"), "is declared already"),

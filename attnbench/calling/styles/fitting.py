@@ -20,29 +20,20 @@ class _Arguments:
     Args:
         first: its first arguments, each with its possible names.
         named: those that it must have at any place.
-        passed: those that are always passed, even if they have a default.
         foreign: one that shows that it follows another style.
         layout: the layout of its tensors, where styles with the same arguments differ in it.
     """
 
     first: tuple[tuple[str, ...], ...] = ()
     named: tuple[str, ...] = ()
-    passed: tuple[str, ...] = ()
     foreign: str = ""
     layout: str = ""
 
 
-_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 _ARGUMENTS: Mapping[str, _Arguments] = {
     "sdpa": _Arguments(_FIRST, layout="(B, H, L, E)"),
     "flash": _Arguments(_FIRST, foreign="is_causal", layout="(B, L, H, E)"),
-    "interface": _Arguments((("module",), *_FIRST), ("attention_mask",), ("scaling", "dropout")),
     "multihead": _Arguments(named=("embed_dim", "num_heads")),
-    "varlen": _Arguments((*_FIRST, *((name,) for name in _LENGTHS)), ("causal",)),
-    "paged": _Arguments(
-        (("query", "q"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
-        ("cache_seqlens", "block_table", "causal"),
-    ),
 }
 """The styles that a signature shows."""
 
@@ -58,7 +49,7 @@ def _missing(keywords: Keywords, style: str) -> str | None:
             return f"it has no argument {name}"
     if known.foreign in keywords.names:
         return f"its argument {known.foreign} belongs to another style"
-    given = {*keywords.names[: len(known.first)], *known.named, *known.passed}
+    given = {*keywords.names[: len(known.first)], *known.named}
     more = [name for name in keywords.required if name not in given]
     return f"it needs {more[0]} besides" if more else None
 

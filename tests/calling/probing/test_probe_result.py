@@ -266,29 +266,7 @@ def lectured(queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Any = No
     return scores.masked_fill(hidden, -1e6).softmax(-1) @ values
 
 
-def handed(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
-) -> Any:
-    out = sdpa(query, key, value, attention_mask, scale=options.get("scaling"))
-    return out.transpose(1, 2), None
-
-
-def packed(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    causal: bool = False,
-) -> Tensor:
-    raise NotImplementedError
-
-
-@pytest.mark.parametrize(
-    ("function", "style"), [(lectured, "textbook"), (handed, "interface"), (packed, "varlen")]
-)
+@pytest.mark.parametrize(("function", "style"), [(lectured, "textbook")])
 def test_a_style_that_argument_names_show_is_proposed(function: Any, style: str) -> None:
     probed = probe(function)
     assert probed.options == f"--as {style}"

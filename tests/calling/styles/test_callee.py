@@ -13,7 +13,7 @@ from attnbench.calling.styles.callee import refusal_in
 from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.errors import RefusalError
 from attnbench.subject.lookup import resolve
-from tests.attention_functions import FEW, eager, statuses
+from tests.attention_functions import FEW, statuses
 
 
 def test_what_a_function_refuses_is_skipped_with_its_own_words() -> None:
@@ -118,38 +118,10 @@ def complaining(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None
     return scaled_dot_product_attention(query, key, value, attn_mask)
 
 
-def complaining_layer(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Any,
-    **given: Any,
-) -> Any:
-    if query.shape[0] == 2:
-        raise ValueError("attention_mask should be boolean")
-    return eager(module, query, key, value, attention_mask, **given)
-
-
-def complaining_packs(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    causal: bool = False,
-) -> Tensor:
-    raise ValueError("the mask must be boolean")
-
-
 @pytest.mark.parametrize(
     ("callee", "style", "masked"),
     [
         (complaining, "sdpa", "boolean"),
-        (complaining_layer, "interface", "boolean"),
-        (complaining_packs, "varlen", "causal"),
         (Complaining, "multihead", "boolean"),
     ],
 )

@@ -12,7 +12,7 @@ from attnbench.adapters import flash
 from attnbench.checking.parametrization import checks_of
 from attnbench.errors import RefusalError
 from attnbench.subject.lookup import resolve
-from tests.attention_functions import FEW, blhd, eager, flashlike, statuses
+from tests.attention_functions import FEW, blhd, flashlike, statuses
 
 
 @pytest.mark.slow
@@ -134,13 +134,6 @@ def test_a_function_as_flash_attention_takes_grouped_heads_and_no_masks() -> Non
     assert found["masks_broadcast"] == "skipped"
     reasons = {outcome.invariant: outcome.reason for outcome in report.outcomes}
     assert "takes no masks" in reasons["masks_broadcast"]
-
-
-def test_a_function_of_transformers_interface_is_given_a_finite_mask() -> None:
-    spec = adapters.interface(eager, dtypes=("float32",))
-    report = attnbench.check(spec, profile="quick", invariants=FEW)
-    assert report.ok, str(report)
-    assert statuses(report)["masking_equals_deleting"] == "passed"
 
 
 def test_a_function_that_ignores_its_mask_is_told() -> None:

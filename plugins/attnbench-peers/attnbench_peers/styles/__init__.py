@@ -23,6 +23,18 @@ def _keras(target: Any, **fields: Any) -> Any:
     return keras(target, **fields)
 
 
+def _interface(target: Any, **fields: Any) -> Any:
+    from attnbench_peers.styles.interface import interface
+
+    return interface(target, **fields)
+
+
+def _misfit(target: Any) -> str | None:
+    from attnbench_peers.styles.interface import misfit
+
+    return misfit(target)
+
+
 def _takes_any(target: Any) -> str | None:
     """The adapter itself says what does not fit."""
     return None
@@ -30,6 +42,7 @@ def _takes_any(target: Any) -> str | None:
 
 @attnbench.hookimpl
 def attnbench_styles() -> Iterable[Style]:
-    """The styles ``flex`` and ``keras``."""
+    """The styles ``flex``, ``interface`` and ``keras``."""
     yield Style(name="flex", fits=_takes_any, adapt=_flex)
+    yield Style(name="interface", fits=_misfit, adapt=_interface)
     yield Style(name="keras", fits=_takes_any, adapt=_keras)

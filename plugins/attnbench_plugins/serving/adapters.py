@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.results import output_and_more
-from attnbench.calling.styles.callee import Callee, Maker, fold, spec_of, stored_scale, unfold
-from attnbench.calling.styles.fitting import fitted
-from attnbench.calling.styles.function_trials import takes_groups
-from attnbench.calling.styles.renaming import renames
-from attnbench.calling.styles.scaled_dot_floats import SCALED_DOT
-from attnbench.calling.styles.sdpa_and_flash import one_head_size
-from attnbench.errors import RefusalError
-from attnbench.specs import MechanismSpec
+import attnbench
+from attnbench import MechanismSpec, Style
+from attnbench.errors import RefusalError, StyleError
+from attnbench.testing import (
+    adapted_spec,
+    fold_heads,
+    keywords_of,
+    refusals,
+    renames,
+    scaled_dot_rows,
+    unfold_heads,
+)
+
+__all__ = ["attnbench_styles", "paged", "varlen"]
 
 _PAGE = 4
 _OPTIONS = ("scale", "window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale")
+_NAMES = (("query", "q"), ("key", "k"), ("value", "v"))
+_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+_FIRST = {
+    "varlen": (*_NAMES, *((name,) for name in _LENGTHS)),
+    "paged": (("query", "q"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
+}
+_NAMED = {"varlen": ("causal",), "paged": ("cache_seqlens", "block_table", "causal")}
 
 
 @renames
@@ -63,27 +75,70 @@ def paged(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     return _spec("paged", _Paged, function, ("pages_are_invisible",), fields)
 
 
+@attnbench.hookimpl
+def attnbench_styles() -> Iterable[Style]:
+    """The styles ``varlen`` and ``paged``."""
+    yield Style(name="varlen", fits=lambda target: _misfit(target, "varlen"), adapt=varlen)
+    yield Style(name="paged", fits=lambda target: _misfit(target, "paged"), adapt=paged)
+
+
+def _misfit(function: Any, style: str) -> str | None:
+    """Why a function cannot be called so; ``None`` if its arguments are those of the style."""
+    keywords = keywords_of(function) if callable(function) else None
+    if keywords is None:
+        return "nothing tells its arguments; wrap it in a function that names them"
+    for place, names in enumerate(_FIRST[style]):
+        if keywords.names[place : place + 1] not in {(name,) for name in names}:
+            return f"argument {place + 1} should be {names[0]}"
+    lacking = [name for name in _NAMED[style] if name not in keywords.names]
+    return f"it has no argument {lacking[0]}" if lacking else None
+
+
 def _spec(
     style: str, kind: type[_Function], function: Any, laws: tuple[str, ...], fields: dict[str, Any]
 ) -> MechanismSpec:
-    keywords = fitted(function, style)
-    make = Maker(kind, function, keywords)
-    options = [name for name in _OPTIONS if name in keywords]
-    if takes_groups(make):
-        options.append("enable_gqa")
+    if (misfit := _misfit(function, style)) is not None:
+        name = getattr(function, "__name__", repr(function))
+        raise StyleError(f"{name} cannot be called as {style}: {misfit}.")
+    options = [name for name in _OPTIONS if name in kind(function).named]
     known = {
-        **SCALED_DOT,
-        "make": make,
-        "sizes": one_head_size,
-        "accepts": ("is_causal", *options),
+        "make": lambda *sizes: kind(function),
+        "formula": "softmax(q·k / √E) v",
+        "equal_sizes": True,
+        "reference": scaled_dot_rows,
+        "sizes": lambda sizes: sizes.replace(value_size=sizes.query_size),
+        "accepts": (
+            "is_causal",
+            *options,
+            *(("enable_gqa",) if _takes_groups(kind, function) else ()),
+        ),
         "laws": ("pools_values", *laws),
         "conventions": {"masks": ()},
     }
-    return spec_of(style, function, known, fields)
+    return adapted_spec(style, function, known, fields)
 
 
-class _Function(Callee):
+def _takes_groups(kind: type[_Function], function: Any) -> bool:
+    """Whether a call with two key heads for four query heads succeeds."""
+    query, key = torch.zeros(1, 4, 3, 4), torch.zeros(1, 2, 5, 4)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        q, k = query.to(dtype), key.to(dtype)
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                return kind(function)(q, k, k, enable_gqa=True).shape == query.shape
+        except (Exception, SystemExit):  # noqa: S112  it is the checks that tell what it raises
+            continue
+    return False
+
+
+class _Function(nn.Module):
     """A function of tensors whose heads come behind the slots, without masks."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        keywords = keywords_of(function)
+        assert keywords is not None
+        self.function, self.named, self.spelt = function, keywords.named, keywords.spelt
 
     def forward(
         self,
@@ -99,12 +154,21 @@ class _Function(Callee):
         """The output ``(..., L, E)``."""
         lead = tuple(query.shape[:-2])
         options = self.scaled(options, key, heads=enable_gqa)
-        tensors = [fold(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value)]
-        return unfold(self.attend(*tensors, causal=is_causal, **options).transpose(1, 2), lead)
+        tensors = [fold_heads(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value)]
+        return unfold_heads(
+            self.attend(*tensors, causal=is_causal, **options).transpose(1, 2), lead
+        )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         """The output ``(B, L, H, E)`` of tensors ``(B, L, H, E)`` and ``(B, S, H, E)``."""
         raise NotImplementedError
+
+    def called(self, *tensors: Any, causal: bool, **given: Any) -> Tensor:
+        """The output of the function."""
+        name, on_cpu = getattr(self.function, "__name__", "it"), tensors[0].device.type == "cpu"
+        with refusals(name, masked=causal, on_cpu=on_cpu):
+            found = self.function(*tensors, **self.spelt({"is_causal": causal, **given}))
+        return found[0] if isinstance(found, tuple | list) else found
 
     def scaled(self, options: dict[str, Any], tensor: Tensor, *, heads: bool) -> dict[str, Any]:
         """The options with the scales of stored keys and values as the function takes them.
@@ -114,11 +178,19 @@ class _Function(Callee):
         """
         found = dict(options)
         for name in {"k_scale", "v_scale"} & {*found}:
-            own, scale = self.keywords.named[name], found[name]
-            if own == name and scale.dim():
-                raise RefusalError(f"{name} is tried by tensor only, where keys are not in a row")
-            if scale.dim() != 2:  # a scale that is (B, H) already
-                found[name] = stored_scale(scale, tensor, own, heads=heads)
+            scale = found[name]
+            if scale.dim() == 2:  # it is (B, H) already
+                continue
+            if not self.named[name].endswith("descale"):
+                if scale.dim():
+                    raise RefusalError(
+                        f"{name} is tried by tensor only, where keys are not in a row"
+                    )
+                continue
+            wide = fold_heads(scale.expand(*tensor.shape[:-1], 1), heads=heads)
+            if not bool((wide == wide[..., :1, :]).all()):
+                raise RefusalError(f"{self.named[name]} is (B, H), and takes no scale by token")
+            found[name] = wide[..., 0, 0].float()
         return found
 
 
@@ -129,8 +201,7 @@ class _Varlen(_Function):
         """The output of packed documents."""
         documents = torch.empty(len(tensors[3]) - 1, tensors[1].shape[1], 1, 1)
         options = self.scaled(options, documents, heads=True)
-        output: Tensor = output_and_more(self.call(*tensors, is_causal=causal, **options))[0]
-        return output
+        return self.called(*tensors, causal=causal, **options)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         """The output ``(B, L, H, E)`` of the items as documents."""
@@ -147,11 +218,10 @@ class _Paged(_Function):
     def paged(self, *tensors: Any, causal: bool = False, **options: Any) -> Tensor:
         """The output of ``(q, k_cache, v_cache, cache_seqlens, block_table)``."""
         query, key, value, lengths, table = tensors
-        given = {"cache_seqlens": lengths, "block_table": table, "is_causal": causal}
         rows = torch.empty(len(query), key.shape[2], 1, 1)  # of which each has one scale a head
         options = self.scaled(options, rows, heads=True)
-        output: Tensor = output_and_more(self.call(query, key, value, **given, **options))[0]
-        return output
+        given = {"cache_seqlens": lengths, "block_table": table, **options}
+        return self.called(query, key, value, causal=causal, **given)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         """The output ``(B, L, H, E)``, with the pages of each item in a row."""
