@@ -63,7 +63,7 @@ def stressed(load: str) -> Iterator[None]:
 def record(path: Path, pairs: int, load: str, change: int) -> None:
     """Append pairs to a file."""
     from attnbench.benchmark.bench_case import BenchCase
-    from attnbench.benchmark.comparing.sides import Unmeasured
+    from attnbench.benchmark.comparing.exchange import Unmeasured
     from attnbench.benchmark.machine import Load
     from attnbench.cases.case import Case
     from attnbench.cli.duel_plan import Request, duel

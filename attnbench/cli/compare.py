@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attnbench.cli.duel_plan import Plan
     from attnbench.report.notebook_tables import Comparison
 
-_MEASURED = ("margin", "looks", "pairs", "seconds", "row_s", "load")
+_MEASURED = ("margin", "looks", "pairs", "seconds", "load")
 
 
 def compare(
@@ -159,8 +159,8 @@ def _duel_lines(duel: Duel) -> list[str]:
         "spread: standard deviation of a pair.",
         f"Of tables in which nothing had changed, {calls:.1%} would call a row slower or faster "
         f"({shares} pairs).",
-        f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s per row and pair; other "
-        f"processes kept {busy_cores(duel.load)}.",
+        f"{duel.pairs} pairs in {duel.seconds:.0f} s; other processes kept "
+        f"{busy_cores(duel.load)}.",
     ]
 
 

@@ -12,8 +12,7 @@ from typing import Any
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.comparing.checkouts import Repository, branches, commit_of, repository
 from attnbench.benchmark.comparing.duel import Duel, Row
-from attnbench.benchmark.comparing.exchange import Exchange, quiet_core
-from attnbench.benchmark.comparing.sides import Side
+from attnbench.benchmark.comparing.exchange import Exchange, Side, quiet_core
 from attnbench.benchmark.records import run_path
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.plugin_loading import ask, warm_up_children
@@ -111,8 +110,8 @@ class Plan:
         duel = self.duel
         try:
             with progress(len(duel.rows) * max(duel.looks), title) as advance:
-                duel.step = lambda rows: advance(rows, f"pair {duel.pairs}")
-                duel.run()
+                for rows in duel.run():
+                    advance(rows, f"pair {duel.pairs}")
         except KeyboardInterrupt:
             return True
         return False

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnbench.benchmark.comparing.sides import Side
+from attnbench.benchmark.comparing.exchange import Side
 from attnbench.errors import UsageError
 from attnbench.processes.git import git, worktree
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.comparing.exchange import Exchange
-from attnbench.benchmark.comparing.sides import AnotherAnswer, Unmeasured
+from attnbench.benchmark.comparing.exchange import AnotherAnswer, Exchange, Unmeasured
 from attnbench.benchmark.comparing.verdict import LOOKS, MARGIN, Verdict, judge_pairs
 from attnbench.benchmark.machine import Load
 from attnbench.benchmark.timing.blocks import pair_value
@@ -31,7 +30,7 @@ class Row:
     Args:
         subject: address of the subject, or both addresses if the sides' differ.
         case: case at which it is measured.
-        sides: the order that each side prepares.
+        sides: what each side prepares.
         values: log of B's time over A's, by pair.
         judged: latest verdict and interval.
         reason: why the row is not decided.
@@ -71,7 +70,8 @@ class Duel:
         margin: changes smaller than this share count as small.
         budget_s: seconds; a pair that would probably end later is not begun, except the first.
         looks: numbers of pairs after which rows are judged, and the error each look may spend.
-        step: called after each pair with the number of rows in it.
+        pairs, seconds, load: how many pairs were taken, how long that took, and the load meanwhile.
+        short: whether the budget ended it.
     """
 
     exchange: Exchange
@@ -79,41 +79,37 @@ class Duel:
     margin: float = MARGIN
     budget_s: float = float("inf")
     looks: Mapping[int, float] = field(default_factory=lambda: dict(LOOKS))
-    step: Callable[[int], None] = lambda rows: None
     pairs: int = 0
     seconds: float = 0.0
-    row_s: float = 0.0
-    short: bool = False
     load: Mapping[str, float] = field(default_factory=dict)
+    short: bool = False
 
-    def run(self) -> None:
-        """Take pairs and judge the rows until all are decided or the budget is used up."""
-        started, count = time.monotonic(), 0
-        load = Load(whole=True)
-        longest = 0.0
-        for number, (look, alpha) in enumerate(self.looks.items()):
-            is_last = number == len(self.looks) - 1
-            while self.pairs < look and self._open_rows():
-                pair_start = time.monotonic()
-                if self.pairs and pair_start - started + longest > self.budget_s:
-                    self.short = is_last = True
+    def run(self) -> Iterator[int]:
+        """Judge the rows until all are decided or the budget is used up.
+
+        Yields:
+            After each pair, the number of rows in it.
+        """
+        started, load, longest = time.monotonic(), Load(whole=True), 0.0
+        for look, alpha in self.looks.items():
+            while self.pairs < look and (rows := self._open_rows()):
+                begin = time.monotonic()
+                if self.pairs and begin - started + longest > self.budget_s:
+                    self.short = True
                     break
-                count += self._pair()
-                longest = max(longest, time.monotonic() - pair_start)
-                self.seconds = time.monotonic() - started
-                self.row_s = self.seconds / max(count, 1)
-                self.load = load.read()
-            self._judge(alpha, last=is_last)
-            if is_last or not self._open_rows():
-                break
+                self._take_pair(rows)
+                longest = max(longest, time.monotonic() - begin)
+                self.seconds, self.load = time.monotonic() - started, load.read()
+                yield len(rows)
+            self._judge(alpha, last=self.short or look == max(self.looks))
+            if self.short:
+                return
 
     def _open_rows(self) -> list[Row]:
         return [row for row in self.rows if not row.decided]
 
-    def _pair(self) -> int:
-        rows = self._open_rows()
-        is_first = self.pairs == 0
-        for number, result in self.exchange.pair([row.sides for row in rows], check=is_first):
+    def _take_pair(self, rows: Sequence[Row]) -> None:
+        for number, result in self.exchange.pair([row.sides for row in rows]):
             row = rows[number]
             if not isinstance(result, Unmeasured):
                 row.values[self.pairs] = pair_value(result)
@@ -121,19 +117,15 @@ class Duel:
             row.failures += 1
             row.reason = str(result)
             row.differs = isinstance(result, AnotherAnswer)
-            row.refused = is_first or row.differs or row.failures >= _FAILURES
+            row.refused = not self.pairs or row.differs or row.failures >= _FAILURES
         self.pairs += 1
-        self.step(len(rows))
-        return len(rows)
 
     def _judge(self, alpha: float, *, last: bool) -> None:
         rows = [row for row in self._open_rows() if row.values]
-        if not rows:
+        numbers = sorted(set.intersection(*(set(row.values) for row in rows))) if rows else []
+        if not numbers:
             return
-        numbers = sorted(set.intersection(*(set(row.values) for row in rows)))
         values = np.array([[row.values[n] for row in rows] for n in numbers], dtype=float)
-        if not len(values):
-            return
         verdicts = judge_pairs(values, alpha=alpha, margin=self.margin)
         for row, verdict in zip(rows, verdicts, strict=True):
             row.judged = verdict

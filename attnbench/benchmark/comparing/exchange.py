@@ -1,34 +1,29 @@
-"""The exchange of slots: two sides take turns, each in its own process.
+"""The exchange of slots: two sides take turns, each in a process of its own.
 
-The server of a side imports torch and the side's plugins, and forks a child that takes the slots; a
-child that dies or hangs does not affect its server. Every pair starts new servers: where the code
-and heap of a server lie changes times by some percent, and its children inherit the place. Both
-children of a pair run on one core, one waiting while the other takes its slot. The process that
-uses this module does not import torch.
+The process of a side runs :mod:`attnbench.benchmark.comparing.server`. Every pair starts new ones:
+where the code and heap of a process lie changes times by some percent. Both processes of a pair run
+on one core, one waiting while the other takes its slot. This module does not import torch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import random
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
-from attnbench.benchmark.comparing.sides import (
-    AnotherAnswer,
-    Ended,
-    Late,
-    Server,
-    Side,
-    Unmeasured,
-)
 from attnbench.benchmark.timing.blocks import Block, Slot, take_blocks
+from attnbench.benchmark.timing.clocks import WALL_CLOCK
 from attnbench.errors import UsageError
 
 SLOT_S = 0.004
@@ -37,6 +32,135 @@ BLOCKS = 40
 
 ROW_S = 5.0
 """Seconds after which a row gets no further block in a pair; it always gets one."""
+
+_SERVER = ("-m", "attnbench.benchmark.comparing.server")
+_START_S = 180.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison.
+
+    Args:
+        name: displayed name: a revision, a file or a distribution.
+        folder: folder in which addresses are looked up.
+        roots: folders put first on the side's ``sys.path``.
+        inside: folder that must contain the code of its subjects; ``None`` for any.
+    """
+
+    name: str
+    folder: Path
+    roots: tuple[Path, ...] = ()
+    inside: Path | None = None
+
+
+class Unmeasured(Exception):  # noqa: N818 -- a result for a row, not an error of attnbench
+    """A row cannot be compared; the message says why."""
+
+
+class AnotherAnswer(Unmeasured):
+    """The two sides give different answers."""
+
+
+class Lost(Unmeasured):
+    """The process of a side has ended, or did not answer in time."""
+
+
+class Server:
+    """The process of one side, and the timer in it.
+
+    Args:
+        side: the side.
+        threads, core, timeout_s: see :class:`Exchange`.
+    """
+
+    seconds = 0.0
+    """Seconds of a call."""
+
+    def __init__(self, side: Side, threads: int, core: int | None, timeout_s: float) -> None:
+        self.side, self._timeout_s = side, timeout_s
+        self._log: IO[bytes] = tempfile.TemporaryFile(prefix="attnbench-")  # noqa: SIM115 -- end()
+        path = os.pathsep.join([*map(str, side.roots), os.environ.get("PYTHONPATH", "")])
+        variables = {
+            **os.environ,
+            "PYTHONPATH": path.strip(os.pathsep),
+            "PYTHONHASHSEED": "0",
+            "PYTHONSAFEPATH": "1",
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(threads),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }
+        self._pipe, theirs = multiprocessing.Pipe()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 -- this Python, and a module of ours
+                [sys.executable, *_SERVER, *map(str, (theirs.fileno(), threads, core))],
+                cwd=side.folder,
+                env=variables,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,  # Ctrl-C then reaches only this process, which ends it
+            )
+
+    def wait(self) -> int:
+        """Wait until the side's plugins are imported; returns the version of its contracts.
+
+        Raises:
+            UsageError: the import failed or took too long.
+        """
+        try:
+            return int(self._answer(_START_S))
+        except Lost as error:
+            raise UsageError(f"{error}, while torch and its plugins were imported.") from None
+        except Unmeasured as error:
+            raise UsageError(f"its code cannot be imported: {error}") from None
+
+    def ask(self, action: str, *arguments: Any) -> Any:
+        """Have the process do something, a method of its ``Served``, and return the result.
+
+        Raises:
+            Unmeasured: it raised, or (``Lost``) the process ended or did not answer in time.
+        """
+        with contextlib.suppress(OSError):  # it has ended, as its answer shows
+            self._pipe.send((action, arguments))
+        return self._answer(self._timeout_s)
+
+    def slot(self) -> Slot:
+        """Take one slot."""
+        return Slot(*self.ask("slot"))
+
+    def shake(self, seed: int) -> None:
+        """Move the tensors that the call reads and writes to other places, and call it once."""
+        self.ask("shake", seed)
+
+    def _answer(self, timeout_s: float) -> Any:
+        try:
+            if not self._pipe.poll(timeout_s):
+                raise Lost(f"{self.side.name}: no answer within {timeout_s:g} s{self._log_tail()}")
+            fault, value = self._pipe.recv()
+        except (EOFError, OSError):
+            code = self._process.wait()
+            end = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+            text = f"{self.side.name}: its process ended with {end}{self._log_tail()}"
+            raise Lost(text) from None
+        if fault:
+            raise Unmeasured(f"{self.side.name}: {fault}")
+        return value
+
+    def _log_tail(self) -> str:
+        """The end of what the process printed."""
+        self._log.seek(0)
+        lines = self._log.read()[-4000:].decode(errors="replace").strip().splitlines()
+        return "".join(f"\n  | {line}" for line in lines[-8:])
+
+    def end(self) -> None:
+        """Kill the process and what it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._pipe.close()
+        self._log.close()
 
 
 @dataclass
@@ -47,7 +171,6 @@ class Exchange:
         sides: A and B.
         core: CPU core on which both run; ``None`` leaves the choice to the system.
         threads: torch's threads within an operator.
-        slot_s: duration of a slot, in seconds.
         blocks: most blocks of a row in a pair.
         timeout_s: most seconds that one answer of a side may take.
         seed: seed of the random orders.
@@ -56,7 +179,6 @@ class Exchange:
     sides: tuple[Side, Side]
     core: int | None = None
     threads: int = 1
-    slot_s: float = SLOT_S
     blocks: int = BLOCKS
     timeout_s: float = 120.0
     seed: int = 0
@@ -75,11 +197,11 @@ class Exchange:
             self._servers.pop().end()
 
     def restart(self) -> None:
-        """Start new servers for both sides."""
+        """Start new processes for both sides."""
         self._end()
         try:
             for side in self.sides:
-                self._servers.append(Server(side, self.threads))
+                self._servers.append(Server(side, self.threads, self.core, self.timeout_s))
             versions = [server.wait() for server in self._servers]
             if len(set(versions)) > 1:
                 raise UsageError(
@@ -87,18 +209,17 @@ class Exchange:
                     f"version {versions[0]} in {self.sides[0].name}, {versions[1]} in "
                     f"{self.sides[1].name}. Compare revisions with the same attnbench."
                 )
-        except BaseException:  # if an import fails, or on Ctrl-C, the other server must end too
+        except BaseException:  # if an import fails, or on Ctrl-C, the other one must end too
             self._end()
             raise
 
     def names(self) -> list[list[str]]:
         """For each side, the names of the subjects whose code is in its folder."""
-        names = []
-        for server in self._servers:
-            root = server.side.inside or server.side.folder
-            order = {"do": "names", "root": str(root.resolve())}
-            names.append(list(server.ask(order, self.timeout_s)["names"]))
-        return names
+        roots = [side.inside or side.folder for side in self.sides]
+        return [
+            server.ask("names", str(root.resolve()))
+            for server, root in zip(self._servers, roots, strict=True)
+        ]
 
     def expanded(self, text: str) -> tuple[list[str], str]:
         """An address for each subject of an address that both sides have, or why A has none.
@@ -106,28 +227,26 @@ class Exchange:
         Raises:
             UsageError: B has no such subject.
         """
-        order = {"do": "expand", "address": text}
-        names, fault = [], ""
-        for server in reversed(self._servers):
-            try:
-                names.append(list(server.ask(order, self.timeout_s)["names"]))
-            except Unmeasured as error:
-                if not names:
-                    raise UsageError(f"{text}: {error}") from None
-                return [], f"{text} is not compared: {error}"
-        shared_names = [name for name in names[0] if name in names[1]]
-        if not shared_names:
-            fault = f"{text} is not compared: the two sides have no subject name in common there."
-        return shared_names, fault
+        a, b = self._servers
+        try:
+            names = b.ask("addresses", text)
+        except Unmeasured as error:
+            raise UsageError(f"{text}: {error}") from None
+        try:
+            others = a.ask("addresses", text)
+        except Unmeasured as error:
+            return [], f"{text} is not compared: {error}"
+        shared = [name for name in names if name in others]
+        fault = f"{text} is not compared: the two sides have no subject name in common there."
+        return shared, "" if shared else fault
 
     def pair(
-        self, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *, check: bool = False
+        self, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
     ) -> Iterator[tuple[int, list[Block] | Unmeasured]]:
         """Take one pair: new processes of both sides measure all rows in random order.
 
         Args:
-            rows: for each row, the order that each side prepares.
-            check: whether to compare the outputs of both sides first.
+            rows: for each row, what each side prepares.
 
         Yields:
             The index of a row, and its blocks or the reason why there are none.
@@ -136,106 +255,45 @@ class Exchange:
             self.restart()
         self.taken += 1
         chance = random.Random(f"{self.seed} {self.taken}")  # noqa: S311 -- orders, not secrets
-        order = chance.sample(range(len(rows)), len(rows))
-        is_forked = False
-        try:
-            for number in order:
-                if not is_forked:
-                    for server in self._servers:
-                        server.ask({"do": "pair", "core": self.core}, self.timeout_s)
-                    is_forked = True
-                try:
-                    yield number, self._blocks(rows[number], chance, check=check)
-                except (Ended, Late) as error:
+        for number in chance.sample(range(len(rows)), len(rows)):
+            try:
+                yield number, self._blocks(rows[number], chance)
+            except Unmeasured as error:
+                if isinstance(error, Lost):
                     self.restart()
-                    is_forked = False
-                    yield number, error
-                except Unmeasured as error:
-                    yield number, error
-        finally:
-            for server in self._servers if is_forked else ():
-                with contextlib.suppress(Unmeasured):  # the answer is how the child ended
-                    server.ask({"do": "end"}, self.timeout_s)
+                yield number, error
 
     def _blocks(
-        self,
-        row: tuple[Mapping[str, Any], Mapping[str, Any]],
-        chance: random.Random,
-        *,
-        check: bool,
+        self, row: tuple[Mapping[str, Any], Mapping[str, Any]], chance: random.Random
     ) -> list[Block]:
-        order = {"do": "prepare", "slot_s": self.slot_s, "cap_s": ROW_S}
-        answers = []
+        clocks: set[str] = set()
         for server, part in zip(self._servers, row, strict=True):
-            answers.append(server.ask({**order, "row": part}, self.timeout_s))
+            server.seconds, clock, origin = server.ask("prepare", part, SLOT_S, ROW_S)
+            clocks.add(clock)
             root = server.side.inside
-            if root is not None and not Path(answers[-1]["origin"]).is_relative_to(root.resolve()):
+            if root is not None and not Path(origin).is_relative_to(root.resolve()):
                 raise Unmeasured(
-                    f"its code is in {answers[-1]['origin']}, not in {server.side.name}, so both "
-                    "sides would be the same"
+                    f"its code is in {origin}, not in {server.side.name}, so both sides would be "
+                    "the same"
                 )
-        if check:
-            self._check()
-        clocks = {answer["clock"] for answer in answers}
-        clock = clocks.pop() if len(clocks) == 1 else "wall clock"
-        for server in self._servers:
-            server.ask({"do": "clock", "clock": clock}, self.timeout_s)
-        slowest = max(answer["each_s"] for answer in answers)
+        a, b = self._servers
+        slowest = max(a.seconds, b.seconds)
         if 4 * slowest > self.timeout_s:
             raise Unmeasured(
                 f"one call takes {slowest:.3g} s, so a block does not fit into {self.timeout_s:g} s"
             )
-        a, b = (
-            _RemoteTimer(server, answer["each_s"], self.timeout_s)
-            for server, answer in zip(self._servers, answers, strict=True)
-        )
+        for server in (a, b):
+            server.ask("use_clock", clock if len(clocks) == 1 else WALL_CLOCK)
         cap_s = max(ROW_S, 4 * slowest)
-        blocks = list(take_blocks(a, b, self.blocks, chance, slot_s=self.slot_s, cap_s=cap_s))
-        self._check(timed=True)
-        return blocks
-
-    def _check(self, *, timed: bool = False) -> None:
-        """Compare the outputs of both sides.
-
-        Args:
-            timed: whether to compare outputs of timed calls, those of A with B and those of B with
-                A; else those that both give on the inputs of the case.
-
-        Raises:
-            Unmeasured: the outputs differ, or are no plain tensors that a call has completed.
-        """
-        a, b = self._servers
-        for side, peer in ((a, b), (b, a)) if timed else ((a, b),):
-            with tempfile.TemporaryDirectory(prefix="attnbench-") as folder:
-                path = str(Path(folder) / "answer.pt")
-                order = {"do": "answer", "path": path, "timed": timed}
-                fault = side.ask(order, self.timeout_s)["fault"]
-                if fault:
-                    raise AnotherAnswer(f"{side.side.name}: {fault}")
-                reason = peer.ask({"do": "same", "path": path}, self.timeout_s)["reason"]
-            if reason and timed:
-                raise AnotherAnswer(
-                    f"{side.side.name} gave another answer while it was timed than "
-                    f"{peer.side.name} to the same inputs: {reason}"
-                )
-            if reason:
+        blocks = list(take_blocks(a, b, self.blocks, chance, slot_s=SLOT_S, cap_s=cap_s))
+        answers = {server: server.ask("answer") for server in (a, b)}
+        for side, peer in ((a, b), (b, a)):
+            fault, answer = answers[side]
+            if fault:
+                raise AnotherAnswer(f"{side.side.name}: {fault}")
+            if reason := peer.ask("difference", answer):
                 raise AnotherAnswer(f"{peer.side.name} gives another answer: {reason}")
-
-
-@dataclass(frozen=True)
-class _RemoteTimer:
-    """The timer of a side's process."""
-
-    server: Server
-    seconds: float
-    timeout_s: float
-
-    def slot(self) -> Slot:
-        answer = self.server.ask({"do": "slot"}, self.timeout_s)
-        return Slot(answer["s"], answer["d"])
-
-    def shake(self, seed: int) -> None:
-        self.server.ask({"do": "shake", "seed": seed}, self.timeout_s)
+        return blocks
 
 
 def quiet_core() -> int | None:
@@ -243,7 +301,5 @@ def quiet_core() -> int | None:
     if not hasattr(os, "sched_getaffinity"):
         return None
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) == 1:
-        return cores[0]
     shares = psutil.cpu_percent(interval=0.3, percpu=True)
     return min(cores, key=lambda core: shares[core] if core < len(shares) else 100.0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from attnbench.benchmark.comparing.duel import Duel, Row
-from attnbench.benchmark.comparing.sides import Unmeasured
+from attnbench.benchmark.comparing.exchange import AnotherAnswer
 from attnbench.benchmark.timing.blocks import Block, Slot
 from attnbench.benchmark.workloads import named_set
 from attnbench.report import verdict_tables
@@ -26,15 +26,13 @@ class Exchange:
         self.effects, self.spread = effects, spread
         self.chance = random.Random(0)
         self.asked: list[list[str]] = []
-        self.checked: list[bool] = []
 
-    def pair(self, rows: Sequence[Any], *, check: bool = False) -> Iterator[tuple[int, Any]]:
+    def pair(self, rows: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         self.asked.append([row[0]["address"] for row in rows])
-        self.checked.append(check)
         for number, row in enumerate(rows):
             effect = self.effects[row[0]["address"]]
             if isinstance(effect, str):
-                yield number, Unmeasured(effect)
+                yield number, AnotherAnswer(effect)
                 continue
             a, b = Slot(1.0), Slot((1 + effect) * math.exp(self.chance.gauss(0, self.spread)))
             yield number, [Block("ABBA", (a, b, b, a))]
@@ -43,7 +41,7 @@ class Exchange:
 def duel(effects: dict[str, float | str], *, spread: float = 0.01, **more: Any) -> Any:
     rows = [Row(name, CASE, ({"address": name}, {"address": name})) for name in effects]
     found = Duel(Exchange(effects, spread), rows, **more)
-    found.run()
+    list(found.run())
     return found
 
 
@@ -82,12 +80,15 @@ def test_what_is_not_decided_at_the_last_look_is_ambiguous_and_says_so() -> None
     assert found.rows[0].reason == "undecided after 60 pairs"
 
 
-def test_answers_are_compared_in_the_first_pair_and_another_one_is_not_timed() -> None:
+def test_another_answer_ends_its_row_alone() -> None:
     reason = "B gives another answer: its output differs by up to 1"
     found = duel({"other": reason, "steady": 0.0})
-    assert found.exchange.checked == [True] + [False] * 14
     assert not any("other" in names for names in found.exchange.asked[1:])
-    assert (found.rows[0].refused, found.rows[0].reason) == (True, reason)
+    assert (found.rows[0].refused, found.rows[0].differs, found.rows[0].reason) == (
+        True,
+        True,
+        reason,
+    )
     assert verdicts(found) == {"other": "ambiguous", "steady": "same"}
 
 
@@ -102,14 +103,14 @@ def test_no_further_pair_begins_when_the_time_is_up(monkeypatch: pytest.MonkeyPa
 
 def test_an_interruption_keeps_what_was_decided() -> None:
     class Interrupted(Exchange):
-        def pair(self, rows: Sequence[Any], *, check: bool = False) -> Iterator[tuple[int, Any]]:
+        def pair(self, rows: Sequence[Any]) -> Iterator[tuple[int, Any]]:
             if len(self.asked) == 20:
                 raise KeyboardInterrupt
-            yield from super().pair(rows, check=check)
+            yield from super().pair(rows)
 
     effects: dict[str, float | str] = {"slow": 0.2, "near": 0.035}
     rows = [Row(name, CASE, ({"address": name}, {"address": name})) for name in effects]
     found = Duel(Interrupted(effects, 0.04), rows)
     with pytest.raises(KeyboardInterrupt):
-        found.run()
+        list(found.run())
     assert verdicts(found) == {"slow": "slower", "near": "ambiguous"}

@@ -1,4 +1,4 @@
-"""The exchange of slots, over servers that answer at once."""
+"""The exchange of slots: over servers that answer at once, and over processes that fail."""
 
 from __future__ import annotations
 
@@ -6,22 +6,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from attnbench.benchmark.comparing import exchange
-from attnbench.benchmark.comparing.exchange import Exchange
-from attnbench.benchmark.comparing.sides import Side, Unmeasured
+from attnbench.benchmark.comparing.exchange import (
+    AnotherAnswer,
+    Exchange,
+    Lost,
+    Server,
+    Side,
+    Unmeasured,
+)
 from attnbench.errors import UsageError
 
+SIDES = Side("A", Path()), Side("B", Path())
 
-class Server:
+
+class Instant(Server):
     """Every call takes as long; remembers who was asked for what."""
 
     asked: list[tuple[str, str]]
     each_s = 1e-3
     version: Mapping[str, int] = {}
+    wrong: Mapping[str, str] = {}
 
-    def __init__(self, side: Side, threads: int) -> None:
+    def __init__(self, side: Side, threads: int, core: int | None, timeout_s: float) -> None:
         self.side = side
 
     def wait(self) -> int:
@@ -29,27 +39,33 @@ class Server:
 
     def end(self) -> None: ...
 
-    def ask(self, order: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        self.asked.append((self.side.name, order["do"]))
-        answers: dict[str, dict[str, Any]] = {
-            "prepare": {"each_s": self.each_s, "clock": "wall clock", "origin": ""},
-            "slot": {"s": 1e-3, "d": False},
-            "answer": {"fault": ""},
-            "same": {"reason": ""},
+    def ask(self, action: str, *arguments: Any) -> Any:
+        self.asked.append((self.side.name, action))
+        answers = {
+            "prepare": (self.each_s, "wall clock", ""),
+            "slot": (1e-3, False),
+            "answer": ("", b""),
+            "difference": self.wrong.get(self.side.name, ""),
         }
-        return answers.get(order["do"], {})
+        return answers.get(action)
 
 
-def test_either_side_is_shaken_last_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    monkeypatch.setattr(exchange, "Server", Instant)
+    Instant.asked = []
+    return Instant.asked
+
+
+def pair(**options: Any) -> Any:
+    with Exchange(SIDES, **options) as found:
+        ((_, result),) = found.pair([({}, {})])
+    return result
+
+
+def test_either_side_is_shaken_last_as_often(asked: list[tuple[str, str]]) -> None:
     """The side that is shaken last starts with warm caches, which is worth half a percent."""
-    monkeypatch.setattr(exchange, "Server", Server)
-    asked: list[tuple[str, str]] = []
-    Server.asked = asked
-    sides = (Side("A", Path()), Side("B", Path()))
-    with Exchange(sides, blocks=80) as found:
-        ((_, blocks),) = found.pair([({}, {})])
-    assert not isinstance(blocks, Unmeasured)
-    assert len(blocks) == 80
+    assert len(pair(blocks=80)) == 80
     shaken = [side for side, what in asked if what == "shake"]
     last = shaken[1::2]
     assert len(last) == 80
@@ -57,23 +73,72 @@ def test_either_side_is_shaken_last_as_often(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_call_of_which_four_do_not_fit_into_the_time_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "Server", Server)
-    monkeypatch.setattr(Server, "each_s", 0.6)
-    Server.asked = []
-    sides = (Side("A", Path()), Side("B", Path()))
-    with Exchange(sides, timeout_s=2.0) as found:
-        ((_, refused),) = found.pair([({}, {})])
+    monkeypatch.setattr(Instant, "each_s", 0.6)
+    refused = pair(timeout_s=2.0)
     assert isinstance(refused, Unmeasured)
     assert "one call takes 0.6 s, so a block does not fit into 2 s" in str(refused)
-    assert ("A", "slot") not in Server.asked
+    assert ("A", "slot") not in asked
 
 
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("side", ["A", "B"])
+def test_either_side_may_find_that_the_other_gave_another_answer(
+    side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Instant, "wrong", {side: "its output differs by up to 1"})
+    found = pair()
+    assert isinstance(found, AnotherAnswer)
+    assert f"{side} gives another answer" in str(found)
+
+
+@pytest.mark.usefixtures("asked")
 def test_sides_that_measure_by_other_contracts_are_not_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exchange, "Server", Server)
-    monkeypatch.setattr(Server, "version", {"B": 2})
+    monkeypatch.setattr(Instant, "version", {"B": 2})
     with pytest.raises(UsageError, match="version 1 in A, 2 in B"):
-        Exchange((Side("A", Path()), Side("B", Path()))).__enter__()
+        Exchange(SIDES).__enter__()
+
+
+SCRIPT = """\
+import sys, time
+from multiprocessing.connection import Connection
+pipe = Connection(int(sys.argv[1]))
+{rest}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "reason"),
+    [
+        ("time.sleep(600)", r"no answer within 0\.5 s"),
+        ("print('mine'); sys.exit(3)", "code 3\n.*mine"),
+    ],
+)
+def test_a_side_that_cannot_be_imported_is_one_error_and_leaves_no_process(
+    rest: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(SCRIPT.format(rest=rest))
+    monkeypatch.setattr(exchange, "_START_S", 0.5)
+    monkeypatch.setattr(exchange, "_SERVER", (str(script),))
+    side = Side("here", tmp_path)
+    with pytest.raises(UsageError, match=f"(?s)here: .*{reason}.*imported"):
+        Exchange((side, side)).__enter__()
+    running = [child.cmdline() for child in psutil.Process().children(recursive=True)]
+    assert not [line for line in running if str(script) in line]
+
+
+def test_a_process_that_dies_says_how_and_its_row_alone_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(SCRIPT.format(rest="pipe.send(('', 4)); pipe.recv(); sys.exit(7)"))
+    monkeypatch.setattr(exchange, "_SERVER", (str(script),))
+    side = Side("here", tmp_path)
+    with Exchange((side, side)) as found:
+        results = dict(found.pair([({}, {}), ({}, {})]))
+    assert [type(result) for result in results.values()] == [Lost, Lost]
+    assert "here: its process ended with exit code 7" in str(results[0])
