@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,18 +14,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnbench.calling.attention_call import Attention, Scores
-from attnbench.calling.binding import Binding
-from attnbench.calling.facts import (
-    Calls,
-    facts_of,
-    is_scaled_dot,
-    layer_facts,
-    length_form,
-    mask_form,
-)
+from attnbench.calling.binding import Binding, Mask
+from attnbench.calling.facts import facts_of, is_scaled_dot, length_form, mask_form
 from attnbench.calling.importing import notes_of
 from attnbench.calling.layer_call import Layer
-from attnbench.calling.layer_trials import LayerCalls, layer_mask, layer_trials
 from attnbench.calling.making import Recipe, recipe_of
 from attnbench.calling.refusing import not_called
 from attnbench.calling.signature import Argument, arguments
@@ -33,7 +25,7 @@ from attnbench.calling.styles.callee import name_of
 from attnbench.calling.styles.callee import spec_of as mechanism_of
 from attnbench.calling.styles.fitting import fits
 from attnbench.calling.styles.style_choice import adapted
-from attnbench.calling.trials import WIDTH, Callee, trials
+from attnbench.calling.trials import WIDTH, Callee, Calls, trials
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
@@ -124,11 +116,10 @@ def _by_head(target: Any, callee: Callee, binding: Binding) -> Callee:
 def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
     """The binding of what takes a query, and a key and value or a memory."""
     for mains in plans(named):
-        found, errors = trials(callee, named, mains)
+        apart, mixing, errors = trials(callee, named, mains)
         raised += errors
-        fits = [t for t in found if t.binding.shape != "memory" or t.binding.weights]
-        clean = [trial.binding for trial in fits if not trial.mixes]
-        bindings = clean or [trial.binding for trial in fits]
+        fits = [[b for b in found if b.shape != "memory" or b.weights] for found in (apart, mixing)]
+        bindings = fits[0] or fits[1]
         fitting = [each for each in bindings if each.shape != "scores"] or bindings
         other = [each for each in fitting[1:] if not _agree(callee, each, fitting[0])]
         if other:
@@ -138,7 +129,7 @@ def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> B
                 "outputs: say which by --call."
             )
         if fitting:
-            return _masked(callee, fitting[0], named)
+            return masked(callee, fitting[0], named)
     return None
 
 
@@ -158,41 +149,37 @@ def _agree(callee: Callee, one: Binding, two: Binding) -> bool:
 
 def _layered(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
     """The binding of what takes hidden states, and perhaps a second sequence."""
-    for hidden, memory in layer_plans(named):
-        layers, errors = layer_trials(callee, named, hidden, memory)
+    for mains in layer_plans(named):
+        apart, mixing, errors = trials(callee, named, mains)
         raised += errors
-        if layers:
-            return masked_layer(callee, layers[0], named)
+        for binding in (apart or mixing)[:1]:
+            return masked(callee, _without_memory(callee, binding, named), named)
     return None
 
 
-def layer_plans(arguments: Sequence[Argument]) -> list[tuple[str, str | None]]:
+def _without_memory(callee: Callee, binding: Binding, named: Sequence[Argument]) -> Binding:
+    """The binding without a second sequence that changes no output and need not be given."""
+    name = next((name for name, role in binding.roles.items() if role == "memory"), "")
+    if not name or any(a.required for a in named if a.name == name):
+        return binding
+    calls = Calls(callee, binding)
+    hidden, memory = calls.tensors()
+    plain, moved = calls([hidden, memory]), calls([hidden, -1.5 * memory])
+    if plain is None or moved is None or not torch.equal(plain, moved):
+        return binding
+    roles = {each: role for each, role in binding.roles.items() if each != name}
+    return binding.replace(roles=roles, memory="", idle=(name,))
+
+
+def layer_plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
     """Which arguments may be hidden states and a second sequence, likely ones first."""
     required = [a for a in arguments if a.required]
     if not required:
         return []
     hidden = next((a for a in required if a.role == "hidden"), required[0])
     memories = [a for a in arguments if a.role == "memory" and a is not hidden]
-    plain: list[tuple[str, str | None]] = [(hidden.name, None)]
-    return [*((hidden.name, each.name) for each in memories), *plain]
-
-
-def masked_layer(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
-    """A layer's binding with the form of its mask."""
-    unread: list[str] = []
-    for role in ("padding", "mask"):
-        for argument in arguments:
-            if argument.role != role:
-                continue
-            unread.append(argument.name)
-            form = layer_mask(callee, binding, argument.name)
-            if form is not None:
-                roles = {**binding.roles, argument.name: role}
-                left = tuple(name for name in binding.left if name != argument.name)
-                others = tuple(unread[:-1])
-                masks = {argument.name: form}
-                return binding.replace(masks=masks, roles=roles, left=left, unread=others)
-    return binding.replace(unread=tuple(unread))
+    own = {hidden.name: "hidden"}
+    return [*({**own, each.name: "memory"} for each in memories), own]
 
 
 def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
@@ -225,19 +212,23 @@ def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
 _MASKS = ("mask", "memory_mask", "padding", "memory_padding", "lengths")
 
 
-def _masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
-    """A binding with the forms of its masks."""
-    masks, roles, unread = {}, dict(binding.roles), []
-    for argument in arguments:
-        if argument.role not in _MASKS:
-            continue
+def masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
+    """A binding with the forms of its masks; of a layer with the first that says padding."""
+    is_layer = binding.shape == "layer"
+    masks: dict[str, Mask] = {}
+    roles, unread = dict(binding.roles), []
+    kinds = ("padding", "mask") if is_layer else _MASKS
+    asked = [argument for argument in arguments if argument.role in kinds]
+    for argument in sorted(asked, key=lambda a: kinds.index(str(a.role))) if is_layer else asked:
+        if is_layer and masks:
+            break
         find = length_form if argument.role == "lengths" else mask_form
-        form = find(Calls(callee, binding), argument.name)
+        form = find(callee, binding, argument.name)
         if form is None:
             unread.append(argument.name)
         else:
             masks[argument.name] = form
-            roles[argument.name] = argument.role
+            roles[argument.name] = argument.role or ""
     left = tuple(name for name in binding.left if name not in masks)
     return binding.replace(masks=masks, roles=roles, left=left, unread=tuple(unread))
 
@@ -257,41 +248,60 @@ def spec_of(
     """
     target, recipe = _split(target)
     callee, binding = bound(target, callee or callee_of(target, recipe))
-    origin = _origin(target, recipe)
     if (style := _style_of(target, binding)) is not None:
         known_style: MechanismSpec = adapted(target, style, **fields)
         return known_style
-    if binding.shape == "layer":
-        return _layer_spec(target, callee, binding, origin, fields)
-    kind = Scores if binding.shape == "scores" else Attention
+    return bound_spec(target, callee, binding, fields, _origin(target, recipe))
 
-    def made(query_size: int, key_size: int, value_size: int = 0) -> nn.Module:
-        return kind(callee.make(query_size, key_size, value_size or key_size), binding)
 
-    made.__qualname__ = name_of(target)
+def bound_spec(
+    target: Any,
+    callee: Callee,
+    binding: Binding,
+    fields: Mapping[str, Any],
+    origin: tuple[str, ...] = (),
+) -> MechanismSpec | ScoringSpec | LayerSpec:
+    """The spec of a bound callee, with what calls of it show.
+
+    Args:
+        target: what is called, or a class of it.
+        callee, binding: how it is made and called.
+        fields: further fields of the spec.
+        origin: how it was imported and made.
+    """
+    kind = {"scores": Scores, "layer": Layer}.get(binding.shape, Attention)
+    name = name_of(target)
+
+    def make(*sizes: int) -> nn.Module:
+        return kind(callee.make(*(*sizes, sizes[-1], sizes[-1])[:3]), binding)
+
+    make.__qualname__ = name
     if binding.shape == "scores":
-        scores = {"name": name_of(target), "make": lambda q, k: made(q, k), "equal_sizes": True}
+        scores = {"name": name, "make": lambda q, k: make(q, k), "equal_sizes": True}
         return ScoringSpec(**{**scores, **fields})
-
-    def answer(width: int) -> Tensor | None:
-        calls = Calls(callee, binding)
-        tensors = calls.tensors(sizes=(width,) * 3)
-        return _telling(calls(tensors), calls([t.roll(1, 0) for t in tensors]))
-
-    unit = unit_of(callee, answer)
-    one, wide = (
-        Calls(callee, binding).tensors(sizes=s)
-        for s in ((unit * 2, unit, unit * 2), (unit * 2, unit * 2, unit))
-    )
-    equal = Calls(callee, binding)(one) is None
-    same_value = Calls(callee, binding)(wide) is None or binding.shape == "memory"
-    facts = facts_of(callee, binding)
+    facts, calls = facts_of(callee, binding), Calls(callee, binding)
     notes = (binding.sentence(), *facts.notes, *binding.rest(), *origin)
+    unit = unit_of(calls)
+    if binding.shape == "layer":
+        layer = {
+            "name": name,
+            "make": lambda size: make(size),
+            "sizes": lambda size: -(-size // unit) * unit if unit else callee.width,
+            "grid": "Y" in binding.layout,
+            "conventions": facts.conventions,
+        }
+        said = (*fields.get("notes", ()), *notes)
+        return LayerSpec(**{**layer, **facts.fields, **fields, "notes": said})
+    equal, wide = (
+        calls(calls.tensors(sizes=sizes)) is None
+        for sizes in ((unit * 2, unit, unit * 2), (unit * 2, unit * 2, unit))
+    )
+    same_value = wide or binding.shape == "memory"
     known = {
         "sizes": _legal_sizes(unit, equal, same_value, binding.square, callee.width),
         "equal_sizes": equal,
         **facts.fields,
-        "make": made,
+        "make": make,
         "conventions": facts.conventions,
     }
     return mechanism_of("spec_of", target, known, fields, notes)
@@ -306,23 +316,26 @@ def _style_of(target: Any, binding: Binding) -> str | None:
     return style if fits(target, style) is None else None
 
 
-def unit_of(callee: Callee, call: Callable[[int], Any]) -> int:
-    """The number that a legal width is a multiple of; the only width where there is one."""
-    for unit in (1, 2, 4, 8, 16, 32, 64, 128):
-        if all(call(width) is not None for width in (unit, 3 * unit)):
-            return unit
-    return 0
+def unit_of(calls: Calls) -> int:
+    """The number that a legal width is a multiple of; 0 where its own is the only one."""
+
+    def answers(width: int) -> bool:
+        tensors = calls.tensors(sizes=(width,) * 3)
+        return _is_telling(calls(tensors), calls([t.roll(1, 0) for t in tensors]))
+
+    units = (1, 2, 4, 8, 16, 32, 64, 128)
+    return next((unit for unit in units if answers(unit) and answers(3 * unit)), 0)
 
 
-def _telling(output: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """The output, where every row of it differs from that of other inputs.
+def _is_telling(output: Tensor | None, other: Tensor | None) -> bool:
+    """Whether every row of an output differs from that of other inputs.
 
     A norm over one feature gives the same for all, and one over two a sign.
     """
     if output is None or other is None:
-        return None
+        return False
     changes = (output - other).abs().amax(-1)
-    return output if bool((changes > _SHOWN * output.abs().amax()).all()) else None
+    return bool((changes > _SHOWN * output.abs().amax()).all())
 
 
 _SHOWN = 1e-5
@@ -344,36 +357,3 @@ def _legal_sizes(
         return found.replace(kv_len=found.q_len) if square else found
 
     return legal
-
-
-def _layer_spec(
-    target: Any,
-    callee: Callee,
-    binding: Binding,
-    origin: tuple[str, ...],
-    fields: dict[str, Any],
-) -> LayerSpec:
-    facts = layer_facts(callee, binding)
-
-    def call(width: int) -> Any:
-        calls = LayerCalls(Callee(callee.make, width), binding)
-        hidden, memory = calls.tensors()
-        source = memory if binding.memory else None
-        moved = None if source is None else source.roll(1, 0)
-        return _telling(calls(hidden, source), calls(hidden.roll(1, 0), moved))
-
-    unit = unit_of(callee, call)
-
-    def make(size: int) -> nn.Module:
-        return Layer(callee.make(size, size, size), binding)
-
-    make.__qualname__ = name_of(target)
-    known = {
-        "name": name_of(target),
-        "make": make,
-        "sizes": (lambda size: -(-size // unit) * unit) if unit else (lambda size: callee.width),
-        "grid": "Y" in binding.layout,
-        "conventions": facts.conventions,
-        "notes": (binding.sentence(), *facts.notes, *binding.rest(), *origin),
-    }
-    return LayerSpec(**{**known, **facts.fields, **fields})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.binding import Binding, Fill, Mask, part_of
+from attnbench.calling.binding import Binding, Fill, Mask, Part, part_of
 from attnbench.calling.roles import role_of
 from attnbench.calling.styles.callee import name_of, refusals
 from attnbench.calling.styles.held_caches import drop_graphs
@@ -17,8 +19,8 @@ from attnbench.errors import DtypeError, RefusalError, ShapeError
 _SETTINGS = {"is_causal": "causal", "scale": "scale", "enable_gqa": "gqa", "dropout_p": "dropout"}
 
 
-class Attention(nn.Module):
-    """A callee with the interface of a mechanism.
+class Called(nn.Module):
+    """A module that calls a callee as a binding says.
 
     Args:
         callee: a function or a module.
@@ -28,6 +30,29 @@ class Attention(nn.Module):
     def __init__(self, callee: Any, binding: Binding) -> None:
         super().__init__()
         self.callee, self.binding = callee, binding
+
+    def _called(self, given: Mapping[str, Any], like: Tensor, masked: bool) -> Any:
+        """What the callee gives; its refusals are raised as such."""
+        with refusals(name_of(self.callee), masked=masked, on_cpu=like.device.type == "cpu"):
+            return self.callee(**given)
+
+    def _part(self, result: Any, where: tuple[Part, str]) -> Tensor:
+        """A tensor of what a call gave.
+
+        Raises:
+            DtypeError, ShapeError: it is none, or has other dimensions than it had in a trial.
+        """
+        found: Any = part_of(result, where[0], self.callee)
+        name = name_of(self.callee)
+        if not isinstance(found, Tensor):
+            raise DtypeError(f"{name} returned {type(found).__name__}, but should return a tensor.")
+        if found.dim() != len(where[1]):
+            raise ShapeError(f"{name} returned {tuple(found.shape)}, but should return {where[1]}.")
+        return found
+
+
+class Attention(Called):
+    """A callee with the interface of a mechanism."""
 
     def forward(
         self,
@@ -52,24 +77,33 @@ class Attention(nn.Module):
         """What it gives for each query and key ``(..., L, S)``."""
         return self._outcome(query, key, key, None, None, {})[1]  # type: ignore[no-any-return]
 
-    def _outcome(
+    def _outcome(self, query: Tensor, key: Tensor, *more: Any) -> tuple[Any, Any]:
+        result, frame = self.result(query, key, *more), Frame(query, key, self.binding)
+        parts = (self.binding.output, self.binding.weights)
+        output, weights = (
+            None if where is None else frame.unfolded(self._part(result, where), where[1])
+            for where in parts
+        )
+        drop_graphs(self.callee)
+        return output, weights
+
+    def result(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | None,
-        lens: Tensor | None,
-        given: dict[str, Any],
-    ) -> tuple[Any, Any]:
+        mask: Tensor | None = None,
+        lens: Tensor | None = None,
+        given: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Any:
+        """What the callee gives."""
         bound, frame = self.binding, Frame(query, key, self.binding)
         own = {_SETTINGS[name]: setting for name, setting in given.items() if name in _SETTINGS}
         if "dropout" in own and not self.training:
             own["dropout"] = 0.0
         tensors = {
-            "query": frame.query(query),
-            "hidden": frame.query(query),
-            "key": frame.keys(key),
-            "memory": frame.keys(key),
+            **dict.fromkeys(("query", "hidden"), frame.query(query)),
+            **dict.fromkeys(("key", "memory"), frame.keys(key)),
             "value": frame.keys(value),
         }
         masks = frame.masks(mask, lens)
@@ -87,19 +121,10 @@ class Attention(nn.Module):
                 arguments[name] = constant.tensor(sizes, query)
             else:
                 arguments[name] = constant
+        if bound.prepare:
+            getattr(self.callee, bound.prepare)(tensors["key"])
         masked = mask is not None or lens is not None or bool(own.get("causal"))
-        on_cpu = query.device.type == "cpu"
-        with refusals(name_of(self.callee), masked=masked, on_cpu=on_cpu):
-            if bound.prepare:
-                getattr(self.callee, bound.prepare)(tensors["key"])
-            result = self.callee(**arguments)
-        output = weights = None
-        if bound.output is not None:
-            output = frame.unfolded(_tensor(result, bound.output, self.callee), bound.output[1])
-        if bound.weights is not None:
-            weights = frame.unfolded(_tensor(result, bound.weights, self.callee), bound.weights[1])
-        drop_graphs(self.callee)
-        return output, weights
+        return self._called(arguments, query, masked)
 
 
 class Scores(Attention):
@@ -296,19 +321,6 @@ def arranged(tensor: Tensor, axes: str, wanted: str) -> Tensor:
         if letter not in letters:
             tensor = tensor.unsqueeze(place)
     return tensor
-
-
-def _tensor(result: Any, where: tuple[Any, str], callee: Any) -> Tensor:
-    found: Any = part_of(result, where[0], callee)
-    if not isinstance(found, Tensor):
-        raise DtypeError(
-            f"{name_of(callee)} returned {type(found).__name__}, but should return a tensor."
-        )
-    if found.dim() != len(where[1]):
-        raise ShapeError(
-            f"{name_of(callee)} returned {tuple(found.shape)}, but should return {where[1]}.",
-        )
-    return found
 
 
 def _held_to_pooling(context: Tensor, weights: Tensor, memory: Tensor, value: Tensor) -> Tensor:

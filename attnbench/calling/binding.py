@@ -130,8 +130,8 @@ class Binding:
         weights: where the weights or the scores are, and their axes.
         prepare: a method that gets the keys before each call.
         square: whether it takes as many queries as keys only.
-        pooled: whether what it gives is weights times its memory.
         left: arguments that are left at their defaults.
+        idle: second sequences that change no output, and are not given.
         unread: those that are masks by their names, and hide nothing in any form that was tried.
         values: what arguments get that nothing varies: constants, or a :class:`Fill`.
     """
@@ -145,7 +145,7 @@ class Binding:
     weights: tuple[Part, str] | None = None
     prepare: str | None = None
     square: bool = False
-    pooled: bool = False
+    idle: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -184,6 +184,7 @@ class Binding:
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
             "left at their defaults:": list(self.left),
             "no form found of": list(self.unread),
+            "**changes no output**:": list(self.idle),
         }
         return "".join(
             f"; {what} {len(names) if counted and len(names) > 1 else ', '.join(names)}"

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from attnbench.calling.adaptation import masked_layer, spec_of
+from attnbench.calling.adaptation import bound_spec, masked, spec_of
 from attnbench.calling.binding import Binding, Given
-from attnbench.calling.facts import layer_facts
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import arguments
@@ -336,30 +335,17 @@ def _with_mask(callee: Callee, binding: Binding) -> Binding:
         roles={n: r for n, r in binding.roles.items() if r == "hidden" or n in values},
         left=tuple(a.name for a in free),
     )
-    masked = masked_layer(callee, bare, free)
-    return masked if masked.masks else binding
+    found = masked(callee, bare, free)
+    return found if found.masks else binding
 
 
-def _spec(target: Any, callee: Callee, binding: Binding, fields: Mapping[str, Any]) -> LayerSpec:
-    facts = layer_facts(callee, binding)
+def _spec(
+    target: Any, callee: Callee, binding: Binding, fields: Mapping[str, Any]
+) -> MechanismSpec | ScoringSpec | LayerSpec:
     given = ", ".join(name for name, value in binding.values.items() if value is not None)
-    notes = [binding.sentence(), *facts.notes, *binding.rest()]
-    if given:
-        notes.append(f"as in the example, of its first item: {given}")
-
-    def make(size: int) -> nn.Module:
-        return Layer(callee.at(), binding)
-
-    make.__qualname__ = _name(target)
-    known = {
-        "name": _name(target),
-        "make": make,
-        "sizes": lambda size: callee.width,
-        "grid": "Y" in binding.layout,
-        "conventions": facts.conventions,
-    }
-    said = (*fields.get("notes", ()), *notes)
-    return LayerSpec(**{**known, **facts.fields, **fields, "notes": said})
+    said = (f"as in the example, of its first item: {given}",) if given else ()
+    known = {"name": _name(target), "sizes": lambda size: callee.width, **fields}
+    return bound_spec(target, callee, binding, known, said)
 
 
 def _name(target: Any) -> str:

@@ -10,136 +10,82 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.attention_call import Attention
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.layer_trials import LayerCalls
 from attnbench.calling.styles.function_trials import least_size, share_of_last
 from attnbench.calling.styles.scaled_dot_floats import SCALED_DOT, scaled_dot_rows
-from attnbench.calling.trials import MASK_AXES, Callee, pattern, repeatable
-from attnbench.errors import headline
+from attnbench.calling.trials import KEYS, MASK_AXES, QUERIES, Callee, Calls, folds
 from attnbench.specs import DTYPES
 
 _CLEAR = 1e-4
-_SHOWN = 3e-6
-"""The least change of an output, in proportion, that shows that a slot reaches it."""
-
-
-class Calls:
-    """Small calls of a bound callee, on 3 items, 5 queries and 7 keys.
-
-    Args:
-        callee: what is called.
-        binding: how.
-    """
-
-    def __init__(self, callee: Callee, binding: Binding) -> None:
-        self.callee, self.binding, self.raised = callee, binding, ""
-
-    def __call__(
-        self, tensors: list[Tensor] | None = None, *, dtype: str = "float32", **given: Any
-    ) -> Tensor | None:
-        """The output; ``None``, with ``raised`` set, if the call raises."""
-        found = self.both(tensors, dtype=dtype, **given)
-        return None if found is None else found[0]
-
-    def both(
-        self, tensors: list[Tensor] | None = None, *, dtype: str = "float32", **given: Any
-    ) -> tuple[Tensor, Tensor | None] | None:
-        """The output and the weights."""
-        query, key, value = self.tensors() if tensors is None else tensors
-        kind = getattr(torch, dtype)
-        try:
-            with repeatable(), torch.no_grad():
-                made = Attention(
-                    self.callee.at(query.shape[-1], key.shape[-1], value.shape[-1]), self.binding
-                )
-                module = made.eval().to(kind)
-                if self.binding.shape == "scores":
-                    scores = module.scores(query.to(kind), key.to(kind))
-                    return scores, scores
-                output, weights = module(
-                    *(t.to(kind) for t in (query, key, value)), return_weights=True, **given
-                )
-                return output, weights
-        except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
-            self.raised = headline(error)[:120]
-            return None
-
-    def tensors(self, queries: int = 5, keys: int = 7, sizes: tuple[int, ...] = ()) -> list[Tensor]:
-        """Query, key and value, canonical."""
-        if self.binding.square:
-            keys = queries
-        lead = (3, 2) if "H" in self.binding.layout else (3,)
-        generator = torch.Generator().manual_seed(1)
-        lengths = (queries, keys, keys)
-        return [
-            torch.randn(*lead, length, size, generator=generator)
-            for length, size in zip(lengths, sizes or (self.callee.width,) * 3, strict=True)
-        ]
-
-    def reach(
-        self, mask: Tensor | None = None, queries: int = 5, keys: int = 7, **given: Any
-    ) -> Tensor | None:
-        """Which keys reach each query ``(B, L, S)``; ``None`` if a call raises."""
-        tensors = self.tensors(queries, keys)
-        wide = mask if mask is None or tensors[0].dim() == 3 else mask.unsqueeze(1)
-        more = {**given, **({} if wide is None else {"attn_mask": wide})}
-        plain = self(tensors, **more)
-        if plain is None or not bool(plain.isfinite().all()):
-            return None
-        size, found = float(plain.abs().amax()), []
-        for slot in range(tensors[1].shape[-2]):
-            query, key, value = (t.clone() for t in tensors)
-            key[..., slot, :] *= -1.5
-            value[..., slot, :] *= -1.5
-            moved = self([query, key, value], **more)
-            if moved is None:
-                return None
-            change = (moved - plain).abs().amax(-1).reshape(3, -1, plain.shape[-2]).amax(1)
-            found.append(change > _SHOWN * size)
-        return torch.stack(found, -1)
-
-
 _SAYS = ("shows", "hides", "added", "ones", "zeros")
 
 
-def mask_form(calls: Calls, name: str) -> Mask | None:
-    """The form of a mask argument, by which keys it hides; ``None`` if none shows.
+def mask_form(callee: Callee, binding: Binding, name: str) -> Mask | None:
+    """The form of a mask argument, by which keys or tokens it hides; ``None`` if none shows.
 
     Where items have masks of their own and none fits, as one mask for all items shows it: what
     takes each item's mask for another's is wrong, and a check is to say so.
     """
+    calls = Calls(callee, binding)
     base = calls.reach()
     if base is None:
         return None
-    for seen in (pattern(), pattern()[:1].expand(pattern().shape)):
-        for axes in MASK_AXES:
-            form = _form(calls, name, axes, base, seen[..., : base.shape[-1]])
-            if form is not None:
-                return form
-    return None
-
-
-def _form(calls: Calls, name: str, axes: str, base: Tensor, pattern: Tensor) -> Mask | None:
-    bound = calls.binding
-    if ("H" in axes and "H" not in bound.layout) or (bound.one_query and "L" in axes):
-        return None
-    allowed = pattern if "B" in axes else pattern[:1]
-    allowed = allowed if "L" in axes or bound.one_query else allowed[:, :1]
-    for says in _SAYS:
-        form = Mask(axes, says)
-        roles = {**bound.roles, name: "mask"}
-        other = Calls(calls.callee, bound.replace(masks={name: form}, roles=roles))
-        seen = other.reach(allowed)
-        if seen is not None and torch.equal(seen, allowed.expand(base.shape) & base):
+    if calls.is_layer:
+        real = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
+        apart = real[:, :, None] & ~torch.eye(QUERIES, dtype=torch.bool)
+        if not bool((base & ~real[:, None] & apart).any()):
+            return None  # tokens that know nothing of each other show no mask
+        return _form(calls, name, base, real[:, None], apart)
+    whole = _pattern()[..., : base.shape[-1]]
+    for seen in (whole, whole[:1].expand(whole.shape)):
+        form = _form(calls, name, base, seen, None)
+        if form is not None:
             return form
     return None
 
 
-def length_form(calls: Calls, name: str) -> Mask | None:
+def _pattern() -> Tensor:
+    """A mask of a trial: what each query of each item sees."""
+    shape = (3, QUERIES, KEYS)
+    seen = torch.rand(shape, generator=torch.Generator().manual_seed(4)) < 0.6
+    seen[..., 0] = True
+    seen[..., 1] = False
+    return seen
+
+
+def _form(
+    calls: Calls, name: str, base: Tensor, pattern: Tensor, rows: Tensor | None
+) -> Mask | None:
+    """The form in which a mask hides what it should, among the slots that are looked at."""
+    bound, plain = calls.binding, calls()
+    roles = {**bound.roles, name: "mask"}
+    for axes in sorted(MASK_AXES, key=lambda axes: calls.is_layer and "L" in axes):
+        if calls.is_layer and axes == "LS":
+            continue
+        if not calls.is_layer and "H" in axes and "H" not in bound.layout:
+            continue
+        if bound.one_query and "L" in axes:
+            continue
+        allowed = pattern if "B" in axes else pattern[:1]
+        allowed = allowed if "L" in axes or bound.one_query or calls.is_layer else allowed[:, :1]
+        wide = allowed.unsqueeze(1) if "H" in bound.layout else allowed
+        given: Any = {"padding_mask": allowed[:, 0]} if calls.is_layer else {"attn_mask": wide}
+        for says in _SAYS:
+            form = Mask(axes, says)
+            other = Calls(calls.callee, bound.replace(masks={name: form}, roles=roles))
+            seen = other.reach(unlike=plain, **given)
+            if seen is None:
+                continue
+            looked = torch.ones(base.shape, dtype=torch.bool) if rows is None else rows
+            if torch.equal(seen & looked, allowed.expand(base.shape) & base & looked):
+                return form
+    return None
+
+
+def length_form(callee: Callee, bound: Binding, name: str) -> Mask | None:
     """Whether an argument takes the number of keys of each item, or of each query."""
-    base, bound = calls.reach(), calls.binding
-    if base is None:
+    base = Calls(callee, bound).reach()
+    if base is None or bound.shape == "layer":
         return None
     lens = torch.tensor([2, 7, 4]).clamp_max(base.shape[-1])
     rows = torch.tensor([[1, 2, 3, 4, 5], [7, 6, 5, 4, 3], [2, 2, 7, 7, 1]])
@@ -147,7 +93,7 @@ def length_form(calls: Calls, name: str) -> Mask | None:
     for axes, given in (("B", lens), ("BL", rows.clamp_max(base.shape[-1]))):
         roles = {**bound.roles, name: "lengths"}
         form = Mask(axes, "lengths")
-        other = Calls(calls.callee, bound.replace(masks={name: form}, roles=roles))
+        other = Calls(callee, bound.replace(masks={name: form}, roles=roles))
         seen = other.reach(valid_lens=given)
         places = torch.arange(base.shape[-1])
         expected = places < (given[:, None, None] if axes == "B" else given[..., None])
@@ -168,18 +114,40 @@ class Facts:
 def facts_of(callee: Callee, binding: Binding) -> Facts:
     """Ask everything of a bound callee."""
     calls, found = Calls(callee, binding), Facts()
-    found.conventions.update(_masks(calls))
-    found.conventions.update(_hidden(calls))
-    found.conventions.update(_causality(calls))
-    found.conventions.update(_positions(calls))
-    dtypes, raised = _dtypes(calls)
+    raised = _dtypes(calls)
     if raised:
-        found.notes.append(_not_tried(raised))
-        found.fields["dtypes"] = dtypes
-    if _is_random(calls):
-        found.notes.append(RANDOM)
+        kinds, error = " and ".join(raised), next(iter(raised.values()))
+        found.notes.append(f"not tried in {kinds}, where it raises {error}")
+        found.fields["dtypes"] = tuple(name for name in DTYPES if name not in raised)
+    if calls.is_random():
+        found.notes.append("**it draws random numbers in evaluation, as dropout does**")
+    if calls.is_layer:
+        _layer(calls, found)
+        return found
+    for ask in (_masks, _hidden, _causality, _positions):
+        found.conventions.update(ask(calls))
     _formula(calls, found)
     return found
+
+
+def _layer(calls: Calls, found: Facts) -> None:
+    """What is asked of hidden states alone."""
+    binding, tensors = calls.binding, calls.tensors()
+    seen = calls.reach() if "Y" not in binding.layout else None
+    if seen is not None:
+        causal = not bool(seen.triu(1).any())
+        found.fields["causal"] = causal
+        found.notes.insert(0, f"{'' if causal else 'not '}causal (found by trying)")
+    accepts = ("padding_mask",) if binding.masks else ()
+    found.fields["accepts"] = accepts + (("source",) if binding.memory else ())
+    if binding.masks:
+        real = torch.ones(tensors[0].shape[:2], dtype=torch.bool)
+        real[-1] = False
+        output = calls(padding_mask=real)
+        if output is None or not bool(output.isfinite().all()):
+            found.conventions["empty_rows"] = "nan"
+    if (parts := folds(calls)) > 1:
+        found.notes.append(f"its output of {parts}·E features is folded to E")
 
 
 def _masks(calls: Calls) -> dict[str, Any]:
@@ -265,12 +233,9 @@ def _mask_value(calls: Calls) -> float | None:
 
 def _causality(calls: Calls) -> dict[str, Any]:
     """Whether no query sees later keys, though nobody asks."""
-    seen = calls.reach(None, 5, 5)
-    if seen is None or not torch.equal(
-        seen, torch.ones(5, 5, dtype=torch.bool).tril().expand(seen.shape)
-    ):
-        return {}
-    return {"causal": "always"}
+    seen, lower = calls.reach(5, 5), torch.ones(5, 5, dtype=torch.bool).tril()
+    is_causal = seen is not None and torch.equal(seen, lower.expand(seen.shape))
+    return {"causal": "always"} if is_causal else {}
 
 
 def _positions(calls: Calls) -> dict[str, Any]:
@@ -282,25 +247,14 @@ def _positions(calls: Calls) -> dict[str, Any]:
     return {} if _close(plain, turned) else {"positions": "absolute"}
 
 
-def _dtypes(calls: Calls) -> tuple[tuple[str, ...], dict[str, str]]:
+def _dtypes(calls: Calls) -> dict[str, str]:
+    """The dtypes in which it cannot be called, and what it raises."""
     raised: dict[str, str] = {}
-    hiding = _hiding(calls, 2) or {}
+    hiding = {} if calls.is_layer else _hiding(calls, 2) or {}
     for name in DTYPES:
         if calls(dtype=name, **hiding) is None:
             raised[name] = calls.raised
-    return tuple(name for name in DTYPES if name not in raised), raised
-
-
-def _is_random(calls: Calls) -> bool:
-    """Whether two calls in evaluation differ."""
-    query, key, value = calls.tensors()
-    module = Attention(calls.callee.at(), calls.binding).eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            one, two = (module(query, key, value) for _ in range(2))
-    except Exception:
-        return False
-    return not torch.equal(one, two)
+    return raised
 
 
 def _formula(calls: Calls, found: Facts) -> None:
@@ -338,46 +292,3 @@ def is_scaled_dot(calls: Calls) -> bool:
 def _close(got: Tensor, expected: Tensor) -> bool:
     expected = expected.expand(got.shape) if expected.dim() == got.dim() else expected
     return got.shape == expected.shape and torch.allclose(got, expected, _CLEAR, _CLEAR)
-
-
-def layer_facts(callee: Callee, binding: Binding) -> Facts:
-    """Ask everything of a bound layer."""
-    calls, found = LayerCalls(callee, binding), Facts()
-    seen = calls.reach() if "Y" not in binding.layout else None
-    if seen is not None:
-        causal = not bool(seen.triu(1).any())
-        found.fields["causal"] = causal
-        found.notes.append(f"{'' if causal else 'not '}causal (found by trying)")
-    accepts = ("padding_mask",) if binding.masks else ()
-    found.fields["accepts"] = accepts + (("source",) if binding.memory else ())
-    hidden, source = calls.tensors()
-    given = source if binding.memory else None
-    raised: dict[str, str] = {}
-    for name in DTYPES:
-        if calls(hidden, given, dtype=name) is None:
-            raised[name] = calls.raised
-    if raised:
-        found.notes.append(_not_tried(raised))
-        found.fields["dtypes"] = tuple(name for name in DTYPES if name not in raised)
-    if binding.masks:
-        real = torch.ones(hidden.shape[:2], dtype=torch.bool)
-        real[-1] = False
-        output = calls(hidden, given, real)
-        if output is None or not bool(output.isfinite().all()):
-            found.conventions["empty_rows"] = "nan"
-    if (parts := calls.parts()) > 1:
-        found.notes.append(f"its output of {parts}·E features is folded to E")
-    if calls.is_random():
-        found.notes.append(RANDOM)
-    if binding.memory:
-        moved, plain = calls(hidden, -1.5 * source), calls(hidden, source)
-        if plain is not None and moved is not None and torch.equal(plain, moved):
-            found.notes.append("**its second sequence changes no output**")
-    return found
-
-
-RANDOM = "**it draws random numbers in evaluation, as dropout does**"
-
-
-def _not_tried(raised: Mapping[str, str]) -> str:
-    return f"not tried in {' and '.join(raised)}, where it raises {next(iter(raised.values()))}"

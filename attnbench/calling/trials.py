@@ -7,24 +7,26 @@ items know nothing of each other; two that fit in different ways refuse.
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.binding import Binding, Fill, Part
+from attnbench.calling.attention_call import Attention
+from attnbench.calling.binding import Binding, Fill, Part, part_of
+from attnbench.calling.layer_call import Layer
 from attnbench.calling.roles import role_of
+from attnbench.calling.rotary import tables_of
 from attnbench.calling.signature import Argument
 from attnbench.errors import headline
 
 ITEMS, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 5, 7, 16
 _SIZES = {"B": ITEMS, "H": HEADS, "L": QUERIES, "S": KEYS, "1": 1, "G": ITEMS * HEADS}
+_GRID = {"B": ITEMS, "Y": 4, "X": 6, "1": 1}
 
 LAYOUTS = (
     ("BHLE", "BHSE"),
@@ -39,6 +41,12 @@ LAYOUTS = (
 )
 """Axes of query and key that are tried, the more general first."""
 
+LAYER_LAYOUTS = (
+    *(("BLE", "BSE"), ("LBE", "SBE"), ("BEL", "BSE"), ("BEYX", "BSE"), ("BYXE", "BSE")),
+    ("LE", "BSE"),
+)
+"""Axes of hidden states and of a second sequence."""
+
 _OUTPUTS = {
     "BHLE": ("BHLE", "BLHE"),
     "BLHE": ("BLHE", "BHLE"),
@@ -47,15 +55,8 @@ _OUTPUTS = {
 }
 _ONE = ("BE", "B1E", "1BE")
 MASK_AXES = ("BLS", "BHLS", "B1LS", "LS", "BS", "B1S", "B11S", "SB")
-
-
-@dataclass
-class Trial:
-    """One call: the binding that describes it, and the error if it raised."""
-
-    binding: Binding
-    raised: str = ""
-    mixes: bool = False
+SHOWN = 3e-6
+"""The least change of an output, in proportion, that shows that a slot reaches it."""
 
 
 class Callee:
@@ -77,11 +78,8 @@ class Callee:
             with repeatable():
                 made = self.make(*key)
             self._made[key] = made.eval() if isinstance(made, nn.Module) else made
-        return (
-            copy.deepcopy(self._made[key])
-            if isinstance(self._made[key], nn.Module)
-            else (self._made[key])
-        )
+        made = self._made[key]
+        return copy.deepcopy(made) if isinstance(made, nn.Module) else made
 
 
 @contextmanager
@@ -92,15 +90,152 @@ def repeatable() -> Iterator[None]:
         yield
 
 
-def tensor(axes: str, seed: int = 0, width: int = WIDTH) -> Tensor:
-    """A tensor of a trial with these axes."""
-    generator, sizes = torch.Generator().manual_seed(seed + 1), {**_SIZES, "E": width}
-    return torch.randn([sizes[letter] for letter in axes], generator=generator)
+class Calls:
+    """Small calls of a bound callee, on 3 items, 5 queries or tokens and 7 keys.
+
+    Args:
+        callee: what is called.
+        binding: how.
+        raised: what the last call raised.
+    """
+
+    def __init__(self, callee: Callee, binding: Binding) -> None:
+        self.callee, self.binding, self.raised = callee, binding, ""
+        self.is_layer = binding.shape == "layer"
+
+    def module(self, tensors: Sequence[Tensor]) -> Layer | Attention:
+        """The bound callee for these tensors, in evaluation."""
+        sides = [tensor.shape[-1] for tensor in tensors]
+        kind = Layer if self.is_layer else Attention
+        return kind(self.callee.at(*(sides * 3 if self.is_layer else sides)[:3]), self.binding)
+
+    def tensors(
+        self, queries: int = QUERIES, keys: int = KEYS, sizes: tuple[int, ...] = ()
+    ) -> list[Tensor]:
+        """Query, key and value; or hidden states, and a second sequence if it takes one."""
+        bound, widths = self.binding, sizes or (self.callee.width,) * 3
+        lead: tuple[int, ...] = (ITEMS, HEADS) if "H" in bound.layout else (ITEMS,)
+        shapes = [(*lead, n) for n in (queries, queries if bound.square else keys)]
+        if "Y" in bound.layout:
+            shapes[0] = (ITEMS, _GRID["Y"], _GRID["X"])
+        shapes = shapes[: 1 + bool(bound.memory)] if self.is_layer else [*shapes, shapes[1]]
+        generator = torch.Generator().manual_seed(1)
+        return [
+            torch.randn(*shape, width, generator=generator)
+            for shape, width in zip(shapes, widths, strict=False)
+        ]
+
+    def result(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
+        """What the callee itself gives, and the callee; ``None`` twice if it raises."""
+        return self._tried(lambda: self._result(tensors)) or (None, None)
+
+    def _result(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
+        module: Any = self.module(tensors).eval()
+        if not self.is_layer:
+            return module.result(*tensors), module.callee
+        hidden, source = tensors[0], next(iter(tensors[1:]), None)
+        rows = hidden if "B" in self.binding.layout else hidden[:1]
+        return module.result(rows, source=source), module.callee
+
+    def _tried(self, call: Callable[[], Any]) -> Any:
+        """What a call gives; ``None``, with ``raised`` set, if it raises."""
+        try:
+            with repeatable(), torch.no_grad():
+                return call()
+        except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
+            self.raised = headline(error)[:160]
+            return None
+
+    def __call__(
+        self, tensors: Sequence[Tensor] | None = None, *, dtype: str = "float32", **given: Any
+    ) -> Tensor | None:
+        """The output; ``None``, with ``raised`` set, if the call raises or gives another shape."""
+        found = self.both(tensors, dtype=dtype, **given)
+        return None if found is None else found[0]
+
+    def both(
+        self, tensors: Sequence[Tensor] | None = None, *, dtype: str = "float32", **given: Any
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """The output and the weights."""
+        plain = self.tensors() if tensors is None else tensors
+        kind = getattr(torch, dtype)
+
+        def call() -> Any:
+            module: Any = self.module(plain).eval().to(kind)
+            first, *rest = (tensor.to(kind) for tensor in plain)
+            if self.is_layer:
+                return module(first, source=next(iter(rest), None), **given), None
+            if self.binding.shape == "scores":
+                scores = module.scores(first, rest[0])
+                return scores, scores
+            return module(first, *rest, return_weights=True, **given)
+
+        found: tuple[Tensor, Tensor | None] | None = self._tried(call)
+        if found is not None and self.is_layer and found[0].shape != plain[0].shape:
+            self.raised = f"it gives {tuple(found[0].shape)} for {tuple(plain[0].shape)}"
+            return None
+        return found
+
+    def reach(
+        self, queries: int = QUERIES, keys: int = KEYS, unlike: Tensor | None = None, **given: Any
+    ) -> Tensor | None:
+        """Which keys, or tokens, reach each query ``(B, L, S)``; ``None`` if a call raises.
+
+        Args:
+            queries, keys: how many.
+            unlike: an output that shows that a mask hides nothing; ``None`` is given then.
+            given: the mask.
+        """
+        tensors = self.tensors(queries, keys)
+        plain = self(tensors, **given)
+        if plain is None or not bool(plain.isfinite().all()):
+            return None
+        if unlike is not None and torch.equal(plain, unlike):
+            return None
+        moving = [0] if self.is_layer else [1, 2]
+        size, found = float(plain.abs().amax()), []
+        for slot in range(tensors[moving[0]].shape[-2]):
+            other = [tensor.clone() for tensor in tensors]
+            for place in moving:
+                other[place][..., slot, :] *= -1.5
+            moved = self(other, **given)
+            if moved is None:
+                return None
+            change = (moved - plain).abs().amax(-1).reshape(ITEMS, -1, plain.shape[-2]).amax(1)
+            found.append(change > SHOWN * size)
+        return torch.stack(found, -1)
+
+    def is_random(self) -> bool:
+        """Whether two calls in evaluation differ."""
+        tensors = self.tensors()
+
+        def call() -> bool:
+            module: Any = self.module(tensors).eval()
+            first, *rest = tensors
+            more = {"source": next(iter(rest), None)} if self.is_layer else {}
+            one, two = (module(*([first] if more else tensors), **more) for _ in range(2))
+            return not torch.equal(one, two)
+
+        return bool(self._tried(call))
+
+    def mixes(self) -> bool:
+        """Whether outputs of other items change with the first."""
+        tensors = self.tensors(1 if self.binding.one_query else QUERIES)
+        other = [tensor.clone() for tensor in tensors]
+        for tensor in other:
+            tensor[0] *= -1.5
+        plain, moved = self.both(tensors), self.both(other)
+        if plain is None or moved is None:
+            return True
+        pairs = [
+            (a, b) for a, b in zip(plain, moved, strict=True) if a is not None and b is not None
+        ]
+        return any(not bool((a - b)[1:].abs().amax() <= 1e-4) for a, b in pairs)
 
 
-def axes_of(shape: Sequence[int], width: int) -> str:
+def axes_of(shape: Sequence[int], width: int, sizes: Mapping[str, int] = _SIZES) -> str:
     """The axes of a shape by their sizes, ``?`` where a size is none of a trial."""
-    letters = {size: letter for letter, size in {**_SIZES, "E": width}.items()}
+    letters = {size: letter for letter, size in {**sizes, "E": width}.items()}
     return "".join(letters.get(size, "?") for size in shape)
 
 
@@ -125,20 +260,26 @@ def sums_to_one(part: Tensor, axes: str) -> bool:
     return bool((part >= 0).all()) and torch.allclose(sums, torch.ones(()).to(sums), atol=1e-3)
 
 
-def read(result: Any, callee: Any, layout: str, width: int) -> dict[str, tuple[Part, str]] | None:
-    """Where the output, the weights and the scores are; ``None`` if it has neither."""
-    outputs = _OUTPUTS.get(layout, _ONE)
+def _read(result: Any, callee: Any, calls: Calls) -> dict[str, tuple[Part, str]]:
+    """Where the output, the weights and the scores are in what a call gives."""
+    layout, width = calls.binding.layout, calls.callee.width
     found: dict[str, tuple[Part, str]] = {}
-    for where, part in parts_of(result, callee):
-        axes = axes_of(part.shape, width)
-        if not part.is_floating_point():
+    for where, part in parts_of(result, None if calls.is_layer else callee):
+        if not part.is_floating_point() or not part.dim():
             continue
-        if axes in outputs and "output" not in found:
+        if calls.is_layer:  # of features there may be some times as many, as of logits
+            is_wide = layout[-1] == "E" and part.shape[-1] % width == 0
+            shape = [*part.shape[:-1], width] if is_wide else part.shape
+            if axes_of(shape, width, _GRID if "Y" in layout else _SIZES) == layout:
+                found.setdefault("output", (where, layout))
+            continue
+        axes = axes_of(part.shape, width)
+        if axes in _OUTPUTS.get(layout, _ONE) and "output" not in found:
             found["output"] = (where, axes)
         elif _is_of_keys(axes, layout):
             kind = "weights" if sums_to_one(part, axes) else "scores"
             found.setdefault(kind, (where, axes))
-    return found or None
+    return found
 
 
 def _is_of_keys(axes: str, layout: str) -> bool:
@@ -151,28 +292,37 @@ def _is_of_keys(axes: str, layout: str) -> bool:
 
 def trials(
     callee: Callee, arguments: Sequence[Argument], mains: Mapping[str, str]
-) -> tuple[list[Trial], list[str]]:
-    """The calls that give an output, weights or scores; and what the others raised.
+) -> tuple[list[Binding], list[Binding], list[str]]:
+    """The bindings that give an output, weights or scores.
 
     Args:
         callee: what is called.
         arguments: its arguments.
-        mains: the roles of those that get query, key, value or memory.
+        mains: the roles of those that get query, key, value, memory or hidden states.
+
+    Returns:
+        The bindings that keep items apart, those that do not, and what the others raised.
     """
     raised: list[str] = []
-    for square in (False, True):
-        found: list[Trial] = []
-        for layout, memory in LAYOUTS:
+    is_layer = "hidden" in mains.values()
+    for square in (False,) if is_layer else (False, True):
+        apart: list[Binding] = []
+        mixing: list[Binding] = []
+        for layout, memory in LAYER_LAYOUTS if is_layer else LAYOUTS:
             if square and "L" not in layout:
                 continue
-            trial = _tried(callee, arguments, mains, layout, memory, square)
-            if isinstance(trial, Trial):
-                found.append(trial)
-            elif not square:
-                raised.append(f"{layout}, {memory}: {trial}")
-        if found:
-            return found, raised
-    return [], raised
+            binding = _tried(callee, arguments, mains, layout, memory, square)
+            if isinstance(binding, str):
+                raised += [] if square else [f"{layout}, {memory}: {binding}"]
+            elif "B" in layout and Calls(callee, binding).mixes():
+                mixing.append(binding)
+            else:
+                apart.append(binding)
+                if is_layer:  # in another layout they are apart only where tokens are, too
+                    break
+        if apart or mixing:
+            return apart, mixing, raised
+    return [], [], raised
 
 
 def _tried(
@@ -182,31 +332,54 @@ def _tried(
     layout: str,
     memory: str,
     square: bool,
-) -> Trial | str:
-    memory_axes = memory.replace("S", "L") if square else memory
-    tensors = {
-        name: tensor(layout if role in ("query", "hidden") else memory_axes, seed, callee.width)
-        for seed, (name, role) in enumerate(mains.items())
-    }
-    rest = [a for a in arguments if a.name not in mains and (a.required or a.role in _ASKED)]
-    error = "it gives no tensor of the query's shape, or of one number a key"
-    for more in itertools.islice(
-        itertools.product(*[options(a, layout, memory_axes) for a in rest]), 48
-    ):
-        values = {a.name: value for a, value in zip(rest, more, strict=True)}
-        run = Run(callee, values, prepare_of(callee.at()), QUERIES if square else KEYS)
-        result = run(tensors)
-        if run.raised:
-            error = run.raised
+) -> Binding | str:
+    """The binding of the first call in this layout that gives anything, or what was raised."""
+    is_layer, pair = "hidden" in mains.values(), "memory" in mains.values()
+    rest = [
+        a
+        for a in arguments
+        if a.name not in mains and (a.required or (not is_layer and a.role in _ASKED))
+    ]
+    made = callee.at()
+    taken = {**mains, **{a.name: a.role or "" for a in rest}}
+    bare = Binding(
+        shape="layer" if is_layer else "memory" if pair else "attention",
+        layout=layout,
+        memory=memory if pair or not is_layer else "",
+        roles={a.name: taken[a.name] for a in arguments if a.name in taken},
+        left=tuple(a.name for a in arguments if a.name not in taken),
+        square=square,
+        prepare=None if is_layer else prepare_of(made),
+    )
+    ways = itertools.product(*[_options(a, bare, made) for a in rest])
+    error = ""
+    for more in itertools.islice(ways, 400 if is_layer else 48):
+        binding = bare.replace(values={a.name: v for a, v in zip(rest, more, strict=True)})
+        calls = Calls(callee, binding)
+        result, called = calls.result(calls.tensors(1 if binding.one_query else QUERIES))
+        if called is None:
+            error = error if error and is_layer else calls.raised
             continue
-        parts = read(result, run.callee, layout, callee.width)
-        if parts is None:
-            continue
-        binding = _binding(arguments, mains, layout, memory, values, parts).replace(
-            square=square, prepare=run.prepare
-        )
-        return Trial(binding, mixes=_mixes(run, tensors, parts, layout, memory_axes))
-    return error
+        found = _placed(binding, _read(result, called, calls))
+        if found is not None and _is_finite(Calls(callee, found)):
+            return found
+    return error or "it gives no tensor of the query's shape, or of one number a key"
+
+
+def _is_finite(calls: Calls) -> bool:
+    if not calls.is_layer:
+        return True
+    output = calls()
+    return output is not None and bool(output.isfinite().all())
+
+
+def _placed(binding: Binding, parts: Mapping[str, tuple[Part, str]]) -> Binding | None:
+    """A binding with where its output and its weights are; ``None`` if there is neither."""
+    if not parts:
+        return None
+    if not {"output", "weights"} & {*parts}:
+        return binding.replace(shape="scores", weights=parts["scores"])
+    return binding.replace(output=parts.get("output"), weights=parts.get("weights"))
 
 
 _ASKED = ("return_weights",)
@@ -219,131 +392,45 @@ def prepare_of(callee: Any) -> str | None:
 
 
 _PREPARES = re.compile(r"(?:compute|precompute|init|set|process)_(?:\w*keys?|\w*memory)$")
+_CONSTANTS: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("causal", "use_cache", "flag", "gqa"), (False,)),
+    "scale": (0.25, None),
+    "dropout": (0.0, None),
+    "previous_weights": tuple(Fill(axes) for axes in ("BS", "B1S", "GS", "BS1")),
+    "coverage": tuple(Fill(axes) for axes in ("BS", "B1S", "GS", "BS1")),
+}
+"""What is tried for an argument of a role in every layout."""
 
 
-class Run:
-    """A call with fixed further arguments."""
-
-    def __init__(
-        self, callee: Callee, values: Mapping[str, Any], prepare: str | None, keys: int = KEYS
-    ) -> None:
-        self.source, self.values, self.prepare, self.keys = callee, values, prepare, keys
-        self.raised, self.callee = "", None
-
-    def __call__(self, tensors: Mapping[str, Tensor], **more: Any) -> Any:
-        """The result; ``None``, with ``raised`` set, if it raises or gives no finite number."""
-        self.raised = ""
-        widths = [t.shape[-1] for t in tensors.values()]
-        sizes = (widths[0], widths[min(1, len(widths) - 1)], widths[-1])
-        try:
-            with repeatable(), torch.no_grad():
-                self.callee = callee = self.source.at(*sizes)
-                if self.prepare:
-                    getattr(callee, self.prepare)([*tensors.values()][-1].clone())
-                given = {name: value.clone() for name, value in tensors.items()}
-                like = next(iter(tensors.values()))
-                own = {**_SIZES, "S": self.keys, "E": like.shape[-1]}
-                filled = {
-                    name: value.tensor(own, like) if isinstance(value, Fill) else value
-                    for name, value in self.values.items()
-                }
-                return callee(**given, **{**filled, **more})
-        except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
-            self.raised = headline(error)[:160]
-            return None
-
-
-def options(argument: Argument, layout: str, memory: str) -> list[Any]:
+def _options(argument: Argument, binding: Binding, callee: Any) -> Sequence[Any]:
     """Values to try for an argument that a call needs."""
-    role, slots = argument.role or "", "L" if "L" in memory else "S"
-    length = _SIZES[slots]
+    role, is_layer = argument.role or "", binding.shape == "layer"
     if role in ("mask", "memory_mask", "padding", "memory_padding"):
-        axes = [each for each in MASK_AXES if "L" in layout or "L" not in each]
+        axes = [each for each in MASK_AXES if is_layer or "L" in binding.layout or "L" not in each]
         kinds = ((1.0, True), (0.0, True), (0.0, False))
         return [None, *(Fill(each, *kind) for each in axes for kind in kinds)]
-    if role == "lengths":
-        return [torch.full((ITEMS,), length), [length] * ITEMS, None]
-    if role in ("causal", "use_cache", "flag", "gqa"):
-        return [False]
+    if role == "lengths" and not is_layer:
+        keys = QUERIES if binding.square else KEYS
+        return [torch.full((ITEMS,), keys), [keys] * ITEMS, None]
     if role == "return_weights":
-        return [True]
-    if role in ("scale",):
-        return [0.25, None]
-    if role == "dropout":
-        return [0.0, None]
-    if role in ("previous_weights", "coverage"):
-        return [Fill(axes) for axes in ("BS", "B1S", "GS", "BS1")]
+        return [not is_layer]
+    if role in ("rotary", "cos", "sin", "embedded_positions") and is_layer:
+        function = callee.forward if isinstance(callee, nn.Module) else callee
+        part = {"cos": 0, "sin": 1}.get(role)
+        tables = [t for t in tables_of(function, callee) if part in (None, t.part)]
+        return [*tables, Fill("BLE", 0.5), Fill("LBE", 0.5), None]
     if role == "embedded_positions":
-        return [Fill(layout, 0.5), Fill(memory, 0.5), None]
-    return [None]
+        return [Fill(binding.layout, 0.5), Fill(binding.memory, 0.5), None]
+    if role == "positions" and is_layer:
+        return ["BL", "L"]
+    if role == "cache" and is_layer:
+        return [None, *((Fill(axes, 0.0),) * 2 for axes in ("BSHD", "BHSD"))]
+    return _CONSTANTS.get(role, (None,))
 
 
-def _binding(
-    arguments: Sequence[Argument],
-    mains: Mapping[str, str],
-    layout: str,
-    memory: str,
-    values: Mapping[str, Any],
-    parts: Mapping[str, tuple[Part, str]],
-) -> Binding:
-    roles = {
-        a.name: mains.get(a.name, a.role or "") for a in arguments if a.name in {**mains, **values}
-    }
-    has_value = "value" in mains.values() and len(mains) > 2
-    shape: Any = "attention" if has_value else "memory"
-    weights = parts.get("weights") or parts.get("scores")
-    if "output" not in parts and "weights" not in parts:
-        shape = "scores"
-    return Binding(
-        shape=shape,
-        layout=layout,
-        memory=memory,
-        roles=roles,
-        output=parts.get("output"),
-        weights=weights if shape == "scores" else parts.get("weights"),
-        values=values,
-        left=tuple(
-            a.name for a in arguments if a.name not in {**mains, **values} and not a.required
-        ),
-    )
-
-
-def _mixes(
-    run: Run,
-    tensors: Mapping[str, Tensor],
-    parts: Mapping[str, tuple[Part, str]],
-    layout: str,
-    memory: str,
-) -> bool:
-    """Whether the outputs of other items change with the tensors of the first."""
-    plain = _values(run, tensors, parts)
-    other = {}
-    for name, value in tensors.items():
-        axes = layout if value.shape == tensor(layout, 0, value.shape[-1]).shape else memory
-        other[name] = value.clone()
-        other[name].select(axes.index("B"), 0).mul_(-1.5)
-    moved = _values(run, other, parts)
-    for (_, axes), one, two in zip(parts.values(), plain, moved, strict=True):
-        if one is None or two is None or one.shape != two.shape:
-            return True
-        change = (one - two).abs().transpose(0, axes.index("B"))[1:]
-        if not bool(change.amax() <= 1e-4):
-            return True
-    return False
-
-
-def _values(
-    run: Run, tensors: Mapping[str, Tensor], parts: Mapping[str, tuple[Part, str]]
-) -> list[Tensor | None]:
-    result = run(tensors)
-    found = dict(parts_of(result, run.callee))
-    return [found.get(where) for where, _ in parts.values()]
-
-
-@functools.cache
-def pattern() -> Tensor:
-    """A mask of a trial: what each query of each item sees, made when it is first asked for."""
-    seen = torch.rand(ITEMS, QUERIES, KEYS, generator=torch.Generator().manual_seed(4)) < 0.6
-    seen[..., 0] = True
-    seen[..., 1] = False
-    return seen
+def folds(calls: Calls) -> int:
+    """How many times as many features as the hidden states an output has."""
+    where, axes = calls.binding.output or (None, calls.binding.layout)
+    result, called = calls.result(calls.tensors())
+    output = part_of(result, where, called)
+    return output.shape[axes.index("E")] // calls.callee.width if called is not None else 1

@@ -305,8 +305,9 @@ def test_what_nothing_varies_is_named(tmp_path: Path) -> None:
 
 def test_a_second_sequence_that_changes_nothing_is_said(tmp_path: Path) -> None:
     spec = spec_of(found(tmp_path, LAYERS, "Ignoring"))
-    assert "source" in spec.accepts
-    assert any("changes no output" in note for note in spec.notes)
+    assert isinstance(spec, LayerSpec)
+    assert "source" not in spec.accepts  # as where a module was made without cross-attention
+    assert "**changes no output**: context" in spec.notes[0]
 
 
 def test_what_gives_scores_is_a_scoring_function(tmp_path: Path) -> None:
