@@ -133,8 +133,9 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
         allowed: largest allowed difference.
         error: the error as a multiple of what the invariant allows; ``None`` if it has no scale.
         program: the calls that were made of a cache, in words.
-        compared: the compared tensors by name, for the script that reproduces the failure; or
-            ``lines``, a script that may call ``make`` and ends with an assertion.
+        compared: what is compared, for what explains the failure: ``got`` and ``expected``, or
+            ``condition`` and ``values``; and ``again``, a function of the subject that does only
+            what failed, of a check that tries much.
     """
 
     def __init__(

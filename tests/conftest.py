@@ -33,7 +33,7 @@ MARKS = {
     "tests/plugins/kernels": "compile",
     "tests/benchmark/comparing": "slow",
     "tests/benchmark/test_cheats.py": "slow",
-    "tests/checking/reproduction/test_script.py": "slow",
+    "tests/checking/explain/test_script.py": "slow",
     "tests/checking/test_hypothesis_engine.py": "slow",
     "tests/cli": "slow",
     "tests/docs": "slow",
@@ -46,10 +46,6 @@ MARKS = {
 ``tox`` runs all but those marked ``all``, which ``tox -e all`` runs."""
 
 FIRST = {
-    "tests/checking/reproduction/test_script.py::"
-    "test_what_fails_when_transformed_has_a_script_that_transforms_a_call": 2,
-    "tests/checking/reproduction/test_script.py::"
-    "test_the_script_fails_in_a_clean_process_as_the_check_did": 4,
     "tests/cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
     "tests/invariants/layers/test_layers.py::test_one_mistake_has_one_name": 4,
 }

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.cases.case import Case
 from attnbench.checking.profiles import current_profile
-from attnbench.checking.reproduction.untaped import compared_with_reference
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import adds_keys
 from attnbench.invariants.toolkit.comparisons import needs, reject, within
@@ -92,7 +91,6 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
             f"Python floats: one of the two, most often the module, does not compute "
             f"{oracle.subject.maker.formula or 'the formula'}.\n"
             f"  {violation}",
-            compared={"lines": compared_with_reference(oracle.subject, case)},
         ) from None
     return scalar
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,11 @@ from typing import Any
 from attnbench.cases.case import Case
 from attnbench.checking.explain.first_difference import first_difference
 from attnbench.checking.explain.leading import lead_of
-from attnbench.checking.explain.replay import replay
-from attnbench.checking.outcomes import Failure, Outcome
+from attnbench.checking.explain.replay import Comparison, replayed
+from attnbench.checking.explain.script import script_of
+from attnbench.checking.outcomes import Outcome
 from attnbench.checking.plan import select_invariants
-from attnbench.checking.reproduction.script import reproduce
-from attnbench.errors import PluginError, UnknownNameError, headline
-from attnbench.hookspecs import hookimpl
+from attnbench.errors import PluginError, headline
 from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry
 from attnbench.specs import Clue
@@ -32,26 +32,12 @@ _TRIES = 3
 """Most failures of a subject that are run again for a script, or for the first difference."""
 
 
-@hookimpl
-def attnbench_explain(subject: Subject, failures: Sequence[Failure]) -> Iterator[Clue]:
-    """The first difference of the first failure that shows one."""
-    for failure in failures[:_TRIES]:
-        clue = None
-        # it may not fail in the same way again
-        with contextlib.suppress(Exception, SystemExit), _limited():
-            clue = first_difference(replay(subject, failure))
-        if clue is not None:
-            seen = "" if failure is failures[0] else f" (as {failure.invariant} shows)"
-            yield replace(clue, text=clue.text + seen)
-            return
-
-
 class _TooLongError(BaseException):
     """An explanation took too long; no code of a subject expects it."""
 
 
 @contextlib.contextmanager
-def _limited() -> Iterator[None]:
+def _limited(seconds: float) -> Iterator[None]:
     """Leave the context after some seconds of computing, where a signal can end it."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(
         signal, "SIGVTALRM"
@@ -63,7 +49,7 @@ def _limited() -> Iterator[None]:
         raise _TooLongError
 
     before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
+    signal.setitimer(signal.ITIMER_VIRTUAL, max(seconds, 0.01))
     try:
         yield
     except _TooLongError:
@@ -74,22 +60,39 @@ def _limited() -> Iterator[None]:
 
 
 def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes of a subject, one failure with a script, the first one with the core's clues.
+    """The outcomes of a subject, one failure with a script, the first with the first difference.
 
     Nothing calls a subject whose device is lost.
     """
-    failing = _leading_first(outcomes)
-    failures = [outcome.failure for outcome in failing if outcome.failure is not None]
-    told = list(outcomes)
-    if not failures or any(failure.device_lost for failure in failures):
+    failing, told = _leading_first(outcomes), list(outcomes)
+    if any(o.failure is not None and o.failure.device_lost for o in failing):
         return told
+    clue, script, until = None, None, time.process_time() + _SECONDS
     for outcome in failing[:_TRIES]:
-        script = _script(subject, outcome)
-        if script is not None:
+        comparison = None
+        # it may not fail in the same way again
+        with contextlib.suppress(Exception, SystemExit), _limited(until - time.process_time()):
+            comparison = _replayed(subject, outcome)
+            if clue is None:
+                clue = first_difference(comparison)
+                seen = f" (as {outcome.invariant} shows)" * (outcome is not failing[0])
+                _put(
+                    told,
+                    failing[0],
+                    clues=() if clue is None else (replace(clue, text=clue.text + seen),),
+                )
+        if comparison is not None and script is None:
+            title = f"{outcome.invariant} on {subject.name}, case {outcome.counterexample}"
+            case = Case.from_id(outcome.counterexample or "")
+            with seeded():
+                script = script_of(subject, title, case, comparison)
             _put(told, outcome, script=script)
-            break
-    _put(told, failing[0], clues=tuple(attnbench_explain(subject, failures)))
     return told
+
+
+def _replayed(subject: Subject, outcome: Outcome) -> Comparison:
+    (invariant,) = select_invariants([outcome.invariant])
+    return replayed(subject, invariant, Case.from_id(outcome.counterexample or ""))
 
 
 def _leading_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -97,14 +100,6 @@ def _leading_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
     failing = [o for o in outcomes if o.failure is not None and o.failure.case is not None]
     lead = lead_of(failing) if failing else None
     return sorted(failing, key=lambda outcome: outcome is not lead)
-
-
-def _script(subject: Subject, outcome: Outcome) -> str | None:
-    assert outcome.failure is not None
-    with contextlib.suppress(UnknownNameError), seeded():
-        (invariant,) = select_invariants([outcome.invariant])
-        return reproduce(subject, invariant, Case.from_id(outcome.failure.case or ""))
-    return None
 
 
 def _put(outcomes: list[Outcome], old: Outcome, **changes: Any) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attnbench.checking.explain.recorded_operations import Operation, operations_of
-from attnbench.checking.explain.replay import Comparison, SubjectCall
+from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, row_of
 from attnbench.specs.clue import Clue
 
 _ROUNDING = 64
@@ -23,54 +22,33 @@ _ROUNDING = 64
 _MOST_SOURCES = 12
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A row of the output of a call, which is part of what was compared."""
-
-    call: SubjectCall
-    place: tuple[int, ...]
-
-
 def first_difference(comparison: Comparison) -> Clue | None:
     """The line by which what is compared goes wrong; ``None`` where the calls do not tell."""
     got, expected = comparison.got, comparison.expected
     with contextlib.suppress(Exception, SystemExit):  # what is run again may raise
-        if got is None and comparison.violation.got != comparison.violation.got:
-            lost = _row_of_nan(comparison)
+        if got is None and getattr(comparison.violation, "got", 0) != getattr(
+            comparison.violation, "got", 0
+        ):
+            lost = __row_of_nan(comparison)
             return None if lost is None else _lost(lost)
         if got is None or got.dim() == 0:
             return None
-        one = _row_of(got, comparison)
+        one = row_of(got, comparison)
         if one is None:
             return None
         if not bool(got[comparison.at[:-1]].isfinite().all()):
             return _lost(one)
-        other = None if expected is None else _row_of(expected, comparison)
+        other = None if expected is None else row_of(expected, comparison)
         if other is not None and other.call is not one.call:
             return _parting(one, other, comparison.allowed or 0.0)
     return None
 
 
-def _row_of(compared: Tensor, comparison: Comparison) -> _Row | None:
-    """The call whose output holds the row of the worst element, and where; ``None`` if none has."""
-    row = compared.detach()[comparison.at[:-1]]
-    for call in comparison.calls:
-        output = call.output
-        if output is None or output.dim() == 0 or output.shape[-1:] != row.shape:
-            continue
-        same = ((output == row) | (output.isnan() & row.isnan())).all(-1)
-        places = same.nonzero().tolist()
-        own = [place for place in places if tuple(place) == comparison.at[:-1]]
-        if places:
-            return _Row(call, tuple((own or places)[0]))
-    return None
-
-
-def _row_of_nan(comparison: Comparison) -> _Row | None:
+def __row_of_nan(comparison: Comparison) -> Row | None:
     """The first call whose output holds NaN, and the first row of it that does."""
     for call in comparison.calls:
         if call.output is not None and call.output.dim() and bool(call.output.isnan().any()):
-            return _Row(call, tuple(call.output.isnan().any(-1).nonzero()[0].tolist()))
+            return Row(call, tuple(call.output.isnan().any(-1).nonzero()[0].tolist()))
     return None
 
 
@@ -82,7 +60,7 @@ class _Alignment:
     equal, other items may differ, and only the one that was compared has to agree.
     """
 
-    def __init__(self, large: _Row, small: _Row) -> None:
+    def __init__(self, large: Row, small: Row) -> None:
         assert large.call.output is not None
         assert small.call.output is not None
         sizes = zip(large.call.output.shape[:-1], small.call.output.shape[:-1], strict=True)
@@ -133,7 +111,7 @@ class _Alignment:
         return True
 
 
-def _parting(got: _Row, expected: _Row, allowed: float) -> Clue | None:
+def _parting(got: Row, expected: Row, allowed: float) -> Clue | None:
     """The first operation that gives another result for the same, and has to give the other's."""
     outputs = [row.call.output for row in (got, expected)]
     if outputs[0] is None or outputs[1] is None or outputs[0].dim() != outputs[1].dim():
@@ -193,7 +171,7 @@ def _with_place(text: str, line: str) -> Clue:
     return Clue(text=text, file=file, line=int(number)) if number.isdecimal() else Clue(text=text)
 
 
-def _lost(row: _Row) -> Clue | None:
+def _lost(row: Row) -> Clue | None:
     """The first operation that gives NaN or infinity for finite numbers, if zeros heal it."""
     output, operations = operations_of(row.call)
     if not _is_same(output, row.call):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,35 +16,52 @@ from attnbench.cases.case import Case
 from attnbench.checking.outcomes import Failure
 from attnbench.checking.plan import select_invariants
 from attnbench.errors import InvariantViolation, UsageError
-from attnbench.specs import Invariant, KernelSpec
+from attnbench.specs import Invariant, KernelSpec, LayerSpec
+from attnbench.subject import scoring_subject
 from attnbench.subject.devices import seeded
 from attnbench.subject.subject import Subject
 
+CACHE_CALLS = ("new", "select", "crop", "length")
+"""The operations of a cache, whose calls are recorded by name."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class SubjectCall:
     """One call of a subject, as it was before.
 
     Args:
-        function: the module, or the function of a kernel.
+        name: ``module``, ``attend`` (of attnbench, or a kernel) or the operation of a cache.
+        function: the module, or the function of a kernel or a cache.
         args, kwargs: copies of the arguments.
-        output: what it returned; a copy of its first tensor.
+        given: the arguments themselves, by which what an earlier call gave is known.
+        parameters: copies of the parameters and buffers of a module by name.
         state: state of torch's global generator before the call.
         grad: whether gradients were recorded.
         training: whether the module was in training.
+        autocast: the dtype of autocast on the CPU, if it was on.
+        result: what it returned.
+        output: a copy of its first tensor.
+        error: what it raised.
     """
 
+    name: str
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    output: Tensor | None
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    parameters: dict[str, Tensor]
     state: Tensor
     grad: bool
     training: bool
+    autocast: torch.dtype | None
+    result: Any = None
+    output: Tensor | None = None
+    error: BaseException | None = None
 
     def again(self) -> Tensor | None:
         """The output of the same call, made again."""
-        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(self.grad):
+        amp = torch.autocast("cpu", self.autocast) if self.autocast else nullcontext()
+        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(self.grad), amp:
             torch.set_rng_state(self.state)
             args, kwargs = copied((self.args, self.kwargs))
             return first_tensor(self.function(*args, **kwargs))
@@ -67,7 +84,32 @@ class Comparison:
     expected: Tensor | None
     at: tuple[int, ...]
     allowed: float | None
-    violation: InvariantViolation = field(repr=False)
+    violation: BaseException = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the output of a call, which is part of what was compared."""
+
+    call: SubjectCall
+    place: tuple[int, ...]
+
+
+def row_of(compared: Tensor | None, comparison: Comparison) -> Row | None:
+    """The last call whose output holds the row of the worst element, and where, if one has."""
+    if compared is None or compared.dim() == 0:
+        return None
+    row = compared.detach()[comparison.at[:-1]]
+    for call in reversed(comparison.calls):
+        output = call.output
+        if output is None or output.dim() == 0 or output.shape[-1:] != row.shape:
+            continue
+        same = ((output == row) | (output.isnan() & row.isnan())).all(-1)
+        places = same.nonzero().tolist()
+        own = [place for place in places if tuple(place) == comparison.at[:-1]]
+        if places:
+            return Row(call, tuple((own or places)[-1]))
+    return None
 
 
 def replay(subject: Subject, failure: Failure) -> Comparison:
@@ -79,70 +121,115 @@ def replay(subject: Subject, failure: Failure) -> Comparison:
 
     Raises:
         UsageError: it has no case, or does not fail again.
+        Exception: the subject raised it.
     """
     if failure.case is None:
         raise UsageError(f"the failure of {failure.invariant} has no case to run again.")
     (invariant,) = select_invariants([failure.invariant])
-    return replayed(subject, invariant, Case.from_id(failure.case))
+    comparison = replayed(subject, invariant, Case.from_id(failure.case))
+    if not isinstance(comparison.violation, InvariantViolation):
+        raise comparison.violation
+    return comparison
 
 
 def replayed(subject: Subject, invariant: Invariant, case: Case) -> Comparison:
-    """The same of an invariant, which need not be registered, and a case."""
-    calls: list[SubjectCall] = []
+    """The same of an invariant, which need not be registered, and a case.
+
+    What an exception of the subject ended has nothing that is compared.
+    """
     with seeded():
-        try:
-            with _recorded(subject, calls) as watched:
-                invariant.check(watched, case)
-        except InvariantViolation as violation:
-            compared = violation.compared or {}
-            got, expected = compared.get("got", compared.get("values")), compared.get("expected")
-            made = (violation.place, violation.allowed, violation)
-            return Comparison(tuple(calls), got, expected, *made)
-    raise UsageError(f"{invariant.name} on {subject.name} does not fail again at {case.id}.")
+        calls, error = _run(subject, lambda watched: invariant.check(watched, case))
+        again = (getattr(error, "compared", None) or {}).get("again")
+        if again is not None:  # of what a check has tried, only that which failed
+            calls, error = _run(subject, again)
+    if error is None:
+        raise UsageError(f"{invariant.name} on {subject.name} does not fail again at {case.id}.")
+    if not isinstance(error, InvariantViolation):
+        return Comparison(tuple(calls), None, None, (), None, error)
+    compared = error.compared or {}
+    got, expected = compared.get("got", compared.get("values")), compared.get("expected")
+    return Comparison(tuple(calls), got, expected, error.place, error.allowed, error)
+
+
+def _run(
+    subject: Subject, check: Callable[[Subject], object]
+) -> tuple[list[SubjectCall], BaseException | None]:
+    """The calls that a check makes, and what it raises."""
+    calls: list[SubjectCall] = []
+    try:
+        with _recorded(subject, calls) as watched:
+            check(watched)
+    except (Exception, SystemExit) as error:
+        return calls, error
+    return calls, None
 
 
 @contextmanager
 def _recorded(subject: Subject, calls: list[SubjectCall]) -> Iterator[Subject]:
-    """Record the outermost calls of modules, or of the function of a kernel."""
+    """Record the outermost calls of modules, of the function of a kernel, and of a cache."""
     original: Callable[..., Any] = nn.Module.__call__
     depth = 0
 
-    def recording(function: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    def recording(name: str, function: Callable[..., Any], run: Any = None) -> Callable[..., Any]:
         def record(*args: Any, **kwargs: Any) -> Any:
             nonlocal depth
             if depth:
-                return run(*args, **kwargs)
+                return (run or function)(*args, **kwargs)
             depth += 1
+            call = _call_of(name, function, args, kwargs)
             try:
-                state = torch.get_rng_state()
-                given: tuple[tuple[Any, ...], dict[str, Any]] = copied((args, kwargs))
-                is_training = bool(getattr(function, "training", False))
-                result = run(*args, **kwargs)
+                result = (run or function)(*args, **kwargs)
                 output = first_tensor(result)
                 kept = None if output is None else output.detach().clone()
-                grad = torch.is_grad_enabled()
-                calls.append(SubjectCall(function, *given, kept, state, grad, is_training))
+                calls.append(replace(call, result=result, output=kept))
                 return result
+            except BaseException as error:
+                calls.append(replace(call, error=error))
+                raise
             finally:
                 depth -= 1
 
         return record
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return original(module, *args, **kwargs)
+        return recording("module", module, original.__get__(module))(*args, **kwargs)
 
-        return recording(module, run)(*args, **kwargs)
-
-    watched = subject
-    if isinstance(subject.spec, KernelSpec):
-        attend = subject.spec.attend
-        watched = replace(subject, spec=replace(subject.spec, attend=recording(attend, attend)))
+    watched, spec = subject, subject.spec
+    if isinstance(spec, KernelSpec):
+        watched = replace(subject, spec=replace(spec, attend=recording("attend", spec.attend)))
+    elif isinstance(spec, LayerSpec) and spec.cache is not None:
+        known = {name: getattr(spec.cache, name) for name in CACHE_CALLS}
+        own: Any = {name: recording(name, one) for name, one in known.items() if one is not None}
+        watched = replace(subject, spec=replace(spec, cache=replace(spec.cache, **own)))
+    holder: Any = scoring_subject
+    attend = holder.attend
     nn.Module.__call__ = call  # type: ignore[method-assign]  # put back below
+    if subject.kind == "scoring":
+        holder.attend = recording("attend", attend)
     try:
         yield watched
     finally:
+        holder.attend = attend
         nn.Module.__call__ = original  # type: ignore[method-assign]  # as it was
+
+
+def _call_of(
+    name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> SubjectCall:
+    own = function.state_dict() if isinstance(function, nn.Module) else {}
+    own_args, own_kwargs = copied((args, kwargs))
+    return SubjectCall(
+        name,
+        function,
+        own_args,
+        own_kwargs,
+        (args, kwargs),
+        {n: t.detach().clone() for n, t in own.items() if not nn.parameter.is_lazy(t)},
+        torch.get_rng_state(),
+        torch.is_grad_enabled(),
+        bool(getattr(function, "training", False)),
+        torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+    )
 
 
 def first_tensor(result: Any) -> Tensor | None:

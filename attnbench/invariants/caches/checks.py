@@ -13,9 +13,8 @@ from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_effort, current_profile
 from attnbench.invariants.caches.program import in_words
-from attnbench.invariants.caches.program_script import script_of
 from attnbench.invariants.caches.properties import PROPERTIES
-from attnbench.invariants.caches.stage import stage_of
+from attnbench.invariants.caches.stage import Stage, stage_of
 from attnbench.invariants.toolkit.decorator import HINTS
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
@@ -87,7 +86,7 @@ def cache_invariant(
     """
 
     def check(subject: Subject, case: Case) -> None:
-        from attnbench.invariants.caches.search import explore  # brings Hypothesis: 0.2 s
+        from attnbench.invariants.caches.search import explore, played  # brings Hypothesis: 0.2 s
 
         assert isinstance(subject, LayerSubject)
         drawn = case.dtype == "float32" or "float32" not in subject.dtypes
@@ -95,11 +94,16 @@ def cache_invariant(
         stage = stage_of(subject, case)
         found = explore(stage, judged, drawn, effort)
         if found is not None:
-            raise found.reworded(
-                str(found),
-                program=in_words(found.steps),
-                compared={"lines": script_of(subject, case, *found.played)},
-            ) from found.__cause__
+
+            def again(subject: Subject) -> None:
+                assert isinstance(subject, LayerSubject)
+                error = played(Stage(subject, case), judged, found.steps)
+                if error is not None:
+                    raise error
+
+            compared = {**(found.compared or {}), "again": again}
+            told = found.reworded(str(found), program=in_words(found.steps), compared=compared)
+            raise told from found.__cause__
 
     return Invariant(
         name=PROPERTIES[judged].invariant,

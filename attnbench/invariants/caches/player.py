@@ -8,7 +8,6 @@ output, the cause is the cut into calls, not the other operations.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError, InvariantViolation
-from attnbench.invariants.caches import program_script
 from attnbench.invariants.caches.program import MOST_ROWS, MOST_TRACKS, Step
 from attnbench.invariants.caches.properties import PROPERTIES
 from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage, Track
@@ -42,7 +40,6 @@ class Player:
         self._goes_on = lossy and judged in ("owner", "fresh")
         self.tracks: list[Track] = []
         self.program: list[Step] = []
-        self.played: list[tuple[Any, ...]] = []
         self.capacity = min(self.subject.capacity, TOKENS)
         self.over = False
         self._next = 0
@@ -65,7 +62,7 @@ class Player:
                     self.over = True
                     return
                 text = f"{raised_text(self.subject, error)}{self._after()}"
-                raise FoundError(tuple(self.program), text, (self.played, ())) from error
+                raise FoundError(tuple(self.program), text) from error
 
     def _legal(self, step: Step) -> Step | None:
         """The step with numbers that are legal here; ``None`` if there are none."""
@@ -114,7 +111,6 @@ class Player:
     def _play(self, step: Step) -> None:
         if step.kind == "begin":
             number, seen = len(self.tracks), self.stage.tokens[: step.count, :0]
-            self.played.append(("begin", number, step.count))
             cache = self.subject.new_cache(self.module, step.count)
             masked = bool(step.rows) or self.judged == "ragged"
             mask = torch.ones(step.count, 0, dtype=torch.bool, device=seen.device)
@@ -127,7 +123,6 @@ class Player:
         if step.kind == "append":
             self._append(step, track)
         elif step.kind == "fork":
-            self.played.append(("fork", track.number))
             cache, cuts = copy.deepcopy(track.cache), list(track.cuts)
             number = len(self.tracks)
             self.tracks.append(Track(number, cache, track.seen, track.pads, cuts, mask=track.mask))
@@ -136,19 +131,17 @@ class Player:
         if self.judged == "ledger":
             self._count(track)
 
-    def _chunk(self, rows: int, count: int) -> tuple[Tensor, int, int]:
-        """The next tokens, ``(rows, count, E)``, different in each row, and where they lie."""
+    def _chunk(self, rows: int, count: int) -> Tensor:
+        """The next tokens, ``(rows, count, E)``, different in each row."""
         if self._next + count > TOKENS:
             self._next = 0
         start, self._next = self._next, self._next + count
-        return self.stage.tokens[:rows, start : start + count].clone(), start, start + count
+        return self.stage.tokens[:rows, start : start + count].clone()
 
     def _append(self, step: Step, track: Track) -> None:
-        hidden, start, end = self._chunk(track.seen.shape[0], step.count)
+        hidden = self._chunk(track.seen.shape[0], step.count)
         if track.mask is not None:
             track.mask = torch.cat([track.mask, track.next_real(step.count, step.rows)], 1)
-        mask = None if track.mask is None else track.mask.int().tolist()
-        self.played.append(("append", track.number, start, end, mask))
         track.seen = torch.cat([track.seen, hidden], 1)
         track.cuts.append(step.count)
         got, track.cache = self.subject.call(self.module, hidden, track.mask, track.cache)
@@ -159,8 +152,6 @@ class Player:
 
     def _operate(self, step: Step, track: Track) -> None:
         """Select rows of a cache, or crop it; either may be refused."""
-        argument: Any = list(step.rows) if step.kind == "select" else step.count
-        self.played.append((step.kind, track.number, argument, False))
         index = torch.tensor(step.rows, dtype=torch.int64, device=track.seen.device)
         try:
             if step.kind == "select":
@@ -170,21 +161,19 @@ class Player:
         except NotImplementedError:
             self._refused.append(str(step))
             return
-        self.played[-1] = (*self.played[-1][:-1], True)
         if step.kind == "select":
             track.keep_rows(index)
         else:
             track.keep_slots(step.count)
 
     def _without(self, step: Step) -> None:
-        hidden, start, end = self._chunk(2, step.count)
-        self.played.append(("without", 0, start, end))
+        hidden = self._chunk(2, step.count)
         got = self.stage.one_call(self.module, hidden)
         expected = self.stage.expected(hidden, anew=True)
         real = torch.ones(got.shape, dtype=torch.bool)
         what, other = "the output of the call without a cache", "the same call on a new module"
         rounding = self.stage.rounding
-        self._compare(got, expected, lambda: rounding(hidden), real, what, other, "hidden")
+        self._compare(got, expected, lambda: rounding(hidden), real, what, other)
 
     def _count(self, track: Track) -> None:
         spec = self.subject.spec.cache
@@ -196,7 +185,6 @@ class Player:
                 tuple(self.program),
                 f"length(cache) = {given!r}, but should be {held}: the slots appended and not "
                 f"cropped{self._after()}",
-                (self.played, program_script.counted(track.number)),
             )
 
     def _judge(self, track: Track, got: Tensor) -> None:
@@ -226,9 +214,7 @@ class Player:
                 return
             if worst_place(twin, fresh, allowed(), real) is not None:
                 fresh, other = twin, "another cache that was given the same chunks"
-        given = f"seen[{track.number}]"
-        given += "" if track.mask is None else f", None, masks[{track.number}]"
-        self._compare(got, fresh, allowed, real, "output", other, given)
+        self._compare(got, fresh, allowed, real, "output", other)
 
     def twin(self, track: Track, seen: Tensor, mask: Tensor | None) -> Tensor | None:
         """The last output of the same chunks through a cache to which nothing else was done."""
@@ -269,29 +255,11 @@ class Player:
                 if worst_place(whole, expected, allowed, real) is not None:
                     self.over = True  # without a cache it is wrong, too
                     return
-            self._compare(
-                mine,
-                expected,
-                lambda allowed=allowed: allowed,
-                real,
-                f"output of row {row}",
-                "the row alone, without padding",
-                f"seen[{track.number}][{row}:{row + 1}, masks[{track.number}][{row}]]",
-                row=row,
-                slots=[slot - count for slot in slots],
-            )
+            given = f"output of row {row}", "the row alone, without padding"
+            self._compare(mine, expected, lambda allowed=allowed: allowed, real, *given)
 
     def _compare(
-        self,
-        got: Tensor,
-        expected: Tensor,
-        allowed: Any,
-        real: Tensor,
-        what: str,
-        other: str,
-        given: str,
-        row: int = 0,
-        slots: Sequence[int] = (),
+        self, got: Tensor, expected: Tensor, allowed: Any, real: Tensor, what: str, other: str
     ) -> None:
         if worst_place(got, expected, floor_of(self.subject, expected), real) is None:
             return
@@ -302,14 +270,11 @@ class Player:
         one, two, tolerance = (float(each[place]) for each in (got, expected, limits))
         wrong: dict[str, Any] = {"got": one, "expected": two, "other": other, "allowed": tolerance}
         wrong["error"] = abs(one - two) / tolerance if tolerance else None
-        back = place[1] - got.shape[1]
-        at = (place[0] + row, slots[place[1]] if slots else back, place[2])
-        mine, joined = (place[0], back, place[2]), self.judged == "split"
         raise FoundError(
             tuple(self.program),
             f"{InvariantViolation(quantity=what, place=place, **wrong)}{self._after()}",
-            (self.played, program_script.compared(given, at, mine, tolerance, joined=joined)),
             quantity="output",
-            place=at,
+            place=place,
+            compared={"got": got, "expected": expected},
             **wrong,
         )

@@ -34,20 +34,17 @@ class FoundError(InvariantViolation):
     Args:
         steps: the program up to the failing step.
         message: the error in a sentence.
-        played: what a script has to play again, and the lines behind it.
-        wrong: fields of the violation, if an output is wrong; its place is row, slot from the end
-            and feature in the last one.
+        wrong: fields of the violation, if an output is wrong.
     """
 
     def __init__(
         self,
         steps: Program,
         message: str,
-        played: tuple[Sequence[tuple[Any, ...]], Sequence[str]] = ((), ()),
         **wrong: Any,
     ) -> None:
         super().__init__(message, **wrong)
-        self.steps, self.played = steps, played
+        self.steps = steps
 
 
 class Stage:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.calls.compiling import in_one_sentence
 from attnbench.invariants.numerics import bounds
@@ -39,7 +38,6 @@ def under_autocast(call: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     dtypes=("float32",),
     applies=supports("float32"),
 )
-@transformed("autocast", lambda: sourced(under_autocast))
 def autocast_agrees(subject: Subject, case: Case) -> None:
     """Under autocast the output is right within the narrower dtype's rounding; it may raise."""
     base = Baseline(subject, case)

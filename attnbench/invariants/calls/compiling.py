@@ -23,7 +23,6 @@ from attnbench.attention.torch_internals import faked, graph_breaks
 from attnbench.cases.case import Case
 from attnbench.cases.case_strategies import CaseStrategy, listed
 from attnbench.checking.profiles import current_profile
-from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation, RefusalError, headline
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -132,11 +131,6 @@ def _some(count: int) -> Callable[[Subject], CaseStrategy]:
 
 
 @invariant(kinds=KINDS, cases=_some(1))
-@transformed(
-    "torch.compile",
-    lambda: [f"got = torch.compile(call, backend={_backend()!r})(query, key, value)"],
-    gradients=True,
-)
 def compiled_equals_eager(subject: Subject, case: Case) -> None:
     """torch.compile changes neither output nor gradients."""
     backend = _backend()
@@ -189,7 +183,6 @@ def mapped(call: nn.Module, *tensors: Tensor, dims: Any = -3, axis: int = -3) ->
     max_features=17,
     applies=knows_heads,
 )
-@transformed("torch.func.vmap", lambda: sourced(mapped))
 def vmap_equals_batch(subject: Subject, case: Case) -> None:
     """torch.func.vmap over items or heads gives what a batch of them gives."""
     base = Baseline(subject, case)
@@ -210,7 +203,6 @@ def vmap_equals_batch(subject: Subject, case: Case) -> None:
 
 
 @invariant(kinds=KINDS, cases=_some(4))
-@transformed("a call with fake tensors", lambda: sourced(faked))
 def fake_tensors_tell_the_shape(subject: Subject, case: Case) -> None:
     """A call with fake tensors gives the shape, dtype and device of the real one."""
     base = Baseline(subject, case)

@@ -64,25 +64,9 @@ def unit_variance(subject: Subject, case: Case) -> None:
             f"modules, {error:.2g} each); scale the scores, or the initial parameters, by "
             f"{variance**-0.5:.4g}, or do not declare unit_variance",
             error=abs(variance - 1.0) / allowed,
-            compared={"lines": _script_of_variance(case, len(firsts), allowed)},
         )
     if STANDARD_ERRORS * error > 1.0:
         reject("the modules differ too much for their mean to say anything")
-
-
-def _script_of_variance(case: Case, modules: int, allowed: float) -> list[str]:
-    query, key = f"{case.q_len}, {case.query_size}", f"{case.kv_len}, {case.key_size}"
-    return [
-        f"torch.manual_seed({case.seed})",
-        "scores = []",
-        f"for _ in range({modules}):",
-        f"    module = make({case.query_size}, {case.key_size})",
-        f"    scores.append(module(torch.randn({query}), torch.randn({key})).detach().double())",
-        "scores = torch.stack(scores)",
-        "variance = (scores - scores.mean()).square().mean().item()",
-        'print("variance of scores =", variance, "but should be 1")',
-        f"assert abs(variance - 1) <= {allowed:.6g}",
-    ]
 
 
 def _fresh_scores(subject: Subject, case: Case) -> Tensor:

@@ -66,21 +66,19 @@ def test_one_mistake_has_one_name(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    further_are_long(
-        dict.fromkeys(("keeps_the_buffer", "positions_restart", "selects_both_ways"), "script")
-    ),
+    further_are_long(dict.fromkeys(("positions_restart", "selects_both_ways"), "script")),
 )
 def test_a_failure_prints_a_short_script_that_was_run(name: str, tmp_path: Path) -> None:
     report = attnbench.check(BROKEN[name], profile="quick", invariants=[KILLERS[name]])
     (found,) = report.outcomes
     assert found.reproduce is not None
-    assert found.reproduce.count("call(module") <= 5
+    assert found.reproduce.count(" = module") <= 5
     script = tmp_path / "script.py"
     script.write_text(found.reproduce)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode == 1
     assert "AssertionError" in done.stderr
-    assert done.stdout.startswith("got ")
+    assert done.stdout.startswith("output =")
 
 
 def test_a_failing_program_is_told_in_words() -> None:
@@ -262,25 +260,6 @@ def test_a_cache_that_can_only_be_emptied_is_held_to_that() -> None:
     assert found.status == "failed"
     assert found.failure is not None
     assert "crop to 0" in found.failure.program
-
-
-class Narrowed(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(size, size)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.linear(hidden).bfloat16()
-
-
-@pytest.mark.slow
-def test_a_layer_of_the_wrong_dtype_gets_a_script() -> None:
-    spec = LayerSpec(name="narrowed", make=Narrowed)
-    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
-    (found,) = report.outcomes
-    assert found.status == "failed"
-    assert found.reproduce is not None
-    assert "the dtype should be" in found.reproduce
 
 
 def test_an_operation_that_was_refused_is_named() -> None:

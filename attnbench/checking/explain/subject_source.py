@@ -16,10 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from attnbench.calling.styles.callee import AdaptedSpec
-from attnbench.checking.reproduction.source_lines import Unwritable
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
+
+
+class Unwritable(Exception):  # noqa: N818 -- always caught
+    """A value or a function that has no plain source text."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""A script in plain torch that reproduces a failure."""
