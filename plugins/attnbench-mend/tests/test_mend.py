@@ -64,6 +64,26 @@ def test_nothing_is_shown_where_ordinary_calls_are_wrong(tmp_path: Path) -> None
     assert mend(subject, failures, SEARCH_S) is None
 
 
+def test_nothing_is_shown_where_only_calls_of_one_token_are_right(tmp_path: Path) -> None:
+    file = tmp_path / "heads.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Attention(nn.Module):\n"
+        "    def __init__(self, dim, heads=4):\n"
+        "        super().__init__()\n"
+        "        self.heads, self.qkv = heads, nn.Linear(dim, 3 * dim)\n"
+        "    def forward(self, x):\n"
+        "        B, L, E = x.shape\n"
+        "        q, k, v = (t.reshape(B, self.heads, L, -1) for t in self.qkv(x).chunk(3, -1))\n"
+        "        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)\n"
+        "        return y.transpose(1, 2).reshape(B, L, E)\n"
+    )
+    failures = failures_of(f"{file}:Attention", "outputs_depend_on_their_token")
+    (subject,) = resolve(f"{file}:Attention")
+    assert failures
+    assert mend(subject, failures, SEARCH_S) is None
+
+
 def test_no_change_leaves_out_a_line_or_decides_a_branch() -> None:
     text = "def f(x, mask):\n    if mask is not None:\n        x = x + mask\n    return x\n"
     ran = {line: {"x": ("tensor", 2, "floating"), "mask": ("tensor", 2, "bool")} for line in (2, 3)}
