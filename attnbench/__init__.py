@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from attnbench.checking.outcomes import Outcome
     from attnbench.checking.parametrization import parametrize_with_checks
     from attnbench.cli.compare import compare
-    from attnbench.report.notebook_tables import Records
     from attnbench.subject.lookup import get, subjects
     from attnbench.subject.recorded_inputs import record
     from attnbench.subject.subject import Subject
@@ -51,7 +50,6 @@ _LAZY = {
     "CheckReport": "checking.check_report",
     "Inputs": "subject.tensors",
     "Outcome": "checking.outcomes",
-    "Records": "report.notebook_tables",
     "Subject": "subject.subject",
     "attend": "attention.attend",
     "check": "checking.api",
@@ -80,7 +78,6 @@ __all__ = [
     "MechanismSpec",
     "OptionError",
     "Outcome",
-    "Records",
     "RefusalError",
     "ScoringSpec",
     "ShapeError",

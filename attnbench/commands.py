@@ -20,8 +20,8 @@ crashes does not end the command. Importing this module imports no torch. An
 """
 
 from attnbench.checking.plain_tables import escaped as printable
-from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
+    INTERRUPTED,
     AsJson,
     Call,
     Convention,
@@ -33,11 +33,18 @@ from attnbench.cli.options import (
     Strict,
     Style,
     Targets,
+    exit_code,
     parse_targets,
 )
 from attnbench.cli.plugin_loading import load_plugins
-from attnbench.cli.printing.output_files import check_writable, write_file
-from attnbench.cli.printing.tables import print_json, print_line, print_table, progress
+from attnbench.cli.printing import (
+    check_writable,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+    write_file,
+)
 from attnbench.errors import PluginError, nearest
 from attnbench.processes.pool import Task, Workers, call
 from attnbench.registry.address import Address

@@ -66,7 +66,7 @@ def record(path: Path, pairs: int, load: str, change: int) -> None:
     from attnbench.benchmark.comparing.exchange import Unmeasured
     from attnbench.benchmark.machine import Load
     from attnbench.cases.case import Case
-    from attnbench.cli.duel_plan import Request, duel
+    from attnbench.cli.compare import Request, duel
 
     case = BenchCase(Case((1, 1), 128, 128, 64, 64, 64))
     addresses = tuple(f"{SUBJECTS}:{name}" for name in SIDES[change])

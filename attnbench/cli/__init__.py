@@ -12,7 +12,7 @@ imports all commands; torch, pandas and hypothesis are imported inside its funct
     ) -> int:
         '''One sentence for the list of commands.'''
         ...
-        return exit_code(statuses)  # cli/exit_codes.py: the exit code is what the function returns
+        return exit_code(statuses)  # cli/options.py: the exit code is what the function returns
 
 If the function raises an :class:`~attnbench.errors.AttnbenchError`, the command prints its message
 and exits with code 2. On Ctrl-C it exits with code 130; it only has to save its results so far.
@@ -35,8 +35,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from attnbench.checking.plain_tables import escaped
 from attnbench.cli.configuration import check_defaults
-from attnbench.cli.exit_codes import FAILED_PLUGIN, INTERRUPTED, USAGE
-from attnbench.cli.printing.tables import prepare_streams
+from attnbench.cli.options import FAILED_PLUGIN, INTERRUPTED, USAGE
+from attnbench.cli.printing import prepare_streams
 from attnbench.distributions import COMMAND_GROUP, advice, entry_points, origin
 from attnbench.errors import AttnbenchError, PluginError, UnknownNameError, UsageError, nearest
 

@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.records import Record
 from attnbench.benchmark.workloads import Selection
-from attnbench.cli import machine_runs
 from attnbench.cli import options as option
+from attnbench.cli.measured_runs import PRELOAD, Request, measure, planned
 from attnbench.cli.plugin_loading import load_plugins, try_options
-from attnbench.cli.printing.tables import print_json, print_parts
-from attnbench.cli.recorded_run import RunSession
+from attnbench.cli.printing import print_json, print_line, print_parts
 from attnbench.report import record_tables
+
+_Lengths = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--length",
+        min=1,
+        help="A length S: attention is measured at L = S, and a layer at prefill and decode of one "
+        "sequence; may be repeated. Like --workload and --inputs, it replaces the default set.",
+    ),
+]
+_Cache = Annotated[str, typer.Option("--cache", help="warm, or cold: flushed before each call.")]
+_Timing = Annotated[
+    str,
+    typer.Option(
+        "--timing",
+        help="call: time a call as a user makes it. device: on a CUDA device, time a replayed "
+        "graph, without the overhead of Python.",
+    ),
+]
+_Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        help="Subject with which those of its kind are paired, instead of scaled_dot or, for "
+        "layers, causal_attention.",
+        show_default=False,
+    ),
+]
+_Processes = Annotated[
+    int,
+    typer.Option("--processes", min=1, help="Processes that measure every subject and case."),
+]
+_Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, help="Most seconds for a row in one process.")
+]
+_Run = Annotated[
+    str | None,
+    typer.Option("--run", help="Name of the run and of its file; one that exists is gone on with."),
+]
 
 
 def command(
@@ -22,22 +59,20 @@ def command(
     style: option.Style = None,
     call: option.Call = None,
     convention: option.Convention = None,
-    set_name: option.BenchSet = None,
-    length: option.Lengths = None,
+    set_name: option.Set = None,
+    length: _Lengths = None,
     workload: option.Workload = None,
     inputs: option.Inputs = None,
     device: option.Devices = None,
     dtype: option.Dtypes = None,
     threads: option.Threads = 1,
-    cache: option.Cache = "warm",
-    timing: option.Timing = "call",
-    baseline: option.Baseline = None,
-    processes: option.Processes = 3,
-    budget: option.Budget = 0.0,
-    timeout: option.RowTimeout = 120.0,
+    cache: _Cache = "warm",
+    timing: _Timing = "call",
+    baseline: _Baseline = None,
+    processes: _Processes = 3,
+    timeout: _Timeout = 120.0,
     results: option.Results = option.RESULTS,
-    run: option.RunName = None,
-    resume: option.Resume = False,
+    run: _Run = None,
     cluster: option.Cluster = None,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
@@ -54,33 +89,18 @@ def command(
         set_name = "default"
     selection = Selection(set_name, workload or (), length or (), inputs, dtype)
     selection.check()
-    records: list[Record] = []
-    limits = {"processes": processes, "timeout_s": timeout, "budget_s": budget}
-    how = {"devices": device, "baseline": baseline, "contract": contract, **limits}
-    with machine_runs.machines_of(cluster, device) as machines:
-        places = machine_runs.start(machines, results, run, resume=resume)
-        plugins = load_plugins(strict=strict)
-        try_options(addresses or ())
-        runs = machine_runs.plan(places, selection, targets=addresses, **how)
-        ended = machine_runs.measured(runs, records)
-    _show(records, runs, ended, as_json=as_json)
-    return ended.exit_code(record_tables.statuses_of(records), plugins)
-
-
-def _show(
-    records: list[Record],
-    runs: Sequence[RunSession],
-    ended: machine_runs.Ended,
-    *,
-    as_json: bool,
-) -> None:
-    paths = [str(run.place.path) for run in runs]
+    limits = {"contract": contract, "processes": processes, "timeout_s": timeout, "budget_s": 0.0}
+    plugins = load_plugins(strict=strict, preload=PRELOAD)
+    try_options(addresses or ())
+    request = Request(addresses, selection, device, baseline, limits)
+    with planned(request, results, run, cluster) as runs:
+        measured = measure(runs)
     if as_json:
-        files = {"files": paths} if runs[0].machine else {"file": paths[0]}
-        print_json({**files, "records": record_tables.as_rows(records)})
+        rows = record_tables.as_rows(measured.records)
+        print_json({"files": [str(path) for path in measured.paths], "records": rows})
     else:
-        print_parts(record_tables.parts(records))
-        verb = "interrupted after" if ended.interrupted else "recorded"
-        count = "1 measurement" if len(records) == 1 else f"{len(records)} measurements"
-        typer.echo(f"\n{verb} {count} in {', '.join(paths)}")
-    ended.show_losses()
+        print_parts(record_tables.parts(measured.records))
+        verb = "interrupted after" if measured.interrupted else "recorded"
+        places = ", ".join(map(str, measured.paths))
+        print_line(f"\n{verb} {len(measured.records)} rows in {places}")
+    return measured.exit_code(record_tables.statuses_of(measured.records), plugins)

@@ -2,17 +2,100 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from attnbench.checking import parallel
 from attnbench.cli import options as option
 from attnbench.cli.check_run import Check, Limits, Selection, statuses_of
-from attnbench.cli.exemptions import without_known
-from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.formats import formats_of
-from attnbench.cli.plugin_loading import load_plugins, try_options
-from attnbench.cli.printing.outcome_lines import Screen, next_step
-from attnbench.cli.printing.tables import print_line
-from attnbench.processes.pool import MEMORY_GIB
-from attnbench.report.formats.findings import findings_of
+from attnbench.cli.configuration import without_known
+from attnbench.cli.outcome_lines import Screen, next_step
+from attnbench.cli.plugin_loading import ask, load_plugins, try_options
+from attnbench.cli.printing import check_writable, print_json, print_line, write_file
+from attnbench.errors import PluginError, UsageError, nearest
+from attnbench.processes.pool import MEMORY_GIB, Task, call
+from attnbench.report.formats import CORE
+from attnbench.report.formats.findings import Findings, findings_of
+
+_TEXT = "text"
+_SHARED = (_TEXT, "github")
+"""Formats that can stand on standard output together: annotations are lines among the text."""
+
+_RENDERED = "attnbench.checking.child_tasks:rendered"
+_TIMEOUT_S = 30.0
+
+_Make = Annotated[
+    str | None,
+    typer.Option(
+        "--make",
+        metavar="CALL",
+        help='How a class is made, for E features: "Attention(Config(n_embd=E, n_head=2))". By '
+        "default its arguments are found out by their names.",
+    ),
+]
+_Example = Annotated[
+    str | None,
+    typer.Option(
+        "--example",
+        metavar="FILE:NAME",
+        help="Arguments of one call of the target, a module or a function: (args, kwargs), a "
+        "tuple, a dict or a tensor, or a function that gives them. Nothing is made then.",
+    ),
+]
+_Seed = Annotated[
+    int | None,
+    typer.Option("--seed", help="Seed of the drawn cases; by default the same every time."),
+]
+_OneCase = Annotated[
+    str | None,
+    typer.Option("--case", metavar="ID", help="Run this case alone, such as a printed one."),
+]
+_Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=0.1,
+        help="Most seconds for an invariant on a subject; by default 120, 240 or 900, by profile.",
+    ),
+]
+_Memory = Annotated[
+    float,
+    typer.Option("--memory", min=0.1, help="Most GiB of memory for the process of a subject."),
+]
+_Formats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT[=FILE]",
+        help="text, json, junit, sarif, github, or a plugin's, printed or in a file; may be "
+        "repeated.",
+    ),
+]
+_Exempt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exempt",
+        metavar="NAME=REASON",
+        help="An invariant, or 'SUBJECT: INVARIANT', that is not run; may be repeated.",
+    ),
+]
+_UpdateExempt = Annotated[
+    bool,
+    typer.Option(
+        "--update-exempt",
+        help="Write today's failures into the table tool.attnbench.exempt of pyproject.toml, so "
+        "that only new ones fail, and remove from it what holds again.",
+    ),
+]
+_Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Show every outcome, with the cases it saw.")
+]
 
 
 def command(
@@ -20,23 +103,22 @@ def command(
     style: option.Style = None,
     call: option.Call = None,
     convention: option.Convention = None,
-    make: option.Make = None,
-    example: option.Example = None,
+    make: _Make = None,
+    example: _Example = None,
     jobs: option.Jobs = 0,
     profile: option.Profile = "quick",
-    seed: option.Seed = None,
+    seed: _Seed = None,
     cluster: option.Cluster = None,
-    dtype: option.CheckedDtypes = None,
+    dtype: option.Dtypes = None,
     device: option.Device = "cpu",
     invariant: option.Invariants = None,
-    case: option.OneCase = None,
-    timeout: option.InvariantTimeout = None,
-    memory: option.Memory = MEMORY_GIB,
-    fail_fast: option.FailFast = False,
-    formats: option.Formats = None,
-    exempt: option.Exempt = None,
-    update_exempt: option.UpdateExempt = False,
-    verbose: option.Verbose = False,
+    case: _OneCase = None,
+    timeout: _Timeout = None,
+    memory: _Memory = MEMORY_GIB,
+    formats: _Formats = None,
+    exempt: _Exempt = None,
+    update_exempt: _UpdateExempt = False,
+    verbose: _Verbose = False,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
 ) -> int:
@@ -52,17 +134,112 @@ def command(
     addresses = option.parse_targets(targets, style, convention, call, make, example)
     try_options(addresses or ())
     exemptions = without_known(exempt or ()) if update_exempt else exempt or ()
-    selection = Selection(profile, device, dtype, invariant, seed, case)
-    check = Check(addresses, selection, exemptions)
-    screen = Screen(check.expected, check.statements, verbose=verbose) if output.has_text else None
-    for line in check.plan["about"] if screen else ():
-        print_line(line)
-    check.run(Limits(jobs, timeout, memory, cluster, fail_fast), screen)
+    check = Check(addresses, Selection(profile, device, dtype, invariant, seed, case), exemptions)
+    limits = Limits(jobs, timeout, memory, cluster)
+    screen = Screen(check.expected, check.statements, verbose=verbose)
+    if output.has_text:
+        for line in check.plan["about"]:
+            print_line(line)
+        check.run(limits, screen.add)
+    else:
+        check.run(limits)
     if update_exempt:
         check.exempt_failures()
     report = check.report()
-    if screen is not None:
+    if output.has_text:
         screen.end(report, check.seconds, next_step(report, targets or ()))
     findings = findings_of(report, check.statements, check.works, located=output.located)
     statuses = [*statuses_of(report), *output.write(findings)]
-    return INTERRUPTED if check.interrupted else exit_code(statuses, plugins)
+    return option.INTERRUPTED if check.interrupted else option.exit_code(statuses, plugins)
+
+
+@dataclass(frozen=True)
+class Formats:
+    """The formats and files of a report.
+
+    Args:
+        printed: name of the format on standard output.
+        files: names of formats, and their files.
+        located: whether a format asks for places of failures.
+    """
+
+    printed: str
+    files: tuple[tuple[str, Path], ...]
+    located: bool
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the outcomes are printed as text while they come."""
+        return self.printed in _SHARED
+
+    def write(self, findings: Findings) -> list[str]:
+        """Write all formats but the text, which has been printed.
+
+        Returns:
+            The statuses, for the exit code, of formats of plugins that failed; each was named.
+
+        Raises:
+            UsageError: a file cannot be written.
+        """
+        failed = []
+        for name, path in [*self.files, (self.printed, None)]:
+            try:
+                text = _rendered(name, findings)
+            except PluginError as error:
+                reason = str(error).strip().splitlines()[-1]  # the last of a traceback
+                print(f"attnbench: --format {name}: {reason}", file=sys.stderr)
+                failed.append("crashed")
+                continue
+            if path is not None:
+                write_file(path, text.encode(), f"--format {name}")
+            elif name == "json":
+                print_json(json.loads(text))
+            elif name != _TEXT:
+                print_line(text)
+        return failed
+
+
+def _rendered(name: str, findings: Findings) -> str:
+    """The report in a format; one of a plugin is rendered in a child with a time limit."""
+    if name == _TEXT:
+        return ""
+    if name in CORE:
+        return CORE[name].render(findings)
+    arguments = {"name": name, "findings": findings}
+    text: str = call(Task(f"format {name}", _RENDERED, arguments, timeout_s=_TIMEOUT_S))
+    return text
+
+
+def formats_of(values: Sequence[str], *, as_json: bool = False) -> Formats:
+    """Read the values of ``--format``; plugins are asked for theirs if one is not of the core.
+
+    Args:
+        values: ``FORMAT`` for standard output, or ``FORMAT=FILE``.
+        as_json: whether ``--json`` was given.
+
+    Raises:
+        UsageError: a format is unknown, two are printed, or a file cannot be written.
+    """
+    pairs = [text.partition("=") for text in values]
+    files = [(name, Path(path)) for name, in_file, path in pairs if in_file]
+    printed = ["json"] if as_json else []
+    printed += [name for name, in_file, _ in pairs if not in_file and name not in printed]
+    for name, path in files:
+        check_writable(path, f"--format {name}")
+    located = {name: format_.located for name, format_ in CORE.items()}
+    named = {*printed, *dict(files)}
+    if not {_TEXT, *located} >= named:
+        located |= {row["name"]: row["located"] for row in ask("format_rows")}
+    for name in named:
+        if name not in (_TEXT, *located):
+            hint = nearest(name, (_TEXT, *located))
+            raise UsageError(f"--format: no format is called {name!r}. {hint}")
+    if unfit := [name for name, _ in files if name in _SHARED]:
+        raise UsageError(f"--format: {unfit[0]} is printed, and no file is written of it.")
+    if len(printed) > 1 and not {*printed} <= {*_SHARED}:
+        raise UsageError(
+            f"--format: {' and '.join(printed)} cannot both be printed; write one to a file, as "
+            f"--format {printed[1]}=FILE."
+        )
+    chosen = "github" if "github" in printed else (printed or [_TEXT])[0]
+    return Formats(chosen, tuple(files), any(located.get(name) for name in named))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from attnbench.cases.case import Case
 from attnbench.checking import parallel
@@ -14,9 +13,9 @@ from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import Gap, coverage_of
 from attnbench.checking.outcomes import Outcome, notes_of
 from attnbench.checking.work import key_of, works_of
-from attnbench.cli.exemptions import KNOWN, as_known, exempted, update
+from attnbench.cli.configuration import KNOWN, as_known, exempted, update
 from attnbench.cli.plugin_loading import PLAN, ask
-from attnbench.cli.printing.tables import progress
+from attnbench.cli.printing import progress
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import MEMORY_GIB
 from attnbench.registry.address import Address
@@ -32,7 +31,6 @@ class Limits:
     timeout_s: float | None = None
     memory_gib: float = MEMORY_GIB
     cluster: str | ClusterWorkers | None = None
-    fail_fast: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,16 +47,6 @@ class Selection:
     def __post_init__(self) -> None:
         if self.case is not None:
             Case.from_id(self.case)  # raises UsageError if it is none
-
-
-class View(Protocol):
-    """What shows outcomes as they come."""
-
-    def announce(self, outcome: Outcome) -> None:
-        """Show that an invariant fails, before its outcome is added."""
-
-    def add(self, outcome: Outcome) -> None:
-        """Show an outcome."""
 
 
 class Check:
@@ -93,12 +81,12 @@ class Check:
         names = [row["invariant"] for row in ask("invariant_rows")] if exempt else []
         self._by_key = {key_of(skip): skip for skip in exempted(exempt, self.works, names)}
 
-    def run(self, limits: Limits, view: View | None = None) -> None:
-        """Run what is not exempt, until the last outcome, a failure with ``fail_fast``, or Ctrl-C.
+    def run(self, limits: Limits, show: Callable[[Outcome], None] = lambda outcome: None) -> None:
+        """Run what is not exempt, until the last outcome or Ctrl-C.
 
         Args:
             limits: how it runs.
-            view: shows each outcome as it comes.
+            show: called with each outcome as it comes.
         """
         exempt, named = tuple(self._by_key.values()), tuple(self.selection.invariants or ())
         checks = parallel.run_checks(
@@ -110,31 +98,20 @@ class Check:
             cluster=limits.cluster,
             recorded=exempt,
         )
-        if view:
-            for outcome in exempt:
-                view.add(outcome)
+        for outcome in exempt:
+            show(outcome)
+        count = sum(self.expected.values()) - len(exempt)
         try:
-            with contextlib.closing(checks):  # its children end here, also early
-                self._collect(checks, limits, view)
+            # the children of the checks end here, also early
+            with contextlib.closing(checks), progress(count, "checking") as advance:
+                for outcome in checks:
+                    is_new = key_of(outcome) not in self._by_key
+                    self._by_key[key_of(outcome)] = outcome
+                    show(outcome)
+                    advance(is_new, f"{outcome.subject}: {outcome.invariant}")
         except KeyboardInterrupt:
             self.interrupted = True
             self._notes.append(f"interrupted after {len(self._by_key)} outcomes")
-
-    def _collect(self, checks: Iterable[Outcome], limits: Limits, view: View | None) -> None:
-        count = sum(self.expected.values()) - len(self._by_key)
-        with progress(count, "checking") as advance:
-            for outcome in checks:
-                is_new = key_of(outcome) not in self._by_key
-                self._by_key[key_of(outcome)] = outcome
-                if view and is_new and not outcome.ok:
-                    view.announce(outcome)
-                if view:
-                    view.add(outcome)
-                advance(is_new, f"{outcome.subject}: {outcome.invariant}")
-                if limits.fail_fast and not outcome.ok:
-                    done = f"after {len(self._by_key)} outcomes (--fail-fast)"
-                    self._notes.append(f"stopped at the first failure, {done}")
-                    break
 
     def exempt_failures(self) -> None:
         """Write the failures into the project's table of exemptions; from now on they are known.

@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from attnbench.benchmark.machine import busy_cores
+import typer
+
+from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.records import run_path
 from attnbench.benchmark.workloads import Selection, saved
 from attnbench.cli import options as option
-from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, exit_code
-from attnbench.cli.printing.tables import print_json, print_parts
-from attnbench.errors import UsageError
-from attnbench.report.verdict_tables import (
-    LEGEND,
-    counts_line,
-    duel_json,
-    table_of,
-)
+from attnbench.cli.configuration import check_defaults
+from attnbench.cli.plugin_loading import ask, warm_up_children
+from attnbench.cli.printing import print_json, print_parts, progress
+from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, similar
+from attnbench.processes.pool import Task, call
+from attnbench.registry.address import parse_address
 
 if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Duel
-    from attnbench.cli.duel_plan import Plan
-    from attnbench.report.notebook_tables import Comparison
+    from attnbench.benchmark.comparing.exchange import Exchange, Side
+    from attnbench.report.verdict_tables import Comparison
 
-_MEASURED = ("margin", "looks", "pairs", "seconds", "load")
+_Budget = Annotated[
+    float, typer.Option("--budget", min=0.0, help="Seconds after which no further pair starts.")
+]
+_Margin = Annotated[
+    float,
+    typer.Option(
+        "--margin",
+        min=0.0,
+        help="Changes up to this many percent are same or, if certain, slightly slower or faster.",
+    ),
+]
 
 
 def compare(
     *targets: str,
-    set_name: str = "compare",
+    set_name: str | None = "compare",
     workload: Sequence[str] = (),
     inputs: Path | None = None,
     dtypes: Sequence[str] | None = None,
     device: str = "cpu",
     threads: int = 1,
     budget: float = 600.0,
-    timeout: float = 120.0,
     margin: float = 3.0,
-    results: Path = option.RESULTS,
 ) -> Comparison:
     """Decide for each case whether B is faster or slower than A, the same, or ambiguous.
 
@@ -51,25 +61,35 @@ def compare(
         set_name, workload, inputs: the cases; the last two replace the set.
         dtypes: replace those of the set.
         device, threads: device and number of threads of torch.
-        budget, timeout: seconds, of the whole and of one block of a row.
+        budget: seconds.
         margin: percent; smaller changes are same or slight.
-        results: folder of recorded runs, whose names no revision may have.
 
     Raises:
         UsageError: the targets cannot be compared.
         UnknownNameError: a target is no revision or subject.
     """
-    from attnbench.cli.duel_plan import classify, duel
+    from attnbench.report.verdict_tables import compared
 
-    request = classify(targets, results)
+    request = classify(targets)
     name = None if workload or inputs else set_name
     selection = Selection(name, workload, inputs=inputs, dtypes=dtypes)
     cases = selection.cases((device,))
     cases += [saved(**selection.saved(device))] if inputs else []
-    options: dict[str, Any] = {"threads": threads, "timeout_s": timeout, "budget_s": budget}
-    with duel(request, cases, margin=margin / 100, **options) as plan:
-        interrupted = plan.run("comparing")
-    return _compared_here(plan, interrupted=interrupted)
+    options: dict[str, Any] = {"margin": margin / 100, "budget_s": budget}
+    with duel(request, cases, threads=threads, **options) as plan:
+        interrupted = _interrupted(plan.duel)
+    return compared(plan.names, plan.duel, plan.notes, interrupted=interrupted)
+
+
+def _interrupted(duel: Duel) -> bool:
+    """Run a duel with a progress bar; returns whether Ctrl-C ended it early."""
+    try:
+        with progress(len(duel.rows) * max(duel.looks), "comparing") as advance:
+            for rows in duel.run():
+                advance(rows, f"pair {duel.pairs}")
+    except KeyboardInterrupt:
+        return True
+    return False
 
 
 def command(
@@ -80,10 +100,8 @@ def command(
     dtype: option.Dtypes = None,
     device: option.Device = "cpu",
     threads: option.Threads = 1,
-    budget: option.Budget = 600.0,
-    timeout: option.RowTimeout = 120.0,
-    margin: option.Margin = 3.0,
-    results: option.Results = option.RESULTS,
+    budget: _Budget = 600.0,
+    margin: _Margin = 3.0,
     as_json: option.AsJson = False,
 ) -> int:
     """Decide for each case whether B is faster or slower than A, the same, or ambiguous.
@@ -103,69 +121,179 @@ def command(
         device=device,
         threads=threads,
         budget=budget,
-        timeout=timeout,
         margin=margin,
-        results=results,
     )
     if as_json:
         print_json(comparison.data)
     else:
         print_parts(comparison.parts)
     rows = comparison.data["rows"]
-    if comparison.data.get("interrupted"):
-        return INTERRUPTED
+    if comparison.data["interrupted"]:
+        return option.INTERRUPTED
     if not rows:  # all are new in B
-        return INCONCLUSIVE
+        return option.INCONCLUSIVE
     if not any(row["timed"] or row["differs"] for row in rows):
         reason = f"{rows[0]['subject']}: {rows[0]['reason']}"
         raise UsageError(f"nothing could be compared: {reason}")
-    return exit_code(row["verdict"] for row in rows)
+    return option.exit_code(row["verdict"] for row in rows)
 
 
-def _compared_here(plan: Plan, *, interrupted: bool) -> Comparison:
-    """What was measured, with the verdicts so far, also after Ctrl-C."""
-    duel = plan.duel
-    data = {
-        "a": plan.a,
-        "b": plan.b,
-        **{name: getattr(duel, name) for name in _MEASURED},
-        "interrupted": interrupted,
-        "rows": [duel_json(row) for row in duel.rows],
-        "notes": plan.notes,
+@dataclass(frozen=True)
+class Request:
+    """The classified arguments of ``compare``."""
+
+    revisions: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()
+
+
+def classify(arguments: Sequence[str]) -> Request:
+    """Classify the arguments as revisions and subjects.
+
+    Raises:
+        UsageError: an argument is a recorded run, or they cannot be combined.
+        UnknownNameError: an argument is none of these.
+    """
+    from attnbench.benchmark.comparing.checkouts import branches, commit_of
+
+    revisions, subjects = [], []
+    names = _names() if any(not _is_address(text) for text in arguments) else []
+    for text in arguments:
+        if _is_address(text) or text in names:
+            subjects.append(text)
+            continue
+        is_revision = commit_of(Path.cwd(), text) is not None
+        if run_path(option.RESULTS, text).exists() or Path(text).exists():
+            what = "both a recorded run and a revision" if is_revision else "a file or recorded run"
+            raise UsageError(
+                f"{text!r} is {what}. Recorded runs are not compared: 'attnbench report' shows "
+                "them side by side, and 'attnbench compare REVISION' measures both sides. Name a "
+                "revision by its hash, and a subject by its file, path/to/file.py:ATTRIBUTE."
+            )
+        if not is_revision:
+            raise UnknownNameError(
+                f"{text!r} is not a revision of this repository, or a subject. "
+                f"{similar(text, [*branches(Path.cwd()), *names])}".rstrip()
+            )
+        revisions.append(text)
+    if len(revisions) > 2:
+        raise UsageError(f"at most two revisions can be named; got {', '.join(revisions)}.")
+    if not revisions and len(subjects) != 2:
+        raise UsageError(
+            f"got {', '.join(subjects) or 'nothing'}: name one or two revisions and the "
+            "subjects to compare at them, or two subjects."
+        )
+    if not subjects:
+        subjects = check_defaults().get("targets", [])
+    return Request(tuple(revisions), tuple(subjects))
+
+
+def _is_address(text: str) -> bool:
+    return ":" in text or "(" in text
+
+
+def _names() -> list[str]:
+    try:
+        warm_up_children()
+        return [row["subject"] for row in ask("subject_rows", targets=None)]
+    except AttnbenchError:
+        return []  # a plugin of the working tree may be broken
+
+
+@dataclass
+class Plan:
+    """A duel that is ready to run, the names of its sides, and notes on what is left out."""
+
+    names: Sequence[str]
+    duel: Duel
+    notes: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def duel(
+    request: Request,
+    cases: Sequence[BenchCase],
+    *,
+    threads: int = 1,
+    **options: Any,
+) -> Iterator[Plan]:
+    """Set up both sides of a duel, and always clean up at the end.
+
+    Raises:
+        UsageError: a side cannot be built, or there is nothing to compare.
+    """
+    from attnbench.benchmark.comparing.duel import Duel, Row
+    from attnbench.benchmark.comparing.exchange import Exchange, quiet_core
+
+    core = quiet_core()
+    notes = []
+    if core is None:
+        notes.append("Both sides ran on any core: this system does not let a process choose one.")
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
+        arguments = {"cases": cases, "folder": folder}
+        inputs = call(Task("inputs", "attnbench.benchmark.workloads:write_inputs", arguments))
+        sides = _sides(request, stack)
+        exchange = stack.enter_context(Exchange(sides, core if threads == 1 else None, threads))
+        rows = [
+            Row(
+                a if a == b else f"{b} against {a}",
+                case,
+                (_order(a, sides[0], case, path), _order(b, sides[1], case, path)),
+            )
+            for a, b in _subjects(request, exchange, notes)
+            for case, path in zip(cases, inputs, strict=True)
+        ]
+        names = [side.name for side in sides] if request.revisions else request.subjects
+        yield Plan(names, Duel(exchange, rows, **options), notes)
+
+
+def _sides(request: Request, stack: contextlib.ExitStack) -> tuple[Side, Side]:
+    from attnbench.benchmark.comparing.checkouts import repository
+    from attnbench.benchmark.comparing.exchange import Side
+
+    folder = Path.cwd()
+    if not request.revisions:
+        return Side(request.subjects[0], folder), Side(request.subjects[1], folder)
+    source = repository(folder)
+    is_file = [parse_address(text).is_file for text in request.subjects]
+    build = not is_file or not all(is_file)
+    revisions = [*request.revisions, None][:2]
+    a, b = (stack.enter_context(source.side(revision, build=build)) for revision in revisions)
+    return a, b
+
+
+def _subjects(request: Request, exchange: Exchange, notes: list[str]) -> list[tuple[str, str]]:
+    """The subjects to compare, as the address on each side."""
+    if not request.revisions:
+        return [(request.subjects[0], request.subjects[1])]
+    if request.subjects:
+        shared: list[str] = []
+        for text in request.subjects:  # a file's attribute may hold several
+            names, fault = exchange.expanded(text)
+            shared += names
+            notes += [fault] if fault else []
+        return [(name, name) for name in shared]
+    a, b = exchange.names()
+    for side, names, others in zip(exchange.sides, (a, b), (b, a), strict=True):
+        extras = [name for name in names if name not in others]
+        if extras:
+            notes.append(f"Only {side.name} has {', '.join(extras)}.")
+    common = [(name, name) for name in b if name in a]
+    if not common:
+        raise UsageError(
+            "the two sides have no subject in common whose code is in this repository: "
+            f"{exchange.sides[0].name} has {', '.join(a) or 'none'}, {exchange.sides[1].name} has "
+            f"{', '.join(b) or 'none'}. Name one, such as path/to/file.py:ATTRIBUTE."
+        )
+    return common
+
+
+def _order(text: str, side: Side, case: BenchCase, inputs: str) -> Mapping[str, Any]:
+    return {
+        "address": text,
+        "folder": str(side.folder),
+        "inputs": inputs,
+        "seed": case.case.seed,
+        "device": case.case.device,
+        "direction": case.direction,
     }
-    lines = _duel_lines(duel) if duel.rows else []
-    lines += [f"Note: {note}" for note in plan.notes]
-    if interrupted:
-        lines.append(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
-    return _shown(data, lines)
-
-
-def _duel_lines(duel: Duel) -> list[str]:
-    reasons = Counter(row.reason for row in duel.rows if row.reason)
-    lines = [
-        f"{count} {'row' if count == 1 else 'rows'}: {reason}."
-        for reason, count in reasons.items()
-        if any((row.reason == reason and not row.decided) or row.refused for row in duel.rows)
-    ]
-    summary = counts_line(row.verdict for row in duel.rows)
-    if duel.short and any(row.verdict == "ambiguous" for row in duel.rows):
-        summary += " (a larger --budget decides more)"
-    shares = ", ".join(f"{share:.1%} at {pairs}" for pairs, share in duel.looks.items())
-    calls = sum(duel.looks.values())
-    return [
-        *lines,
-        f"{summary}.",
-        *LEGEND.format(margin=f"{100 * duel.margin:g} %").splitlines(),
-        "spread: standard deviation of a pair.",
-        f"Of tables in which nothing had changed, {calls:.1%} would call a row slower or faster "
-        f"({shares} pairs).",
-        f"{duel.pairs} pairs in {duel.seconds:.0f} s; other processes kept "
-        f"{busy_cores(duel.load)}.",
-    ]
-
-
-def _shown(data: dict[str, Any], lines: Sequence[str]) -> Comparison:
-    from attnbench.report.notebook_tables import Comparison
-
-    table = [table_of(data["rows"])] if data["rows"] else []
-    return Comparison(data, [f"A: {data['a']}\nB: {data['b']}", *table, "\n".join(lines)])

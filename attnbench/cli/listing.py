@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib import resources
+import os
+import platform
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from packaging.utils import canonicalize_name
 
 from attnbench.cases.case import Case
 from attnbench.cli import options as option
-from attnbench.cli.exit_codes import OK, VIOLATED, exit_code
-from attnbench.cli.installation import machine as machine_facts
-from attnbench.cli.installation import plugin_rows, show_machine, show_plugins
 from attnbench.cli.plugin_loading import ask, load_plugins
-from attnbench.cli.printing.tables import print_json, print_table
-from attnbench.errors import UsageError
+from attnbench.cli.printing import print_json, print_line, print_table
+from attnbench.errors import AttnbenchError, UsageError
+from attnbench.processes.pool import Task, call, cores
+from attnbench.registry.discovery import absent_module, discover
+from attnbench.registry.versions import installed_version, version_problems
 from attnbench.specs import DTYPES
 
 _CASE = Case((8, 8), 256, 256, 64, 64, 64)
+_DEVICES = "attnbench.subject.devices:available_devices"
+_TIMEOUT_S = 120.0
+_FEW = 3
+"""Most names that the table shows of what a plugin brings."""
 
 
 def command(
@@ -50,14 +56,27 @@ def command(
     Case.from_id(case)
     _check_usage(targets, invariants=invariants, plugins=plugins, load=load, machine=machine)
     if plugins:
-        rows = plugin_rows(load=load)
-        print_json(rows) if as_json else show_plugins(rows)
-        return exit_code((), rows)
+        rows = _plugin_rows(load=load)
+        print_json(rows) if as_json else _show_plugins(rows)
+        return option.exit_code((), rows)
     if machine:
         facts = machine_facts()
-        print_json(facts) if as_json else show_machine(facts)
-        return OK if facts["ok"] else VIOLATED
-    return _list(targets, case, invariants=invariants, as_json=as_json, strict=strict)
+        print_json(facts) if as_json else _show_machine(facts)
+        return option.OK if facts["ok"] else option.VIOLATED
+    loaded = load_plugins(strict=strict)
+    if invariants:
+        rows = ask("invariant_rows")
+    else:
+        rows = ask("subject_rows", targets=option.parse_targets(targets), case_id=case)
+        rows = [{**row, "target": str(row["target"])} for row in rows]
+    if as_json:
+        print_json(rows)
+    elif targets:
+        for row in rows:
+            _show(row, case)
+    else:
+        print_table(rows if invariants else [_cells(row) for row in rows])
+    return option.exit_code((), loaded)
 
 
 def _check_usage(targets: list[str] | None, *, load: bool, **lists: bool) -> None:
@@ -74,97 +93,138 @@ def _check_usage(targets: list[str] | None, *, load: bool, **lists: bool) -> Non
         )
 
 
-def _list(
-    targets: list[str] | None, case: str, *, invariants: bool, as_json: bool, strict: bool
-) -> int:
-    """List subjects or invariants."""
-    plugins = load_plugins(strict=strict)
-    if invariants:
-        rows = ask("invariant_rows")
-    else:
-        rows = ask("subject_rows", targets=option.parse_targets(targets), case_id=case)
-        rows = [{**row, "target": str(row["target"])} for row in rows]
-    if as_json:
-        print_json(rows)
-    elif invariants:
-        print_table(rows)
-    elif targets:
-        for row in rows:
-            _show(row, case)
-    else:
-        _suggest({canonicalize_name(row["distribution"]) for row in plugins})
-        print_table(
-            [
-                {
-                    **{name: row[name] for name in ("subject", "kind", "formula")},
-                    "sizes": "Eq = Ek" if row["equal_sizes"] else "",
-                    "dtypes": _dtypes(row["dtypes"]),
-                    "laws": ", ".join(row["laws"]),
-                    "auto": _auto(row["kernels"]) if row["kind"] == "scoring" else "",
-                }
-                for row in rows
-            ]
-        )
-    return exit_code((), plugins)
-
-
-def _suggest(installed: set[str]) -> None:
-    """Say what a distribution that is not installed would make faster."""
-    text = resources.files("attnbench.registry").joinpath("optional.toml").read_text("utf-8")
-    for distribution, gain in tomllib.loads(text).items():
-        if distribution not in installed:
-            typer.echo(f"With 'pip install {distribution}' {gain}.", err=True)
-
-
-def _dtypes(names: list[str]) -> str:
-    return "all" if set(names) == set(DTYPES) else ", ".join(names)
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    dtypes = "all" if set(row["dtypes"]) == set(DTYPES) else ", ".join(row["dtypes"])
+    return {
+        **{name: row[name] for name in ("subject", "kind", "formula")},
+        "sizes": "Eq = Ek" if row["equal_sizes"] else "",
+        "dtypes": dtypes,
+        "laws": ", ".join(row["laws"]),
+        "auto": _auto(row["kernels"]) if row["kind"] == "scoring" else "",
+    }
 
 
 def _auto(kernels: list[dict[str, Any]]) -> str:
     return next((k["kernel"] for k in kernels if k["reason"] is None), "plain")
 
 
-def _sizes(row: dict[str, Any]) -> str:
-    if row["layer"] is not None:
-        return "one"
-    return "query_size == key_size" if row["equal_sizes"] else "may differ"
-
-
-def _layer_facts(layer: dict[str, Any]) -> dict[str, str]:
-    cache = "none"
-    if layer["cache"] is not None:
-        cache = ", ".join(["new", *layer["cache"]["operations"]])
-        if layer["cache"]["capacity"] is not None:
-            cache += f"; {layer['cache']['capacity']} slots"
-    return {
-        "causal": "yes" if layer["causal"] else "no",
-        "window": str(layer["window"] or "none"),
-        "accepts": ", ".join(layer["accepts"]) or "none",
-        "cache": cache,
-    }
-
-
 def _show(row: dict[str, Any], case: str) -> None:
-    typer.echo(f"{row['subject']} ({row['kind']})")
+    """Print all details of a subject."""
+    layer = row["layer"]
     facts = {
         "formula": row["formula"],
         "source": row["source"],
-        "sizes": _sizes(row),
+        "sizes": "query_size == key_size" if row["equal_sizes"] else "may differ",
         "dtypes": ", ".join(row["dtypes"]),
         "laws": ", ".join(row["laws"]) or "none",
     }
-    if row["layer"] is not None:
-        facts |= _layer_facts(row["layer"])
-    for name, text in facts.items():
-        typer.echo(f"  {name:8}{text}")
-    for name, reason in row["exempt"].items():
-        typer.echo(f"  exempt  from {name}: {reason}")
+    if layer is not None:
+        cache = layer["cache"]
+        facts |= {
+            "sizes": "one",
+            "causal": "yes" if layer["causal"] else "no",
+            "window": str(layer["window"] or "none"),
+            "accepts": ", ".join(layer["accepts"]) or "none",
+            "cache": ", ".join(["new", *cache["operations"]]) if cache else "none",
+        }
+        if cache and cache["capacity"] is not None:
+            facts["cache"] += f"; {cache['capacity']} slots"
+    lines = [f"{name:8}{text}" for name, text in facts.items()]
+    lines += [f"exempt  from {name}: {reason}" for name, reason in row["exempt"].items()]
     if row["kind"] == "scoring":
-        typer.echo(f"  kernels at {case}, in the order of kernel='auto':")
+        lines.append(f"kernels at {case}, in the order of kernel='auto':")
         auto = _auto(row["kernels"])
         for kernel in [*row["kernels"], {"kernel": "plain", "reason": None, "priority": None}]:
+            rank = "always" if kernel["priority"] is None else f"priority {kernel['priority']}"
             mark = " (taken)" if kernel["kernel"] == auto else ""
-            rank = f"priority {kernel['priority']}" if kernel["priority"] is not None else "always"
-            typer.echo(f"    {kernel['kernel']:14}{kernel['reason'] or rank}{mark}")
+            lines.append(f"  {kernel['kernel']:14}{kernel['reason'] or rank}{mark}")
             if kernel.get("runs_as"):
-                typer.echo(f"    {'':14}runs as: {kernel['runs_as']}")
+                lines.append(f"  {'':14}runs as: {kernel['runs_as']}")
+    print_line("\n  ".join([f"{row['subject']} ({row['kind']})", *lines]))
+
+
+def _plugin_rows(*, load: bool) -> list[dict[str, Any]]:
+    """The installed plugins; unless they are loaded, only their metadata is read."""
+    if load:
+        return load_plugins(warn=False)
+    rows = []
+    for plugin in discover():
+        module = absent_module(plugin) if plugin.status == "found" else None
+        missing = {"status": f"missing: no module {module}"} if module else {}
+        rows.append(plugin.as_row() | missing)
+    return rows
+
+
+def _show_plugins(rows: list[dict[str, Any]]) -> None:
+    """Print the plugins, and the tracebacks of those that failed."""
+    table = []
+    for row in rows:
+        shown = {k: v for k, v in row.items() if k not in ("message", "traceback")}
+        if names := row.get("brings"):
+            more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+            shown["brings"] = ", ".join(names[:_FEW]) + more
+        table.append(shown)
+    print_table(
+        table, empty="No plugin is installed, not even the built-in ones: reinstall attnbench."
+    )
+    for row in rows:
+        if row["status"] == "failed":
+            origin = f"{row['plugin']} ({row['distribution']} {row['version']})"
+            print_line(f"{origin} failed to load: {row['message']}")
+            print_line("  " + row["traceback"].rstrip().replace("\n", "\n  ") + "\n")
+
+
+def machine_facts() -> dict[str, Any]:
+    """Versions, devices and compilers (``about``), and what is ``wrong`` with them, in words."""
+    problems = [*version_problems(), *_folder_problems()]
+    devices: list[str] = []
+    if installed_version("torch"):
+        try:
+            devices = call(Task("devices", _DEVICES, timeout_s=_TIMEOUT_S))
+            problems += [
+                f"plugin {row['plugin']!r} fails to load: {row['message']}"
+                for row in load_plugins(warn=False)
+                if row["status"] == "failed"
+            ]
+        except AttnbenchError as error:
+            problems.append(f"torch does not work: {error}")
+    others = {p.distribution: p.version for p in discover() if p.distribution != "attnbench"}
+    about = {
+        "attnbench": installed_version("attnbench"),
+        "plugins": ", ".join(f"{name} {version}" for name, version in others.items()) or None,
+        "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        "torch": installed_version("torch"),
+        "devices": ", ".join(devices) or None,
+        "cores": cores(),
+        "compiler": next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None),
+    }
+    return {"about": about, "wrong": problems, "ok": not problems}
+
+
+def _show_machine(facts: dict[str, Any]) -> None:
+    """Print a line for each fact and each problem."""
+    for name, value in facts["about"].items():
+        without = " (torch.compile needs one)" if name == "compiler" else ""
+        print_line(f"{name:10} {value or 'none' + without}")
+    for line in facts["wrong"]:
+        print_line(f"wrong: {line}", "failed")
+    if facts["ok"]:
+        print_line("Nothing is wrong here.", "ok")
+
+
+def _folder_problems() -> list[str]:
+    """Required folders that cannot be written."""
+    problems = []
+    home = os.environ.get("HOME") or os.path.expanduser("~")
+    if not Path(home).is_dir():
+        problems.append(f"there is no home folder ({home}): set HOME, or caches are lost.")
+    caches = {
+        "compiled code": Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())),
+        "failing examples": Path(".hypothesis") if Path(".hypothesis").exists() else Path(),
+    }
+    for purpose, folder in caches.items():
+        if not os.access(folder, os.W_OK):
+            problems.append(
+                f"{folder.resolve()}, for {purpose}, cannot be written: nothing is kept there."
+            )
+    return problems

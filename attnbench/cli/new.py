@@ -1,27 +1,31 @@
-"""``attnbench new``: write a plugin distribution that installs and passes its checks unchanged."""
+"""``attnbench new``: write a plugin distribution to edit, or the spec of existing code."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import keyword
+import os
 import re
 import shlex
 import sys
 from importlib import metadata, resources
 from pathlib import Path
 from string import Template
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from attnbench.cli.options import Style
 from attnbench.cli.plugin_loading import ask, load_plugins
-from attnbench.cli.spec_files import write_spec
+from attnbench.cli.printing import print_line
 from attnbench.errors import UsageError
+from attnbench.registry.address import parse_address
 from attnbench.registry.versions import installed_version
+from attnbench.specs.conventions import KINDS
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.][A-Za-z0-9]+)*")
+_TEMPLATES = resources.files("attnbench") / "templates"
 
 
 def command(
@@ -31,10 +35,6 @@ def command(
             help="Name of the distribution, such as my-scores; with --from, of the file.",
             show_default=False,
         ),
-    ] = None,
-    scoring: Annotated[
-        str | None,
-        typer.Option("--scoring", help="Name of its scoring function; by default the module's."),
     ] = None,
     layer: Annotated[
         bool, typer.Option("--layer", help="Write a layer with a cache instead.")
@@ -53,95 +53,71 @@ def command(
 ) -> int:
     """Write a plugin distribution to edit or, with --from, the spec of existing code."""
     if source is not None:
-        if layer or scoring is not None:
-            raise UsageError("--from writes a single spec; omit --layer and --scoring.")
-        file = write_spec(source, style, into, name)
-        typer.echo(f"Wrote {file}. Edit it, then:\n  attnbench check {shlex.quote(str(file))}:SPEC")
+        if layer:
+            raise UsageError("--from writes a single spec; omit --layer.")
+        file = _write_spec(source, style, into, name)
+        print_line(f"Wrote {file}. Edit it, then:\n  attnbench check {shlex.quote(str(file))}:SPEC")
         return 0
     if style is not None:
         raise UsageError("--as describes how the target of --from is called; add --from.")
     if name is None:
         raise UsageError("name the distribution, as in: attnbench new my-scores.")
-    module, scoring = _names(name, scoring, layer=layer)
-    target = into / name
-    if target.exists():
-        raise UsageError(f"{target} already exists; choose another name, or a folder with --into.")
-    _refuse_existing(name, module, scoring)
-    _write(target, name, module, scoring, layer=layer)
-    typer.echo(f"Wrote {target}. Edit {target / module / '__init__.py'}, then:")
-    typer.echo(f"  pip install -e {shlex.quote(str(target))}\n  attnbench check {scoring}")
-    if not layer:
-        typer.echo(f"  attnbench bench {scoring} scaled_dot")
-    return 0
-
-
-def _names(name: str, scoring: str | None, *, layer: bool) -> tuple[str, str]:
-    """The names of the module and of the scoring function.
-
-    Raises:
-        UsageError: one of them is no name.
-    """
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a distribution: use letters, digits, '-', '_' and '.', "
             "and begin with a letter."
         )
     module = re.sub(r"[-.]", "_", name).lower()
-    scoring = scoring or module
-    if not scoring.isidentifier():
-        raise UsageError(
-            f"{scoring!r} cannot name a scoring function: use letters, digits and '_'."
-        )
-    if layer and scoring != module:
-        raise UsageError("--layer writes no scoring function; omit --scoring.")
-    return module, scoring
-
-
-def _write(target: Path, name: str, module: str, scoring: str, *, layer: bool) -> None:
-    """Write the files of the distribution.
-
-    Raises:
-        UsageError: the folder cannot be written.
-    """
+    target = into / name
+    if target.exists():
+        raise UsageError(f"{target} already exists; choose another name, or a folder with --into.")
+    _refuse_existing(name, module)
     values = {
         "distribution": name,
         "module": module,
-        "scoring": scoring,
+        "scoring": module,
         "torch": metadata.version("torch").partition("+")[0],
         "attnbench": _requirement(),
     }
+    for path, text in _files("layer" if layer else "new", values):
+        _write(target / path, text)
+    lines = [f"pip install -e {shlex.quote(str(target))}", f"attnbench check {module}"]
+    lines += [] if layer else [f"attnbench bench {module} scaled_dot"]
+    first = f"Wrote {target}. Edit {target / module / '__init__.py'}, then:"
+    print_line("\n  ".join([first, *lines]))
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        for path, text in _files("layer" if layer else "new", values):
-            (target / path).parent.mkdir(parents=True, exist_ok=True)
-            (target / path).write_text(text, encoding="utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror}.") from None
+        raise UsageError(f"cannot write {path}: {error.strerror}.") from None
 
 
-def _refuse_existing(name: str, module: str, scoring: str) -> None:
+def _refuse_existing(name: str, module: str) -> None:
     """Refuse names in use: an existing package would hide, or be hidden by, the new one.
 
     Raises:
-        UsageError: the distribution, its module or its scoring function already exists.
+        UsageError: the distribution, its module or its subject already exists.
     """
+    problem = ""
+    found = importlib.util.find_spec(module)
     if keyword.iskeyword(module) or module in sys.stdlib_module_names:
-        raise UsageError(
-            f"{name!r} cannot name a distribution: {module!r} is a keyword or a standard module of "
-            "Python. Choose another name."
-        )
-    if version := installed_version(name):
-        raise UsageError(f"{name} {version} is installed here; choose another name.")
-    module_spec = importlib.util.find_spec(module)
-    if module_spec is not None and module_spec.origin is not None:
-        raise UsageError(
-            f"{name!r} would become the module {module!r}, which is already installed here "
-            f"({module_spec.origin}); choose another name."
-        )
-    load_plugins(warn=False)
-    subjects = {row["subject"]: row["kind"] for row in ask("subject_rows", targets=None)}
-    if scoring in subjects:
-        kind = {"scoring": "scoring function"}.get(subjects[scoring], subjects[scoring])
-        raise UsageError(f"there already is a {kind} {scoring!r}; name yours with --scoring NAME.")
+        problem = f"{module!r} is a keyword or a standard module of Python"
+    elif version := installed_version(name):
+        problem = f"{name} {version} is installed here"
+    elif found is not None and found.origin is not None:
+        problem = f"its module {module!r} is already installed here ({found.origin})"
+    else:
+        load_plugins(warn=False)
+        kinds = {row["subject"]: row["kind"] for row in ask("subject_rows", targets=None)}
+        if module in kinds:
+            kind = kinds[module].replace("scoring", "scoring function")
+            problem = f"there already is a {kind} {module!r}"
+    if problem:
+        raise UsageError(f"{name!r} cannot name a distribution: {problem}; choose another name.")
 
 
 def _requirement() -> str:
@@ -158,9 +134,77 @@ def _requirement() -> str:
 def _files(kind: str, values: dict[str, str]) -> list[tuple[Path, str]]:
     """The files of a template by their places, which are named for the module."""
     texts, module = [], values["module"]
-    with resources.as_file(resources.files("attnbench") / "templates" / kind) as root:
+    with resources.as_file(_TEMPLATES / kind) as root:
         for source in sorted(root.rglob("*.template")):
             place = str(source.relative_to(root).with_suffix(""))
             path = Path(".gitignore" if place == "gitignore" else place.replace("module", module))
             texts.append((path, Template(source.read_text("utf-8")).substitute(values)))
     return texts
+
+
+def _write_spec(target: str, style: str | None, into: Path, name: str | None) -> Path:
+    """Write a spec with everything that the adapter knows about a target, and return its file.
+
+    Raises:
+        AttnbenchError: the target or its style of call is wrong.
+        UsageError: the file already exists.
+    """
+    load_plugins(warn=False)
+    fields: dict[str, Any] = ask("adapted_fields", target=parse_address(target), style=style)
+    file = into / f"{name or fields['name'].lower() + '_spec'}.py"
+    if not file.stem.isidentifier():
+        raise UsageError(f"{file.name} could not be imported: use letters, digits and '_'.")
+    if file.exists():
+        raise UsageError(f"{file} already exists; choose another name, or a folder with --into.")
+    values = {
+        "target": target,
+        "as_style": f" --as {style}" if style else "",
+        "file": file.name,
+        "imports": "\n".join(_imports(fields, into)),
+        "callee": f"None, {fields['attribute']}" if fields["is_mask_mod"] else fields["attribute"],
+        "notes": "\n".join(f"# {note}" for note in fields["notes"]),
+        "meant": "\n".join(_meant(fields)),
+        "laws": repr(fields["laws"]).replace("'", '"'),
+        **{key: fields[key] for key in ("name", "style", "formula")},
+    }
+    template = _TEMPLATES / "spec" / "spec.py.template"
+    _write(file, Template(template.read_text(encoding="utf-8")).substitute(values))
+    return file
+
+
+def _imports(fields: dict[str, Any], into: Path) -> list[str]:
+    """The lines that import the adapter and the target, whose folder may be another one."""
+    adapter = f"from attnbench.adapters import {fields['style']}"
+    if fields["file"] is None:
+        return [adapter, f"from {fields['module']} import {fields['attribute']}"]
+    own = f"from {Path(fields['file']).stem} import {fields['attribute']}"
+    folder = Path(fields["file"]).resolve().parent
+    if folder == into.resolve():
+        return [adapter, own]
+    path = os.path.relpath(folder, into.resolve())
+    where = f"sys.path.insert(0, str(Path(__file__).parent / {path!r}))"
+    head = ["import sys", "from pathlib import Path", "", adapter]
+    return [*head, "", where, f"{own}  # noqa: E402"]
+
+
+def _meant(fields: dict[str, Any]) -> list[str]:
+    """The lines on what a call takes and means; a scoring function has none."""
+    if fields["accepts"] is None:
+        return []
+    lines = []
+    for key, default in fields["defaults"].items():
+        value = fields["conventions"].get(key, default)
+        choices = [repr(word) for word in KINDS.get(key, ()) if word != value]
+        hint = f"  # {'of' if key == 'masks' else 'or'} {', '.join(choices)}" if choices else ""
+        sign = "" if key in fields["conventions"] else "# "
+        text = "'-inf'" if value == float("-inf") else repr(value)
+        lines.append(f"        {sign}'{key}': {text},{hint}".replace("'", '"'))
+    accepts = repr(fields["accepts"]).replace("'", '"')
+    return [
+        "    # the keyword arguments that it takes",
+        f"    accepts={accepts},",
+        "    # which of several usual meanings it follows; those behind # are the defaults",
+        "    conventions={",
+        *lines,
+        "    },",
+    ]

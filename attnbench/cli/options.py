@@ -1,11 +1,12 @@
-"""Options that several commands share, so that names and help texts agree."""
+"""Options that several commands share, so that names and help texts agree, and the exit codes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +14,31 @@ from attnbench.calling.styles import STYLES
 from attnbench.errors import UsageError, either
 from attnbench.registry.address import Address, parse_address
 from attnbench.specs.conventions import parse_convention
+
+OK = 0
+VIOLATED = 1
+"""An invariant is violated, or a benchmark regressed."""
+USAGE = 2
+"""Wrong usage: the command raised an :class:`~attnbench.errors.AttnbenchError`."""
+FAILED_PLUGIN = 3
+"""A plugin failed to load, crashed or timed out."""
+INCONCLUSIVE = 4
+INTERRUPTED = 130
+
+_CODES = {
+    **dict.fromkeys(("crashed", "timeout", "error"), FAILED_PLUGIN),
+    **dict.fromkeys(("failed", "slower"), VIOLATED),
+    **dict.fromkeys(("inconclusive", "ambiguous"), INCONCLUSIVE),
+}
+
+
+def exit_code(statuses: Iterable[str], plugins: Iterable[Mapping[str, Any]] = ()) -> int:
+    """The first code that applies, from statuses and the rows of the plugins that were loaded."""
+    codes = {_CODES.get(status, OK) for status in statuses}
+    if any(plugin["status"] == "failed" for plugin in plugins):
+        codes.add(FAILED_PLUGIN)
+    return next((c for c in (FAILED_PLUGIN, VIOLATED, INCONCLUSIVE) if c in codes), OK)
+
 
 RESULTS = Path("results/attnbench")
 """The default folder of the records."""
@@ -25,167 +51,6 @@ Targets = Annotated[
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        help="Run on a cluster: tcp://HOST:PORT or tls://HOST:PORT of a Dask scheduler, or the "
-        "file that its --scheduler-file wrote.",
-        show_default=False,
-    ),
-]
-Device = Annotated[str, typer.Option("--device", help="A torch device, such as cpu or cuda.")]
-Jobs = Annotated[
-    int, typer.Option("-j", "--jobs", min=0, help="Number of processes; 0 for one per core.")
-]
-Memory = Annotated[
-    float,
-    typer.Option("--memory", min=0.1, help="Most GiB of memory for the process of a subject."),
-]
-Profile = Annotated[
-    str, typer.Option("--profile", help="Number of cases to check: quick, default or thorough.")
-]
-Baseline = Annotated[
-    str | None,
-    typer.Option(
-        "--baseline",
-        help="Subject with which those of its kind are paired, instead of scaled_dot or, for "
-        "layers, causal_attention.",
-        show_default=False,
-    ),
-]
-
-Timing = Annotated[
-    str,
-    typer.Option(
-        "--timing",
-        help="call: time a call as a user makes it. device: on a CUDA device, time a replayed "
-        "graph, without the overhead of Python.",
-    ),
-]
-Workload = Annotated[
-    list[str] | None,
-    typer.Option("--workload", help="Sizes of a real model, such as bert_base; may be repeated."),
-]
-Set = Annotated[str, typer.Option("--set", help="Named set of cases.")]
-Invariants = Annotated[
-    list[str] | None,
-    typer.Option("--invariant", help="An invariant to run; may be repeated."),
-]
-OneCase = Annotated[
-    str | None,
-    typer.Option("--case", metavar="ID", help="Run this case alone, such as a printed one."),
-]
-Inputs = Annotated[
-    Path | None,
-    typer.Option(
-        "--inputs",
-        help="A safetensors file with your own query, key, value and optional attn_mask, after "
-        "projection and head split.",
-    ),
-]
-Devices = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--device",
-        help="A torch device; may be repeated. By default the CPU and the accelerator, if any.",
-        show_default=False,
-    ),
-]
-Dtypes = Annotated[
-    list[str] | None,
-    typer.Option("--dtype", help="A dtype that replaces those of the set; may be repeated."),
-]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
-MeasuringSeconds = Annotated[
-    float,
-    typer.Option(
-        "--seconds",
-        min=0.0,
-        help="Seconds for the measurements; each row is measured in at least three processes.",
-    ),
-]
-Results = Annotated[Path, typer.Option("--results", help="Folder of the records.")]
-CheckedDtypes = Annotated[
-    list[str] | None, typer.Option("--dtype", help="A dtype to check; may be repeated.")
-]
-InvariantTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--timeout",
-        min=0.1,
-        help="Most seconds for an invariant on a subject; by default 120, 240 or 900, by profile.",
-    ),
-]
-FailFast = Annotated[
-    bool, typer.Option("--fail-fast", help="Stop at the first outcome that is not good.")
-]
-Formats = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--format",
-        metavar="FORMAT[=FILE]",
-        help="text, json, junit, sarif, github, or a plugin's, printed or in a file; may be "
-        "repeated.",
-    ),
-]
-Exempt = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--exempt",
-        metavar="NAME=REASON",
-        help="An invariant, or 'SUBJECT: INVARIANT', that is not run; may be repeated.",
-    ),
-]
-UpdateExempt = Annotated[
-    bool,
-    typer.Option(
-        "--update-exempt",
-        help="Write today's failures into the table tool.attnbench.exempt of pyproject.toml, so "
-        "that only new ones fail, and remove from it what holds again.",
-    ),
-]
-Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Show every outcome, with the cases it saw.")
-]
-BenchSet = Annotated[
-    str | None,
-    typer.Option(
-        "--set",
-        help="Named set of cases: smoke, default or full. Without this option it is default, or "
-        "none if --length, --workload or --inputs is given.",
-        show_default=False,
-    ),
-]
-Lengths = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--length",
-        min=1,
-        help="A length S: attention is measured at L = S, and a layer at prefill and decode of one "
-        "sequence; may be repeated.",
-    ),
-]
-Cache = Annotated[str, typer.Option("--cache", help="warm, or cold: flushed before each call.")]
-Processes = Annotated[
-    int,
-    typer.Option("--processes", min=1, help="Processes that measure every subject and case."),
-]
-Budget = Annotated[
-    float,
-    typer.Option(
-        "--budget", min=0.0, help="Seconds after which no further pair, or process, starts."
-    ),
-]
-RowTimeout = Annotated[
-    float,
-    typer.Option("--timeout", min=0.1, help="Most seconds for a row in one process or block."),
-]
-RunName = Annotated[str | None, typer.Option("--run", help="Name of the run and of its file.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue --run, or the last run in the folder.")
-]
 Sides = Annotated[
     list[str],
     typer.Argument(
@@ -194,21 +59,6 @@ Sides = Annotated[
         "(by default those of [tool.attnbench], or all of this repository). Or two subjects, such "
         "as two files or distributions. The verdict is on the second.",
     ),
-]
-Margin = Annotated[
-    float,
-    typer.Option(
-        "--margin",
-        min=0.0,
-        help="Changes up to this many percent are same or, if certain, slightly slower or faster.",
-    ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", help="Seed of the drawn cases; by default the same every time."),
-]
-Strict = Annotated[
-    bool, typer.Option("--strict-plugins", help="Stop at once if any plugin fails to load.")
 ]
 Style = Annotated[
     str | None,
@@ -227,24 +77,6 @@ Call = Annotated[
         'values=value)" passes query as queries.',
     ),
 ]
-Example = Annotated[
-    str | None,
-    typer.Option(
-        "--example",
-        metavar="FILE:NAME",
-        help="Arguments of one call of the target, a module or a function: (args, kwargs), a "
-        "tuple, a dict or a tensor, or a function that gives them. Nothing is made then.",
-    ),
-]
-Make = Annotated[
-    str | None,
-    typer.Option(
-        "--make",
-        metavar="CALL",
-        help='How a class is made, for E features: "Attention(Config(n_embd=E, n_head=2))". By '
-        "default its arguments are found out by their names.",
-    ),
-]
 Convention = Annotated[
     list[str] | None,
     typer.Option(
@@ -253,6 +85,58 @@ Convention = Annotated[
         help="A convention that the target follows, such as empty_rows=nan; may be repeated.",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Strict = Annotated[
+    bool, typer.Option("--strict-plugins", help="Stop at once if any plugin fails to load.")
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Run on a cluster: tcp://HOST:PORT or tls://HOST:PORT of a Dask scheduler, or the "
+        "file that its --scheduler-file wrote.",
+        show_default=False,
+    ),
+]
+Device = Annotated[str, typer.Option("--device", help="A torch device, such as cpu or cuda.")]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device",
+        help="A torch device; may be repeated. By default the CPU and the accelerator, if any.",
+        show_default=False,
+    ),
+]
+Jobs = Annotated[
+    int, typer.Option("-j", "--jobs", min=0, help="Number of processes; 0 for one per core.")
+]
+Profile = Annotated[
+    str, typer.Option("--profile", help="Number of cases to check: quick, default or thorough.")
+]
+Invariants = Annotated[
+    list[str] | None, typer.Option("--invariant", help="An invariant to run; may be repeated.")
+]
+Set = Annotated[
+    str | None, typer.Option("--set", help="Named set of cases: smoke, default, full or compare.")
+]
+Workload = Annotated[
+    list[str] | None,
+    typer.Option("--workload", help="Sizes of a real model, such as bert_base; may be repeated."),
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        help="A safetensors file with your own query, key, value and optional attn_mask, after "
+        "projection and head split.",
+    ),
+]
+Dtypes = Annotated[
+    list[str] | None,
+    typer.Option("--dtype", help="A dtype that replaces the usual ones; may be repeated."),
+]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
+Results = Annotated[Path, typer.Option("--results", help="Folder of the records.")]
 
 
 def parse_targets(

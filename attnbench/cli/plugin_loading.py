@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attnbench.cli.exit_codes import FAILED_PLUGIN
+from attnbench.cli.options import FAILED_PLUGIN
 from attnbench.errors import AttnbenchError, PluginError, UsageError
 from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
@@ -102,11 +102,11 @@ def load_plugins(
             raise
         plugins, shadows = call(task)
         plugins = [failures.get(row["plugin"], row) for row in plugins]
-    failed_rows = [row for row in plugins if row["status"] == "failed"]
-    if warn:
-        _warn_of(failed_rows, shadows)
-    if strict and failed_rows:
-        count = "a plugin" if len(failed_rows) == 1 else f"{len(failed_rows)} plugins"
+    failed = [row for row in plugins if row["status"] == "failed"]
+    for line in _warnings(failed, shadows) if warn else ():
+        print(f"warning: {line}", file=sys.stderr)
+    if strict and failed:
+        count = "a plugin" if len(failed) == 1 else f"{len(failed)} plugins"
         raise StrictError(f"{count} failed to load, and --strict-plugins is set.")
     return list(plugins)
 
@@ -115,37 +115,25 @@ def _block_deadly() -> dict[str, dict[str, Any]]:
     """Find the plugins that kill the process that imports them, and block them."""
     variable = discovery.DISABLED_VARIABLE
     disabled = os.environ.get(variable, "")
-    names = [plugin.name for plugin in discovery.discover() if plugin.status == "found"]
-    errors = {}
-    for name in names:
-        others = [other for other in names if other != name]
-        os.environ[variable] = ",".join([disabled, *others])
+    found = {plugin.name: plugin for plugin in discovery.discover() if plugin.status == "found"}
+    rows = {}
+    for name, plugin in found.items():
+        os.environ[variable] = ",".join([disabled, *(other for other in found if other != name)])
         try:
             call(Task(f"plugin {name}", f"{_TASKS}:loaded_plugins", timeout_s=20.0))
         except PluginError as error:
-            errors[name] = str(error)
-    os.environ[variable] = ",".join([disabled, *errors])
-    return {
-        plugin.name: {
-            **plugin.as_row(),
-            "status": "failed",
-            "brings": [],
-            "message": errors[plugin.name],
-            "traceback": errors[plugin.name],
-        }
-        for plugin in discovery.discover()
-        if plugin.name in errors
-    }
+            texts = dict.fromkeys(("message", "traceback"), str(error))
+            rows[name] = {**plugin.as_row(), "status": "failed", "brings": [], **texts}
+    os.environ[variable] = ",".join([disabled, *rows])
+    return rows
 
 
-def _warn_of(failures: list[dict[str, Any]], shadowed: list[str]) -> None:
-    """Warn on standard error of versions, plugins that failed to load, and names taken twice."""
-    for problem in version_problems(["attnbench"], missing=False):
-        print(f"warning: {problem}", file=sys.stderr)
+def _warnings(failures: list[dict[str, Any]], shadows: list[str]) -> list[str]:
+    """What to warn of: versions, plugins that failed to load, and names taken twice."""
+    lines = version_problems(["attnbench"], missing=False)
     for row in failures:
         where = f"{row['plugin']!r} ({row['distribution']} {row['version']})"
-        print(f"warning: plugin {where} failed to load: {row['message']}", file=sys.stderr)
+        lines.append(f"plugin {where} failed to load: {row['message']}")
     if failures:
-        print("  'attnbench list --plugins --load' shows the tracebacks.", file=sys.stderr)
-    for line in shadowed:
-        print(f"warning: {line}", file=sys.stderr)
+        lines[-1] += "\n  'attnbench list --plugins --load' shows the tracebacks."
+    return [*lines, *shadows]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.cli.plugin_loading import ask, load_plugins
-from attnbench.cli.printing.output_files import check_writable, write_file
+from attnbench.cli.printing import check_writable, print_line, write_file
 from attnbench.errors import AttnbenchError, RecordError, UsageError
 from attnbench.processes.pool import Task, call
 
@@ -26,10 +26,6 @@ def command(
         list[Path] | None,
         typer.Option("--outcomes", help="Output of 'attnbench check --json'; may be repeated."),
     ] = None,
-    title: Annotated[str, typer.Option("--title", help="Title of the page.")] = "attnbench report",
-    heat_maps: Annotated[
-        bool, typer.Option(help="Show the weights of the recorded scoring functions.")
-    ] = True,
 ) -> int:
     """Write one HTML page of recorded runs, which needs neither network nor server."""
     from attnbench.benchmark.frames import recorded
@@ -37,41 +33,29 @@ def command(
     from attnbench.report.page import load_outcomes, render
 
     paths = run_files(sources or [Path("results/attnbench")])
-    _make_folder(output)
-    records = recorded(paths)
-    if not records:
-        raise RecordError(f"there are no records in {', '.join(map(str, paths))}.")
-    check_files = [p.with_suffix(".checks.json") for p in paths]
-    checks = [
-        outcome
-        for path in [*(outcomes or []), *(p for p in check_files if p.exists())]
-        for outcome in load_outcomes(path)
-    ]
-    subjects = sorted({record.subject for record in records})
-    page = render(
-        records,
-        outcomes=checks,
-        formulas=_formulas(subjects),
-        heat_maps=_weights(subjects) if heat_maps else {},
-        title=title,
-        sources=[str(p) for p in paths],
-    )
-    write_file(output, page.encode(), "--output")
-    runs = "1 run" if len(paths) == 1 else f"{len(paths)} runs"
-    typer.echo(f"Wrote {output}: {len(records)} records of {runs}.")
-    return 0
-
-
-def _make_folder(output: Path) -> None:
-    """Make the folder of the page, and check that the page can be written."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"--output {output}: cannot make the folder {output.parent}: "
-            f"{error.strerror or error}. Name another place."
-        ) from None
+        reason = error.strerror or error
+        raise UsageError(f"--output {output}: cannot make its folder: {reason}.") from None
     check_writable(output, "--output")
+    records = recorded(paths)
+    if not records:
+        raise RecordError(f"there are no records in {', '.join(map(str, paths))}.")
+    check_files = (path.with_suffix(".checks.json") for path in paths)
+    files = [*(outcomes or []), *(path for path in check_files if path.exists())]
+    subjects = sorted({record.subject for record in records})
+    page = render(
+        records,
+        outcomes=[outcome for path in files for outcome in load_outcomes(path)],
+        formulas=_formulas(subjects),
+        heat_maps=_weights(subjects),
+        sources=[path.name for path in paths],
+    )
+    write_file(output, page.encode(), "--output")
+    runs = "1 run" if len(paths) == 1 else f"{len(paths)} runs"
+    print_line(f"Wrote {output}: {len(records)} records of {runs}.")
+    return 0
 
 
 def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
 
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.records import Record, half_width, natural
+from attnbench.benchmark.records import BASELINES, Record, half_width, natural
 from attnbench.benchmark.workloads import Selection
 from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
-from attnbench.cli import check_run, machine_runs
+from attnbench.cli import check_run
 from attnbench.cli import options as option
+from attnbench.cli.measured_runs import PRELOAD, Measured, Request, measure, planned
+from attnbench.cli.outcome_lines import next_step
 from attnbench.cli.plugin_loading import load_plugins, try_options
-from attnbench.cli.printing.outcome_lines import next_step
-from attnbench.cli.printing.tables import print_json, print_line, print_table
+from attnbench.cli.printing import print_json, print_line, print_table
 from attnbench.report import record_tables
 
 _KINDS = ("scoring", "mechanism", "layer")
@@ -24,55 +26,58 @@ checks: properties that hold, of those that apply
 times: forward call over that of {attention}, or of {layers} for layers, in turn in one process,
   and its 95 % interval (± 50 %: from × / 1.5 to × · 1.5)"""
 
+_Seconds = Annotated[
+    float,
+    typer.Option(
+        "--seconds",
+        min=0.0,
+        help="Seconds for the measurements; each row is measured in at least three processes.",
+    ),
+]
+
 
 def command(
     targets: option.Targets = None,
     style: option.Style = None,
-    call: option.Call = None,
     convention: option.Convention = None,
-    inputs: option.Inputs = None,
     device: option.Devices = None,
-    threads: option.Threads = 1,
-    timing: option.Timing = "call",
-    baseline: option.Baseline = None,
-    seconds: option.MeasuringSeconds = 45.0,
+    seconds: _Seconds = 45.0,
     results: option.Results = option.RESULTS,
-    cluster: option.Cluster = None,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
 ) -> int:
     """Check every subject, measure it on a small grid, and print one table of both.
 
     This is 'attnbench check' followed by 'attnbench bench --set run'; these commands show more.
-    Other work on the machine widens the intervals. On a cluster the checks are split over all
-    workers, and every machine measures all rows.
+    Other work on the machine widens the intervals.
     """
-    addresses = option.parse_targets(targets, style, convention, call)
-    selection = Selection("run" if inputs is None else None, inputs=inputs)
-    selection.check()
-    contract = Contract(threads=threads, timing=timing)
-    records: list[Record] = []
-    with machine_runs.machines_of(cluster, device, *parallel.PRELOAD) as machines:
-        places = machine_runs.start(machines, results, preload=parallel.PRELOAD)
-        plugins = load_plugins(strict=strict)
-        try_options(addresses or ())
-        how = {"contract": contract, "budget_s": seconds, "baseline": baseline, "devices": device}
-        runs = machine_runs.plan(places, selection, targets=addresses, with_options=False, **how)
+    addresses = option.parse_targets(targets, style, convention)
+    plugins = load_plugins(strict=strict, preload=(*PRELOAD, *parallel.PRELOAD))
+    try_options(addresses or ())
+    options = {"contract": Contract(), "budget_s": seconds}
+    request = Request(addresses, Selection("run"), device, None, options, with_options=False)
+    with planned(request, results) as runs:
         check = check_run.Check(addresses, check_run.Selection())
-        check.run(check_run.Limits(cluster=machines.cluster if machines else None))
-        ended = machine_runs.Ended(interrupted=True)
+        check.run(check_run.Limits())
+        measured = Measured([run.path for run in runs], interrupted=True)
         if not check.interrupted:
-            ended = machine_runs.measured(runs, records)
-    report = check.report()
-    paths = [run.place.path for run in runs]
+            measured = measure(runs)
+    report, (path,) = check.report(), measured.paths
+    checks_file = path.with_suffix(".checks.json")
+    checks_file.write_text(report.to_json() + "\n", encoding="utf-8")
     if as_json:
-        print_json(_data(report, records, paths))
+        content = {
+            "rows": table(report, measured.records),
+            "outcomes": [outcome.to_data() for outcome in report.outcomes],
+            "records": record_tables.as_rows(measured.records),
+        }
+        print_json({"file": str(path), "checks_file": str(checks_file), **content})
     else:
-        _show(report, records, paths)
+        _show(report, measured.records)
+        print_line(f"Recorded in {path}, and the checks in {checks_file}.")
         print_line(f"Next: {next_step(report, targets or ())}")
-    ended.show_losses()
-    statuses = [*check_run.statuses_of(report), *record_tables.statuses_of(records)]
-    return ended.exit_code(statuses, plugins)
+    statuses = [*check_run.statuses_of(report), *record_tables.statuses_of(measured.records)]
+    return measured.exit_code(statuses, plugins)
 
 
 def table(report: CheckReport, records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -103,8 +108,7 @@ def _column(record: Record) -> str:
     """The case of a record in words, with what distinguishes it from others of its name."""
     parts = [record.workload or record.case]
     parts += [record.direction] if record.kind == "layer" else []
-    parts += [record.device] if record.device != "cpu" else []
-    return " ".join([*parts, *filter(None, [record.machine_name])])
+    return " ".join([*parts, *([record.device] if record.device != "cpu" else [])])
 
 
 def _cell(record: Record) -> str:
@@ -116,26 +120,7 @@ def _cell(record: Record) -> str:
     return f"{record.ratio:.3g} ± {interval}"
 
 
-def _checks_file(report: CheckReport, paths: Sequence[Path]) -> str:
-    """The file beside the records in which the checks are kept, which it writes."""
-    file = paths[0].with_suffix(".checks.json")
-    file.write_text(report.to_json() + "\n", encoding="utf-8")
-    return str(file)
-
-
-def _data(
-    report: CheckReport, records: Sequence[Record], paths: Sequence[Path]
-) -> Mapping[str, Any]:
-    return {
-        "files": [*map(str, paths)],
-        "checks_file": _checks_file(report, paths),
-        "rows": table(report, records),
-        "outcomes": [outcome.to_data() for outcome in report.outcomes],
-        "records": record_tables.as_rows(records),
-    }
-
-
-def _show(report: CheckReport, records: Sequence[Record], paths: Sequence[Path]) -> None:
+def _show(report: CheckReport, records: Sequence[Record]) -> None:
     """Print the table: attention and layers apart, since they are measured at other cases."""
     rows = table(report, records)
     layers = {record.subject for record in records if record.kind == "layer"}
@@ -144,21 +129,12 @@ def _show(report: CheckReport, records: Sequence[Record], paths: Sequence[Path])
         used = {name for row in chosen for name, cell in row.items() if cell}
         if chosen:
             print_table([{k: v for k, v in row.items() if k in used} for row in chosen])
-    names = {
-        name: record_tables.common_baseline(records, layers=name == "layers")
-        for name in ("attention", "layers")
-    }
-    print_line(_LEGEND.format(**names))
+    attention, layer = BASELINES
+    print_line(_LEGEND.format(attention=attention, layers=layer))
     for line in [record_tables.busy_line(records), *report.notes]:
         print_line(line)
     for outcome in report.failures:
         print_line(f"{outcome.subject}: {outcome.invariant}: {outcome.status}", outcome.status)
-    for line in record_tables.reasons(_unranked(records)):
-        print_line(line)
-    places = ", ".join(map(str, paths))
-    print_line(f"Recorded in {places}, and the checks in {_checks_file(report, paths)}.")
-
-
-def _unranked(records: Iterable[Record]) -> list[dict[str, Any]]:
     wrong = [record for record in records if record.status not in ("ok", "unsupported")]
-    return [{name: getattr(r, name) for name in ("subject", "status", "reason")} for r in wrong]
+    for line in record_tables.reasons(wrong):
+        print_line(line)

@@ -244,8 +244,8 @@ def _whole(worker: Mapping[str, Any]) -> dict[str, int]:
 
 def _scheduler_lost(error: BaseException) -> UsageError:
     return UsageError(
-        f"the scheduler was lost ({type(error).__name__}); what was recorded stays, and --resume "
-        "goes on with the rest."
+        f"the scheduler was lost ({type(error).__name__}); what was recorded stays, and the same "
+        "--run NAME goes on with the rest."
     )
 
 
@@ -390,5 +390,5 @@ class Machine:
             time.sleep(_LOOK_S)
         raise MachineLostError(
             f"the machine {self.name} was lost: it has no worker that measures, and none came back "
-            f"within {_RETURN_S:g} s. What was recorded stays, and --resume goes on with the rest."
+            f"within {_RETURN_S:g} s. What was recorded stays, and --run NAME goes on."
         )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from attnbench.report.ranking import Curve
@@ -75,23 +76,21 @@ def heat_map(title: str, weights: Sequence[Sequence[float]], top: float = 1.0) -
 
     NaN and infinities have another colour.
     """
-    from matplotlib.patches import Rectangle
+    from matplotlib.colors import LinearSegmentedColormap, to_rgba
 
-    width, height = max(map(len, weights), default=1), max(len(weights), 1)
-    figure, axes = _axes(width / 4, height / 4)
+    colours = LinearSegmentedColormap.from_list("", [to_rgba(_MAIN, 0.0), to_rgba(_MAIN)])
+    shares = np.sqrt(np.clip(np.array(weights, dtype=float) / (top or 1.0), 0.0, None))
+    figure, axes = _axes(shares.shape[1] / 4, shares.shape[0] / 4)
     axes.set_axis_off()
-    axes.set_xlim(0, width)
-    axes.set_ylim(height, 0)
-    for row, line in enumerate(weights):
-        for column, weight in enumerate(line):
-            is_finite = math.isfinite(weight)
-            share = min(1.0, max(0.0, weight) / top) ** 0.5 if is_finite and top > 0.0 else 0.0
-            colour = (_MAIN, share) if is_finite else (_BAD, 1.0)
-            axes.add_patch(
-                Rectangle(
-                    (column, row), 0.94, 0.94, facecolor=colour, edgecolor=_DIM, linewidth=0.2
-                )
-            )
+    axes.pcolormesh(
+        np.ma.masked_invalid(shares),
+        cmap=colours.with_extremes(bad=_BAD),
+        vmin=0.0,
+        vmax=1.0,
+        edgecolors=_DIM,
+        linewidth=0.2,
+    )
+    axes.invert_yaxis()
     return _svg(figure, title)
 
 

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from attnbench.benchmark.machine import busy_cores, mean_load
-from attnbench.benchmark.records import BASELINES, Record, baseline_of, half_width
+from attnbench.benchmark.records import Record, baseline_of, half_width
 from attnbench.errors import first_line
-from attnbench.report.ranking import Row, rows
+from attnbench.report.ranking import grouped, rows
 
 _MEANINGS = {
     "±": "95 % interval of ×, from processes: ± 50 % means from × / 1.5 to × · 1.5",
@@ -24,23 +24,34 @@ _MEANINGS = {
     "first_ms": "first call in a process, including compilation",
 }
 
+_CALLS = {
+    "prefill": "prefill of layers: a batch of {batch} with {length} tokens each, no cache",
+    "decode": "decode with layers: the last of {length} tokens with a cache of the others, "
+    "a batch of {batch}",
+}
 
-_RATIO = "time over that of {}, measured in turn in the same processes"
 
-
-def legend(tables: Iterable[Iterable[Mapping[str, Any]]]) -> str:
-    """Explain the columns of some tables, each once."""
-    columns = dict.fromkeys(name for table in tables for row in table for name in row)
-    ratios = [(name, name.removeprefix("× ")) for name in columns if name.startswith("× ")]
-    lines = [f"{name + ': ':14}{_RATIO.format(baseline)}" for name, baseline in ratios]
+def parts(records: Sequence[Record]) -> Iterator[str | list[dict[str, Any]]]:
+    """Lines and the rows of tables, in the order in which they are shown."""
+    columns: dict[str, None] = {}
+    for group in grouped(rows(records)):
+        table = [cells(row, group) for row in group]
+        columns |= dict.fromkeys(table[0])
+        yield _title(group[0])
+        yield table
+        yield "".join(f"  {line}\n" for line in reasons(group))
+    ratios = {name: name.removeprefix("× ") for name in columns if name.startswith("× ")}
+    lines = [
+        f"{name + ': ':14}time over that of {baseline}, measured in turn in the same processes"
+        for name, baseline in ratios.items()
+    ]
     lines += [f"{name + ':':14}{text}" for name, text in _MEANINGS.items() if name in columns]
-    return "\n".join(
-        [*lines, "Rows with status ok are ranked, fastest first; the others say why not."]
-    )
+    lines.append("Rows with status ok are ranked, fastest first; the others say why not.")
+    yield "\n".join([*lines, busy_line(records)])
 
 
-def title(record: Record) -> str:
-    """The title of a table: a line about the case and the contract."""
+def _title(record: Record) -> str:
+    """A line about the case, and one about the contract."""
     where = f"{record.dtype}, mask {record.mask}, on {record.where or record.device}"
     if record.kind == "layer":
         call = _CALLS[record.direction].format(length=record.kv_len, batch=record.lead[0])
@@ -53,61 +64,27 @@ def title(record: Record) -> str:
             f"S={record.kv_len} Eq={record.query_size} Ek={record.key_size} "
             f"Ev={record.value_size}, {where}"
         )
-    baseline = record.baseline or baseline_of(record.kind)
-    return f"{sizes}\nbaseline: {baseline}; contract: {record.contract}"
+    return f"{sizes}\ncontract: {record.contract}"
 
 
-_CALLS = {
-    "prefill": "prefill of layers: a batch of {batch} with {length} tokens each, no cache",
-    "decode": "decode with layers: the last of {length} tokens with a cache of the others, "
-    "a batch of {batch}",
-}
-
-
-def parts(records: Sequence[Record]) -> Iterator[str | list[dict[str, Any]]]:
-    """Lines and the rows of tables, in the order in which they are shown."""
-    titles = {(record.case, record.machine_name): title(record) for record in records}
-    tables = ranking(records)
-    for key, table in tables.items():
-        yield titles[key]
-        yield [{k: v for k, v in row.items() if k not in ("reason", "processes")} for row in table]
-        yield "".join(f"  {line}\n" for line in reasons(table))
-    yield f"{legend(tables.values())}\n{busy_line(records)}"
-
-
-def ranking(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The rows to print for each case and machine: ranked ones first, fastest first."""
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows(records):
-        groups[row.case, row.machine_name].append(row)
-    return {key: [_cells(row, group) for row in group] for key, group in groups.items()}
-
-
-def common_baseline(records: Iterable[Record], *, layers: bool) -> str:
-    """The subject with which attention, or layers, were paired; a row without a time has none."""
-    names = (r.baseline for r in records if r.baseline and (r.kind == "layer") == layers)
-    return next(names, BASELINES[layers])
-
-
-def _cells(row: Row, group: Iterable[Row]) -> dict[str, Any]:
-    layer = row.kind == "layer"
+def cells(row: Record, group: Iterable[Record]) -> dict[str, Any]:
+    """A row of the table of its group; what was not ok has no baseline of its own."""
+    baseline = next((r.baseline for r in group if r.baseline), baseline_of(row.kind))
     speed: dict[str, Any] = {"gain": row.gain, "time_ms": _scaled(row.time_s, 1e3)}
     start: dict[str, Any] = {"first_ms": _scaled(row.first_call_s, 1e3)}
-    if layer:
-        speed, start = {"tokens/s": whole(row.tokens_per_s)}, {}
+    if row.kind == "layer":
+        speed, start = {"tokens/s": _whole(row.tokens_per_s)}, {}
         if row.direction == "decode":
-            speed["cache_B"] = whole(row.cache_bytes_per_token)
+            speed["cache_B"] = _whole(row.cache_bytes_per_token)
     return {
         "subject": row.subject,
-        f"× {common_baseline(group, layers=layer)}": row.ratio,
+        f"× {baseline}": row.ratio,
         "±": percent(half_width(row.ratio_low, row.ratio_high)),
         **speed,
         "peak_MiB": _scaled(row.peak_bytes, 2**-20),
         "error": row.error_ratio,
         **start,
-        "processes": row.processes,
         "status": row.status,
-        "reason": row.reason,
     }
 
 
@@ -118,8 +95,7 @@ def percent(share: float | None) -> str:
     return f"{share:.1%}" if share < 0.0995 else f"{min(share, 9.99):.0%}"
 
 
-def whole(value: float | None) -> int | None:
-    """The nearest whole number."""
+def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
@@ -127,32 +103,29 @@ def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def reasons(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def reasons(records: Iterable[Record]) -> list[str]:
     """Why rows are not ranked, one line for each reason."""
     subjects: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        if row["reason"]:
-            subjects[f"{row['status']}: {first_line(row['reason'])}"].append(row["subject"])
+    for record in records:
+        if record.reason:
+            subjects[f"{record.status}: {first_line(record.reason)}"].append(record.subject)
     return [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in subjects.items()]
 
 
 def busy_line(records: Iterable[Record]) -> str:
-    """A sentence about the load of the machine."""
-    records = list(records)
-    machines = list(dict.fromkeys(record.machine_name for record in records))
-    if len(machines) > 1:
-        groups = {name: [r for r in records if r.machine_name == name] for name in machines}
-        return "\n".join(f"On {name}: {busy_line(group)}" for name, group in groups.items())
-    load = mean_load(record.load for record in records)
-    if not load:
-        return ""
-    line = (
-        f"Other processes kept {busy_cores(load)}, and "
-        f"{load.get('disturbed_share', 0.0):.0%} of the slots of time were interrupted"
-    )
-    if load.get("stolen_share", 0.0) >= 0.005:
-        line += f"; a hypervisor took {load['stolen_share']:.1%} of the time"
-    return f"{line}. Those are left out while enough remain; a busy machine widens the intervals."
+    """A sentence about the load of each machine."""
+    loads: dict[str, list[Mapping[str, float]]] = defaultdict(list)
+    for record in records:
+        loads[record.machine_name].append(record.load)
+    lines = []
+    for name, own in loads.items():
+        if load := mean_load(own):
+            lines.append(
+                f"Other processes kept {busy_cores(load)}{f' of {name}' if name else ''}, and "
+                f"{load.get('disturbed_share', 0.0):.0%} of the slots of time were interrupted; "
+                "those are left out while enough remain, and the intervals are wider."
+            )
+    return "\n".join(lines)
 
 
 def statuses_of(records: Iterable[Record]) -> list[str]:

@@ -9,42 +9,30 @@ from markupsafe import Markup
 
 from attnbench.benchmark.records import Record
 
-_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
-
-def _three_digits(number: float) -> str:
-    """A number with three digits, without an exponent for a thousand."""
-    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+def _with_unit(value: float | None, units: dict[str, float]) -> str:
+    """A number with three digits, in the first unit that it has at least one of."""
+    if value is None:
+        return "–"
+    last = list(units)[-1]
+    unit = next((unit for unit, size in units.items() if value >= size), last)
+    number = value / units[unit]
+    return f"{f'{number:.0f}' if number >= 100 else f'{number:.3g}'} {unit}"
 
 
 def seconds_text(seconds: float | None) -> str:
     """A time with three digits and its unit."""
-    if seconds is None:
-        return "–"
-    for factor, unit in _PREFIXES:
-        if seconds >= factor:
-            return f"{_three_digits(seconds / factor)} {unit}"
-    return f"{seconds / 1e-9:.2g} ns"
+    return _with_unit(seconds, {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9})
 
 
 def bytes_text(count: float | None) -> str:
     """A number of bytes with three digits and its unit."""
-    if count is None:
-        return "–"
-    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= factor:
-            return f"{_three_digits(count / factor)} {unit}"
-    return f"{count:.0f} B"
+    return _with_unit(count, {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1})
 
 
 def log_share(ratio: float) -> float:
     """The position of a ratio between 1/100 and 100 on a logarithmic scale, from 0 to 1."""
     return min(1.0, max(0.0, 0.5 + math.log10(ratio) / 4)) if ratio > 0 else 0.0
-
-
-def percent(share: float) -> str:
-    """A share in whole percent."""
-    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def sizes(record: Record) -> str:
@@ -53,10 +41,8 @@ def sizes(record: Record) -> str:
     if record.kind == "layer":
         return f"B {lead}, {record.q_len} of S {record.kv_len} tokens, E {record.query_size}"
     heads = f" ({record.kv_heads} heads of key and value)" if record.kv_heads else ""
-    sizes = {record.query_size, record.key_size, record.value_size}
-    trio = f"{record.query_size}, {record.key_size}, {record.value_size} of query, key, value"
-    features = str(record.query_size) if len(sizes) == 1 else trio
-    return f"lead {lead}{heads}, L {record.q_len}, S {record.kv_len}, E {features}"
+    features = dict.fromkeys(map(str, (record.query_size, record.key_size, record.value_size)))
+    return f"lead {lead}{heads}, L {record.q_len}, S {record.kv_len}, E {', '.join(features)}"
 
 
 def fact(value: object, key: str) -> str:
@@ -64,8 +50,7 @@ def fact(value: object, key: str) -> str:
     if not isinstance(value, int | float):
         return str(value)
     if key.endswith("_per_s"):
-        unit = "GB/s" if "bytes" in key else "billion a second"
-        return f"{value / 1e9:.3g} {unit}"
+        return f"{value / 1e9:.3g} {'GB/s' if 'bytes' in key else 'billion a second'}"
     if key.endswith("_bytes"):
         return bytes_text(value)
     return seconds_text(value) if key.endswith("_s") else str(value)
@@ -79,3 +64,14 @@ def fact_name(key: str) -> str:
 def breakable(name: str) -> Markup:
     """A name that may be broken after its punctuation."""
     return Markup("<wbr>").join(re.split("(?<=[_/(])", name))
+
+
+FILTERS = {
+    "seconds": seconds_text,
+    "bytes": bytes_text,
+    "log_share": log_share,
+    "sizes": sizes,
+    "breakable": breakable,
+    "fact": fact,
+    "fact_name": fact_name,
+}

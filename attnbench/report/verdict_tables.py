@@ -1,30 +1,81 @@
-"""Tables of verdicts on sides measured in pairs."""
+"""What ``compare`` shows: a table of verdicts on sides measured in pairs, and what it means."""
 
 from __future__ import annotations
 
+import html
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from attnbench.benchmark.comparing.duel import Row
-    from attnbench.benchmark.comparing.verdict import Verdict
+from attnbench.benchmark.machine import busy_cores
 
-LEGEND = """\
+if TYPE_CHECKING:
+    from attnbench.benchmark.comparing.duel import Duel, Row
+
+_LEGEND = """\
 change: B's time over A's, minus 1 (+ is slower); from, to: its bounds, for all rows at once.
 slower, faster: 0 lies outside the bounds, and the change is over {margin}.
 slightly slower, slightly faster: 0 lies outside the bounds, and the change is up to {margin}.
 same: the bounds contain 0, and lie within ±{margin}.
-would see: the smallest change that 95 of 100 such comparisons would call slower or faster."""
+would see: the smallest change that 95 of 100 such comparisons would call slower or faster.
+spread: standard deviation of a pair."""
+
+_MEASURED = ("margin", "looks", "pairs", "seconds", "load")
 
 
-def table_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of plain data as the table shows them."""
-    return [_cells(row) for row in rows]
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Whether B is faster or slower than A, as text and, in a notebook, as a table.
+
+    Args:
+        data: what ``attnbench compare --json`` prints: ``a``, ``b``, ``margin``, ``notes``, and
+            ``rows`` with ``subject``, ``case``, ``verdict``, ``effect``, ``low`` and ``high``.
+        parts: the lines and the tables that are shown.
+    """
+
+    data: Any
+    parts: Sequence[str | Sequence[Mapping[str, Any]]]
+
+    def __repr__(self) -> str:
+        return "\n".join(p if isinstance(p, str) else _frame(p).to_string() for p in self.parts)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return "".join(
+            f"<pre>{html.escape(part)}</pre>" if isinstance(part, str) else _frame(part).to_html()
+            for part in self.parts
+        )
 
 
-def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(rows).set_index("subject")
+
+
+def compared(
+    names: Sequence[str], duel: Duel, notes: Sequence[str], *, interrupted: bool
+) -> Comparison:
+    """What was measured, with the verdicts so far."""
+    data = {
+        **dict(zip("ab", names, strict=True)),
+        **{name: getattr(duel, name) for name in _MEASURED},
+        "interrupted": interrupted,
+        "rows": [duel_json(row) for row in duel.rows],
+        "notes": list(notes),
+    }
+    lines = _lines(duel) if duel.rows else []
+    lines += [f"Note: {note}" for note in notes]
+    if interrupted:
+        lines.append(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
+    table = [[cells(row) for row in data["rows"]]] if duel.rows else []
+    return Comparison(data, [f"A: {names[0]}\nB: {names[1]}", *table, "\n".join(lines)])
+
+
+def cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of a row of plain data."""
     bounded = row["high"] is not None  # not without enough pairs
     return {
         "subject": row["subject"],
@@ -34,19 +85,23 @@ def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
         "to": _share(row["high"]),
         "would see": _share(row["visible"]),
         "spread": _share(row["spread"]).lstrip("+"),
-        "pairs": str(row["pairs"]),
+        "pairs": row["pairs"],
         "verdict": row["verdict"],
     }
 
 
 def duel_json(row: Row) -> dict[str, Any]:
-    """A row measured in pairs as plain data."""
+    """A row measured in pairs as plain data; JSON has neither NaN nor infinities."""
+    numbers = {
+        name: getattr(row.judged, name, math.nan)
+        for name in ("effect", "low", "high", "visible", "spread")
+    }
     return {
         "subject": row.subject,
         "case": row.case.id,
         "workload": row.case.workload,
         "verdict": row.verdict,
-        **_numbers(row.judged, "effect", "low", "high", "visible", "spread"),
+        **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
         "pairs": len(row.values),
         "values": [row.values[number] for number in sorted(row.values)],
         "timed": not row.refused,
@@ -55,21 +110,31 @@ def duel_json(row: Row) -> dict[str, Any]:
     }
 
 
-def _numbers(verdict: Verdict | None, *names: str) -> dict[str, float | None]:
-    """Fields of a verdict for JSON, which has neither NaN nor infinities."""
-    values = {name: getattr(verdict, name, math.nan) for name in names}
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:+.1%}"
 
 
-def counts_line(verdicts: Iterable[str]) -> str:
-    """How often each verdict was given, as a line."""
+def _lines(duel: Duel) -> list[str]:
     from attnbench.benchmark.comparing.verdict import VERDICTS
 
-    counts = Counter(verdicts)
-    return ", ".join(
+    open_rows = [row for row in duel.rows if row.refused or not row.decided]
+    reasons = Counter(row.reason for row in open_rows if row.reason)
+    lines = [
+        f"{count} {'row' if count == 1 else 'rows'}: {reason}." for reason, count in reasons.items()
+    ]
+    counts = Counter(row.verdict for row in duel.rows)
+    summary = ", ".join(
         f"{counts[name]} {name}" for name in VERDICTS if counts[name] or " " not in name
     )
+    if duel.short and counts["ambiguous"]:
+        summary += " (a larger --budget decides more)"
+    shares = ", ".join(f"{share:.1%} at {pairs}" for pairs, share in duel.looks.items())
+    return [
+        *lines,
+        f"{summary}.",
+        _LEGEND.format(margin=f"{100 * duel.margin:g} %"),
+        f"Of tables in which nothing had changed, {sum(duel.looks.values()):.1%} would call a row "
+        f"slower or faster ({shares} pairs).",
+        f"{duel.pairs} pairs in {duel.seconds:.0f} s; other processes kept "
+        f"{busy_cores(duel.load)}.",
+    ]

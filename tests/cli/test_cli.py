@@ -13,7 +13,7 @@ import pytest
 import attnbench
 from attnbench import cli
 from attnbench.cli import listing
-from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.options import exit_code
 from attnbench.distributions import COMMAND_GROUP, entry_points
 from attnbench.errors import UsageError
 from tests.cli_runs import HERE, run
@@ -137,7 +137,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
         (["check", "scaled_dot", "--device", "warp"], "no device 'warp'"),
         (["check", "scaled_dot", "--format", "junit=no/x.xml"], "there is no folder"),
         (["check", "scaled_dot", "--format", "sarrif"], "Did you mean 'sarif'"),
-        (["check", "scaled_dot", "--format", "github=x"], "no format for a file is called"),
+        (["check", "scaled_dot", "--format", "github=x"], "github is printed, and no file"),
         (["check", "dot", "--format", "sarif", "--json"], "cannot both be printed"),
         (["list", "scaled_dt"], "Did you mean 'scaled_dot'"),
         (["list", "--case", "tiny"], "is not the id of a case"),
@@ -158,7 +158,7 @@ def test_an_error_of_attnbench_in_any_command_is_its_message_alone(
     def complain(*, load: bool) -> None:
         raise UsageError("what, where, got and expected")
 
-    monkeypatch.setattr(listing, "plugin_rows", complain)
+    monkeypatch.setattr(listing, "_plugin_rows", complain)
     result = run("list", "--plugins")
     assert (result.code, result.err) == (2, "attnbench: what, where, got and expected\n")
 

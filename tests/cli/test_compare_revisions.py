@@ -96,7 +96,7 @@ def test_revisions_are_compared_from_python_too(
     monkeypatch.chdir(repository)
     found = attnbench.compare("quick", "slow", "scores.py:SPEC", budget=0)
     assert [row["reason"] for row in found.data["rows"]] == [TOO_FEW]
-    assert "<td>scores.py:SPEC</td>" in found._repr_html_()
+    assert "<th>scores.py:SPEC</th>" in found._repr_html_()
     assert not left_over(repository)
 
 

@@ -12,8 +12,7 @@ import pytest
 import attnbench.cli.configuration as configuration
 from attnbench.checking.outcomes import Outcome
 from attnbench.cli import main
-from attnbench.cli.configuration import check_defaults
-from attnbench.cli.exemptions import update
+from attnbench.cli.configuration import check_defaults, update
 from attnbench.errors import UsageError
 
 SCHEMA = json.loads(

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from attnbench.cli import installation, listing
+from attnbench.cli import listing
 from tests.cli_runs import HERE, run
 
 
@@ -32,7 +32,7 @@ def test_plugins_tell_why_one_failed_before_its_traceback(
 ) -> None:
     row = {"plugin": "old", "distribution": "mine", "version": "1", "status": "failed"}
     told = {"message": "old.path went", "traceback": "Traceback ...", "brings": []}
-    monkeypatch.setattr(installation, "load_plugins", lambda **_: [{**row, **told}])
+    monkeypatch.setattr(listing, "load_plugins", lambda **_: [{**row, **told}])
     result = run("list", "--plugins", "--load")
     assert result.code == 3
     assert "old (mine 1) failed to load: old.path went\n  Traceback" in result.out
@@ -82,16 +82,6 @@ def test_lists_that_exclude_each_other_are_one_line(words: tuple[str, ...], comp
     result = run("list", *words)
     assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
     assert complaint in result.err
-
-
-def test_list_says_what_a_distribution_that_is_not_installed_would_make_faster(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    listing._suggest({"attnbench"})
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("With 'pip install attnbench-kernels' additive, ")
-    listing._suggest({"attnbench", "attnbench-kernels"})
-    assert capsys.readouterr().err == ""
 
 
 def test_a_blocked_plugin_is_shown_as_blocked_and_its_subject_is_gone(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.cli import formats
+from attnbench.cli import check
 from attnbench.registry.catalog import registry
 from tests.cli_runs import SUM, Result, run
 
@@ -62,7 +62,7 @@ def test_a_format_of_a_plugin_is_rendered_and_one_that_fails_is_a_line(
     install: Installs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     install("attnbench", "strange = strange_plugin", FORMATS)
-    monkeypatch.setattr(formats, "_TIMEOUT_S", 15.0)
+    monkeypatch.setattr(check, "_TIMEOUT_S", 15.0)
     names = ("raises", "number", "slow", "counted", "sarif")
     files = {name: tmp_path / f"{name}.txt" for name in names}
     words = [word for name, path in files.items() for word in ("--format", f"{name}={path}")]

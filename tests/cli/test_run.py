@@ -68,7 +68,7 @@ def records(folder: Any) -> Any:
     return list(store.read(path))
 
 
-def test_bench_records_every_case_and_a_resumed_run_measures_only_what_is_missing(
+def test_bench_records_every_case_and_a_run_gone_on_with_measures_only_what_is_missing(
     tmp_path: Path,
 ) -> None:
     arguments = ("bench", "dot", "--set", "smoke", "--json")
@@ -84,15 +84,15 @@ def test_bench_records_every_case_and_a_resumed_run_measures_only_what_is_missin
         assert record.time_s > 0
         assert record.baseline == "scaled_dot"
         assert record.ratio_low <= record.ratio <= record.ratio_high
-        assert record.run in shown["file"]
+        assert record.run in shown["files"][0]
         assert record.command == "attnbench " + " ".join(arguments)
         assert record.machine["cores"] == os.cpu_count()
         assert set(record.versions) == {"python", "torch", "attnbench"}
 
-    path = tmp_path / shown["file"]
+    (path,) = (tmp_path / file for file in shown["files"])
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:4]) + lines[4][:99])  # as a killed run leaves it
-    second = attnbench(*arguments, "--resume", cwd=tmp_path)
+    second = attnbench(*arguments, "--run", path.stem, cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     again = records(tmp_path)
     assert again[:4] == found[:4]
@@ -153,9 +153,8 @@ def test_a_run_killed_at_any_moment_keeps_what_it_took_and_can_be_resumed(tmp_pa
 
     kept: list[bytes] = []
     for attempt in range(3):
-        more = ["--resume"] if path.exists() else []
         process = subprocess.Popen(
-            [*arguments, *more], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         until = time.monotonic() + 60
         while time.monotonic() < until and process.poll() is None and len(lines()) <= len(kept):
@@ -166,32 +165,36 @@ def test_a_run_killed_at_any_moment_keeps_what_it_took_and_can_be_resumed(tmp_pa
         before, kept = kept, lines()
         assert kept[: len(before)] == before
         assert len(kept) > len(before), f"attempt {attempt} recorded nothing"
-    done = attnbench(*arguments[3:], "--resume", cwd=tmp_path)
+    done = attnbench(*arguments[3:], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert lines()[: len(kept)] == kept
     whole = store.read(path)
     assert len(whole) == len({(*record.key, record.process) for record in whole}) == 6 * 4
 
 
-def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 2, n, 8, generator=generator) for n in (5, 7, 7))
-    mask = torch.ones(5, 7, dtype=torch.bool)
-    mask[:, -1] = False
-    save_inputs(tmp_path / "mine.safetensors", q, k, v, attn_mask=mask)
-    done = attnbench(
-        "run", "additive", "--inputs", "mine.safetensors", "--seconds", "1", cwd=tmp_path
-    )
+def test_run_prints_one_table_of_checks_and_times(tmp_path: Path) -> None:
+    done = attnbench("run", "additive", "--device", "cpu", "--seconds", "1", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("additive", "scaled_dot", "mine.safetensors", "times: forward", "±", "checks"):
+    for word in ("additive", "scaled_dot", "times: forward", "±", "checks"):
         assert word in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Next: attnbench check additive --profile")
-    found = records(tmp_path)
-    assert {(r.q_len, r.kv_len, r.mask) for r in found} == {(5, 7, "boolean")}
-    assert {r.subject for r in found} == {"additive", "scaled_dot"}
-    assert {len(r.inputs["sha256"]) for r in found} == {64}
+    assert {r.subject for r in records(tmp_path)} == {"additive", "scaled_dot"}
     (checks,) = tmp_path.glob("results/attnbench/*.checks.json")
     assert json.loads(checks.read_text())["outcomes"]
+
+
+def test_bench_measures_the_users_own_inputs(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 8, generator=generator) for n in (5, 7, 7))
+    save_inputs(tmp_path / "mine.safetensors", q, k, v, attn_mask=torch.ones(5, 7).bool())
+    words = ("additive", "--inputs", "mine.safetensors", "--processes", "1")
+    done = run("bench", *words, folder=tmp_path)
+    assert done.code == 0, done.err
+    found = records(tmp_path)
+    assert {(r.subject, r.q_len, r.kv_len, r.mask) for r in found} == {
+        (name, 5, 7, "boolean") for name in ("additive", "scaled_dot")
+    }
+    assert {len(r.inputs["sha256"]) for r in found} == {64}
 
 
 def test_the_table_of_a_run_has_a_row_a_subject_with_its_checks_and_a_cell_a_case() -> None:
@@ -222,16 +225,12 @@ def test_the_table_of_a_run_has_a_row_a_subject_with_its_checks_and_a_cell_a_cas
         (["bench", "--dtype", "float23"], "no dtype is called 'float23'"),
         (["bench", "--cache", "lukewarm"], "no cache state is called 'lukewarm'"),
         (["bench", "--inputs", "absent.safetensors"], "there is no file 'absent.safetensors'"),
-        (["run", "--inputs", "absent.safetensors"], "there is no file 'absent.safetensors'"),
-        (["run", "--inputs", "damaged.safetensors"], "not a whole safetensors file"),
+        (["bench", "--inputs", "damaged.safetensors"], "not a whole safetensors file"),
         (["bench", "--device", "gpu"], "no device 'gpu' here"),
         (["bench", "rotary_attention", "--timing", "device"], "but the devices are cpu; omit it"),
-        (["run", "dot", "--timing", "device"], "but the devices are cpu; omit it"),
         (["bench", "multi_head(scoring=additve)", "--set", "smoke"], "'additive'"),
         (["run", "dot", "multi_head(scoring=additve)"], "'additive'"),
         (["bench", "dot", "--results", "damaged.safetensors"], "cannot write to"),
-        (["bench", "dot", "--resume"], "there is no run to resume"),
-        (["bench", "dot", "--resume", "--run", "absent"], "there is no run 'absent'"),
         (["bench", "dot", "--run", "../up"], "names a file"),
     ],
 )
@@ -253,13 +252,18 @@ def test_a_process_that_refuses_a_command_leaves_no_file(tmp_path: Path) -> None
     assert not [*tmp_path.glob("results/**/*.*")]
 
 
+def test_a_run_is_not_gone_on_with_under_another_baseline(tmp_path: Path) -> None:
+    words = ("bench", "dot", "--set", "smoke", "--processes", "1", "--run", "mine")
+    assert run(*words, folder=tmp_path).code == 0
+    done = run(*words, "--baseline", "additive", folder=tmp_path)
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
+    assert "began with the baseline scaled_dot, but now it is additive" in done.err
+
+
 def test_a_run_that_another_process_records_is_one_line_and_not_mixed_in(tmp_path: Path) -> None:
     claim = store.claim(store.run_path(tmp_path, "mine"))
-    for more in ((), ("--resume",)):
-        if more:
-            store.run_path(tmp_path, "mine").write_text("")
-        result = run("bench", "dot", "--run", "mine", "--results", str(tmp_path), *more)
-        assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
-        assert "run 'mine' is being recorded by another process" in result.err
+    result = run("bench", "dot", "--run", "mine", "--results", str(tmp_path))
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert "run 'mine' is being recorded by another process" in result.err
     claim.release()
     store.claim(store.run_path(tmp_path, "mine")).release()

@@ -78,7 +78,7 @@ def test_every_machine_measures_every_row_and_says_so(tmp_path: Path, two_machin
         assert all(r["ratio"] and r["sentinel"] for r in records)
 
 
-def test_ctrl_c_keeps_what_was_taken_and_resume_takes_the_rest(
+def test_ctrl_c_keeps_what_was_taken_and_the_same_run_takes_the_rest(
     tmp_path: Path, two_machines: Any
 ) -> None:
     where = ("--cluster", two_machines.scheduler_address)
@@ -92,7 +92,7 @@ def test_ctrl_c_keeps_what_was_taken_and_resume_takes_the_rest(
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     taken = {path.stem: lines(path) for path in results.glob("*.jsonl")}
-    done = attnbench("bench", "dot", *BENCH[2:6], *where, "--resume", "--json", cwd=tmp_path)
+    done = attnbench(*BENCH, *where, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     records = json.loads(done.stdout)["records"]
     assert Counter(r["machine"]["name"] for r in records) == {"north": 6, "south": 6}
@@ -198,7 +198,7 @@ def until_taken(process: subprocess.Popen[Any], results: Path, count: int) -> No
         time.sleep(0.05)
 
 
-def test_a_lost_scheduler_is_one_line_and_resume_takes_the_rest(tmp_path: Path) -> None:
+def test_a_lost_scheduler_is_one_line_and_the_same_run_takes_the_rest(tmp_path: Path) -> None:
     results = tmp_path / "results" / "attnbench"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -215,11 +215,11 @@ def test_a_lost_scheduler_is_one_line_and_resume_takes_the_rest(tmp_path: Path) 
     assert b"Traceback" not in said
     line = said.decode().splitlines()[-1]
     assert line.startswith("attnbench: the scheduler was lost")
-    assert "--resume" in line
+    assert "--run NAME" in line
     (path,) = results.glob("*.jsonl")
     taken = lines(path)
     with cluster_of_processes(port):
-        done = attnbench("bench", "dot", *BENCH[2:6], *where, "--resume", "--json", cwd=tmp_path)
+        done = attnbench(*BENCH, *where, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     records = json.loads(done.stdout)["records"]
     assert Counter(r["machine"]["name"] for r in records) == {"north": 6}

@@ -241,4 +241,4 @@ def _print_ranking(ranking: list[Judgement]) -> None:
         }
         for place, judgement in enumerate(ranking, 1)
     ]
-    kit.print_table(rows, hide=(), title="candidates")
+    kit.print_table(rows, title="candidates")

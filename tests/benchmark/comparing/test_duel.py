@@ -52,7 +52,7 @@ def verdicts(found: Duel) -> dict[str, str]:
 def test_of_too_few_pairs_no_interval_is_shown() -> None:
     (row,) = duel({"steady": 0.5}, spread=0.0, looks={2: 0.005}).rows
     assert row.reason == "undecided after 2 pairs, too few for an interval"
-    (shown,) = verdict_tables.table_of([verdict_tables.duel_json(row)])
+    shown = verdict_tables.cells(verdict_tables.duel_json(row))
     assert [shown[name] for name in ("change", "from", "to", "would see", "spread")] == [
         "+50.0%",
         *("-", "-", "-", "-"),

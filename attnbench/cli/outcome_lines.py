@@ -8,17 +8,11 @@ from collections.abc import Mapping, Sequence
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.explain.leading import lead_of
 from attnbench.checking.gaps import HEAVY
-from attnbench.checking.outcomes import STATUSES, Outcome
-from attnbench.checking.report_text import (
-    counts_text,
-    failure_text,
-    finding_text,
-    gap_lines,
-)
-from attnbench.cli.printing.tables import print_line
+from attnbench.checking.outcomes import Outcome
+from attnbench.checking.report_text import counts_text, failure_text, finding_text, gap_lines
+from attnbench.cli.printing import print_line
 from attnbench.errors import first_line
 
-_STATUS_WIDTH = max(map(len, STATUSES))
 _COUNTS_WIDTH = 44
 
 _SAYINGS = {
@@ -56,28 +50,25 @@ class Screen:
         self._outcomes: dict[str, dict[str, Outcome]] = defaultdict(dict)
         self._announced: set[str] = set()
 
-    def announce(self, outcome: Outcome) -> None:
-        """Say that a subject fails, before all that is known of it."""
-        is_last = len(self._outcomes[outcome.subject]) + 1 == self._expected[outcome.subject]
-        if not (self._verbose or is_last or outcome.subject in self._announced):
-            print_line(f"{outcome.status:{_STATUS_WIDTH}}  {_name(outcome)}", outcome.status)
-        self._announced.add(outcome.subject)
-
     def add(self, outcome: Outcome) -> None:
         """Add an outcome, and print what is complete."""
-        outcomes = self._outcomes[outcome.subject]
+        subject = outcome.subject
+        outcomes = self._outcomes[subject]
         earlier = outcomes.get(outcome.invariant)
-        is_complete = len(outcomes) == self._expected[outcome.subject]
         outcomes[outcome.invariant] = outcome
+        is_complete = len(outcomes) == self._expected[subject]
         if earlier is not None and earlier.status == outcome.status:  # it only tells more
             return
-        if earlier is not None and (self._verbose or is_complete):  # it was shown otherwise
-            message = outcome.reason.splitlines()[-1].strip()
-            print_line(f"{_name(outcome)}: {outcome.status}: {message}", outcome.status)
-        elif self._verbose:
+        if self._verbose:
             self._print_outcome(outcome)
-        if not is_complete and len(outcomes) == self._expected[outcome.subject]:
-            self._print_subject(outcome.subject)
+        elif is_complete and earlier is not None:  # its subject was shown already
+            where = f"{subject}: {outcome.invariant}"
+            print_line(f"{where}: {outcome.status}: {first_line(outcome.reason)}", outcome.status)
+        elif not (outcome.ok or is_complete or subject in self._announced):
+            print_line(f"{outcome.status:12}  {subject}: {outcome.invariant}", outcome.status)
+            self._announced.add(subject)
+        if is_complete and earlier is None:
+            self._print_subject(subject)
 
     def end(self, report: CheckReport, seconds: float, next_step: str = "") -> None:
         """Print the subjects that were cut short, the counts, the notes and what to do next."""
@@ -103,7 +94,7 @@ class Screen:
         cases = f"{outcome.cases:3} {'case' if outcome.cases == 1 else 'cases'}: "
         reason = outcome.reason if outcome.status == "passed" else first_line(outcome.reason)
         print_line(
-            f"{outcome.status:{_STATUS_WIDTH}}  {name}{outcome.invariant:{self._name_width}}  "
+            f"{outcome.status:12}  {name}{outcome.invariant:{self._name_width}}  "
             f"{outcome.seconds:6.2f} s  {cases if outcome.status == 'passed' else ''}{reason}",
             outcome.status,
         )
@@ -114,10 +105,9 @@ class Screen:
         if failures and not self._verbose:
             print_line(f"\n{finding_text(failures, self._statements)}\n")
         seconds = sum(outcome.seconds for outcome in outcomes)
-        is_first = len(self._expected) == 1
-        counts = f"{holding_text(outcomes):{0 if is_first else _COUNTS_WIDTH}}"
+        width = 0 if len(self._expected) == 1 else _COUNTS_WIDTH
         print_line(
-            f"{subject:{self._width}}  {counts}  {seconds:.1f} s",
+            f"{subject:{self._width}}  {holding_text(outcomes):{width}}  {seconds:.1f} s",
             "failed" if failures else "passed",
         )
 
@@ -130,6 +120,12 @@ def holding_text(outcomes: Sequence[Outcome]) -> str:
         if counts[kind]:
             parts.append(one if counts[kind] == 1 else several.format(counts[kind]))
     return ", ".join(parts)
+
+
+def _kind(outcome: Outcome) -> str:
+    if outcome.status != "skipped":
+        return outcome.status
+    return next((k for k in ("exempt", "not run") if outcome.reason.startswith(f"{k}:")), "skipped")
 
 
 def next_step(report: CheckReport, targets: Sequence[str]) -> str:
@@ -150,13 +146,3 @@ def next_step(report: CheckReport, targets: Sequence[str]) -> str:
         more = "attnbench check " + f"{names} ".lstrip() + "--profile default"
         return f"{more} draws more cases"
     return f"attnbench bench {names}".rstrip() + " measures what it costs"
-
-
-def _kind(outcome: Outcome) -> str:
-    if outcome.status != "skipped":
-        return outcome.status
-    return next((k for k in ("exempt", "not run") if outcome.reason.startswith(f"{k}:")), "skipped")
-
-
-def _name(outcome: Outcome) -> str:
-    return f"{outcome.subject}: {outcome.invariant}"

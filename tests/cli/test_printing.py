@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.cli.printing.tables import (
+from attnbench.cli.printing import (
     prepare_streams,
     print_json,
     print_line,
@@ -41,28 +41,6 @@ def test_lists_in_a_pipe_are_120_columns_wide(monkeypatch: pytest.MonkeyPatch) -
     assert ["additive/factorised", "kernel"] in [row[:2] for row in rows]
     (additive,) = [row for row in rows if row[:2] == ["additive", "scoring"]]
     assert additive[-1] == "factorised"  # what is short is not broken
-
-
-def test_a_table_is_as_wide_as_it_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for columns in (60, 80):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        print_table(ROWS)
-        lines = capsys.readouterr().out.splitlines()
-        assert max(map(len, lines)) <= columns
-        assert any(line.split()[:2] == ["subject_1", "scoring"] for line in lines)
-
-
-def test_what_is_too_narrow_for_columns_is_printed_in_blocks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    print_table(ROWS, title="formulas")
-    text = capsys.readouterr().out
-    assert text.startswith("formulas\nsubject subject_0\n  kind     scoring\n  formula  w · tanh")
-    assert max(map(len, text.splitlines())) <= 40
-    assert " ".join(text.split()).count("tanh(W_q q + W_k k)") == 12
 
 
 def test_a_stream_that_cannot_encode_a_sign_writes_its_number(

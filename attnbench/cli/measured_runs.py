@@ -1,0 +1,286 @@
+"""Runs of the commands that measure, on this machine or on each machine of a cluster.
+
+A run is recorded in a file of its own, which a later run of the same name goes on with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import re
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from attnbench.benchmark import records as store
+from attnbench.benchmark.machine import Setting, here
+from attnbench.benchmark.records import BASELINES, Record, baseline_of, scoring_address
+from attnbench.benchmark.session import Planned, Session
+from attnbench.benchmark.workloads import LAYER_SIZE, Selection
+from attnbench.cli.options import INTERRUPTED, exit_code
+from attnbench.cli.plugin_loading import ask, with_plugins
+from attnbench.cli.printing import progress
+from attnbench.errors import UnknownNameError, UsageError
+from attnbench.processes.cluster import (
+    MEASURING,
+    ClusterWorkers,
+    Machine,
+    MachineLostError,
+    Machines,
+)
+from attnbench.processes.pool import Task, call
+from attnbench.registry.address import Address, parse_address
+
+PRELOAD = ("torch.fx.experimental.symbolic_shapes", "attnbench.benchmark.measure")
+"""Imports of measuring that take 1 s together; torch imports the first one for a gradient."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure, as the options say it.
+
+    Args:
+        targets: addresses of the subjects; ``None`` for all.
+        selection: the cases.
+        devices: devices; by default the CPU and the accelerator, if any.
+        baseline: subject that takes the place of a usual baseline.
+        options: contract and limits, as of :class:`~attnbench.benchmark.session.Session`.
+        with_options: whether all subjects are also those that have options.
+    """
+
+    targets: Sequence[Address] | None
+    selection: Selection
+    devices: Sequence[str] | None
+    baseline: str | None
+    options: Mapping[str, Any]
+    with_options: bool = True
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run of a machine: its file, what that holds already, and what is measured."""
+
+    path: Path
+    done: Sequence[Record]
+    session: Session
+
+    def events(self) -> Iterator[tuple[Run, Record | MachineLostError | None]]:
+        """Measure what the file lacks; ends with ``None``, or the error of a machine lost."""
+        try:
+            yield from ((self, record) for record in self.session.records(self.done))
+        except MachineLostError as error:
+            yield self, error
+        yield self, None
+
+
+@dataclass
+class Measured:
+    """What the runs gave, and how they ended."""
+
+    paths: Sequence[Path]
+    records: list[Record] = field(default_factory=list)
+    interrupted: bool = False
+    losses: list[MachineLostError] = field(default_factory=list)
+
+    def exit_code(self, statuses: Iterable[str], plugins: Iterable[Mapping[str, Any]]) -> int:
+        """The exit code of the command, which says on standard error which machines were lost."""
+        for error in self.losses:
+            print(f"attnbench: {error}", file=sys.stderr)
+        code = exit_code([*statuses, *["crashed"] * len(self.losses)], plugins)
+        return INTERRUPTED if self.interrupted else code
+
+
+@contextlib.contextmanager
+def planned(
+    request: Request, results: Path, run: str | None = None, cluster: str | None = None
+) -> Iterator[list[Run]]:
+    """Plan a run on this machine, or one on each machine of a cluster; its files are locked.
+
+    Args:
+        request: what to measure.
+        results: folder of the records.
+        run: name of the run; of a cluster, those of the machines are appended to it.
+        cluster: address of the cluster.
+
+    Raises:
+        AttnbenchError: the folder cannot be written, a subject, case or device is wrong, the
+            cluster does not answer, or a run of this name cannot be gone on with here.
+    """
+    if run is not None and not re.fullmatch(r"\w[\w.-]*", run):
+        raise UsageError(f"--run {run} names a file: use letters, digits, '_', '-' and '.' only.")
+    store.check_writable(results)
+    run = run or store.new_run()
+    with contextlib.ExitStack() as stack:
+        machines: Sequence[Machine | None] = [None]
+        if cluster is not None:
+            machines = _machines(stack, cluster, request.devices)
+        runs = []
+        for machine in machines:
+            suffix = "" if machine is None else "-" + re.sub(r"[^\w.-]", "-", machine.name)
+            path = store.run_path(results, run + suffix)
+            stack.callback(store.release, store.claim(path))
+            runs.append(_planned(request, path, machine))
+        yield runs
+
+
+def _machines(
+    stack: contextlib.ExitStack, cluster: str, devices: Sequence[str] | None
+) -> list[Machine]:
+    """The machines of a cluster; to measure an accelerator they need the resource ``GPU``."""
+    accelerators = [name for name in devices or () if not name.startswith("cpu")]
+    resources = {MEASURING: 1, **({"GPU": 1} if accelerators else {})}
+    workers = ClusterWorkers(cluster, preload=with_plugins(*PRELOAD), resources=resources)
+    only_accelerators = len(accelerators) == len(devices or ("cpu",))
+    return Machines(stack.enter_context(workers), accelerator=only_accelerators).all
+
+
+def _planned(request: Request, path: Path, machine: Machine | None) -> Run:
+    """Find the subjects, devices and cases of a machine."""
+    perform = call if machine is None else machine.call
+    devices = request.devices
+    if machine is not None and not machine.has_accelerator:
+        devices = [name for name in devices or ("cpu",) if name.startswith("cpu")]
+    available = perform(Task("devices", "attnbench.benchmark.measure:devices", {"wanted": devices}))
+    if request.options["contract"].timing == "device" and not any(
+        name.startswith("cuda") for name in available
+    ):
+        raise UsageError(
+            f"--timing device replays CUDA graphs, but the devices are {', '.join(available)}; "
+            "omit it, or name a CUDA device with --device."
+        )
+    cases = request.selection.cases(available, layers=True)
+    for device in available if request.selection.inputs is not None else ():
+        saved = request.selection.saved(device)
+        cases.append(perform(Task(saved["path"], "attnbench.benchmark.workloads:saved", saved)))
+    identity = {"run": path.stem, "command": " ".join(["attnbench", *sys.argv[1:]])}
+    setting = here(**identity)
+    if machine is not None:
+        setting = perform(Task("setting", "attnbench.benchmark.machine:here", identity))
+        setting = replace(setting, machine={"name": machine.name, **setting.machine})
+    baselines = _baselines(request.baseline)
+    done = store.read(path) if path.exists() else []
+    for record in done:
+        _check_same(record, setting, baselines)
+    session = Session(
+        subjects=_subjects(request, baselines, [case.of_layers for case in cases]),
+        cases=cases,
+        setting=setting,
+        machine=machine,
+        baselines=baselines,
+        **request.options,
+    )
+    return Run(path, [record for record in done if session.holds(record)], session)
+
+
+def _baselines(baseline: str | None) -> tuple[str, str]:
+    """The baselines of attention and of layers, one of which may be chosen."""
+    if baseline is None:
+        return BASELINES
+    rows = ask("subject_rows", targets=[parse_address(baseline)], size=LAYER_SIZE)
+    if len(rows) != 1:
+        names = ", ".join(row["subject"] for row in rows)
+        raise UsageError(f"--baseline {baseline} stands for {names}; name one of them.")
+    attention, layers = BASELINES
+    return (attention, baseline) if rows[0]["kind"] == "layer" else (baseline, layers)
+
+
+def _subjects(
+    request: Request, baselines: tuple[str, str], of_layers: Sequence[bool]
+) -> list[Planned]:
+    """The requested subjects, their baselines, and the scoring functions of kernels."""
+    rows = ask("subject_rows", targets=request.targets or None, size=LAYER_SIZE)
+    if not (request.targets or request.with_options):
+        rows = [row for row in rows if "(" not in row["subject"]]
+    unsuited = [row["subject"] for row in rows if (row["kind"] == "layer") not in of_layers]
+    if request.targets and unsuited:
+        raise UsageError(
+            f"{', '.join(unsuited)}: a layer is measured at prefill and decode, but --workload and "
+            "--inputs have a query, key and value. Name a set or a length instead, such as --set "
+            "default or --length 1024."
+        )
+    own_kernels = [
+        row for row in rows if row["kind"] == "kernel" and str(row["target"]) == row["subject"]
+    ]
+    partners = (baseline_of(row["kind"], baselines) for row in rows)
+    extras = dict.fromkeys((*partners, *(scoring_address(row["subject"]) for row in own_kernels)))
+    names = {row["subject"] for row in rows}
+    for name in reversed([name for name in extras if request.targets and name not in names]):
+        with contextlib.suppress(UnknownNameError):  # no baseline without the built-in plugins
+            rows = [*ask("subject_rows", targets=[parse_address(name)], size=LAYER_SIZE), *rows]
+    subjects = (
+        Planned(row["target"], row["subject"], row["kind"], (row["layer"] or {}).get("size"))
+        for row in rows
+    )
+    return list(dict.fromkeys(subjects))
+
+
+def _check_same(record: Record, setting: Setting, baselines: tuple[str, str]) -> None:
+    """Refuse to go on with a run in another setting: other code, machine or baseline."""
+    baseline = baseline_of(record.kind, baselines)
+    pairs: list[tuple[str, Any, Any]] = [("commit", record.commit, setting.commit)]
+    pairs += [(n, record.machine.get(n), setting.machine.get(n)) for n in ("node", "processor")]
+    pairs += [(name, record.versions.get(name), value) for name, value in setting.versions.items()]
+    pairs += [("the baseline", record.baseline or baseline, baseline)]
+    for label, old, new in pairs:
+        if old != new:
+            raise UsageError(
+                f"run {record.run!r} began with {label} {old or 'none'}, but now it is "
+                f"{new or 'none'}, so its numbers would not be comparable. Choose another name "
+                "with --run."
+            )
+
+
+def measure(runs: Sequence[Run]) -> Measured:
+    """Measure and record on all machines at once, until the end or Ctrl-C.
+
+    Each record is of one process, and appended to the run's file as it comes, so that a run of the
+    same name can go on where it stopped.
+    """
+    measured = Measured([run.path for run in runs])
+    lines = [record for run in runs for record in run.done]
+    count = sum(run.session.processes * len(run.session) for run in runs)
+    with contextlib.suppress(KeyboardInterrupt), progress(count, "measuring") as step:
+        measured.interrupted = True
+        step(len(lines), "")
+        for run, event in _merged_events(runs):
+            if isinstance(event, Record):
+                store.append(run.path, event)
+                lines.append(event)
+                step(1, f"{event.subject}: {event.case} {event.machine_name}")
+            elif event is not None:
+                measured.losses.append(event)
+        measured.interrupted = False
+    from attnbench.benchmark.frames import summaries
+
+    measured.records = summaries(lines)
+    return measured
+
+
+def _merged_events(
+    runs: Sequence[Run],
+) -> Iterator[tuple[Run, Record | MachineLostError | None]]:
+    """Yield the events of all runs as they come; those of several come from a thread each."""
+    if len(runs) == 1:
+        yield from runs[0].events()
+        return
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def follow(run: Run) -> None:
+        try:
+            for event in run.events():
+                events.put(event)
+        except BaseException as error:
+            events.put(error)
+
+    for run in runs:
+        threading.Thread(target=follow, args=(run,), daemon=True).start()
+    unfinished = len(runs)
+    while unfinished:
+        event = events.get()
+        if isinstance(event, BaseException):
+            raise event
+        unfinished -= event[1] is None
+        yield event

@@ -1,1 +1,0 @@
-"""Output of commands: tables, outcomes, the first screen of a run, and files."""
