@@ -35,7 +35,7 @@ def test_importing_attnbench_and_its_command_line_imports_nothing_heavy() -> Non
 
 
 def test_a_comparison_imports_torch_in_the_processes_of_its_sides_only() -> None:
-    code = "import sys, attnbench.cli.duel_plan; print('torch' in sys.modules)"
+    code = "import sys, attnbench.cli.compare; print('torch' in sys.modules)"
     assert run(code).strip() == "False"
 
 

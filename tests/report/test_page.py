@@ -18,7 +18,7 @@ from attnbench.report import pictures, texts
 from attnbench.report.page import render
 from attnbench.report.ranking import curves, rows
 from attnbench.report.record_tables import parts
-from tests.reports import assert_report
+from tests.kept_reports import assert_report
 
 
 def record(subject: Any = "scaled_dot", length: Any = 64, time: Any = 1e-3, **changes: Any) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["assert_report"]
 
-_FOLDER = Path(__file__).with_suffix("")
+_FOLDER = Path(__file__).with_name("reports")
 _WRITE = "ATTNBENCH_WRITE_REPORTS"
 
 
