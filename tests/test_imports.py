@@ -168,6 +168,8 @@ def test_a_module_that_is_named_in_a_string_is_there() -> None:
     found = named_in_strings()
     assert ("attnbench.checking.api", "outcomes") in found
     for module, attribute in found:
+        if module.removeprefix("attnbench.") in attnbench.__all__:
+            continue  # a public name, as a script writes it
         loaded = importlib.import_module(module)
         assert not attribute or hasattr(loaded, attribute), f"{module}:{attribute}"
 
