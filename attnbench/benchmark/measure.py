@@ -43,7 +43,7 @@ from attnbench.benchmark.timing.clocks import GRAPH_CLOCK
 from attnbench.benchmark.timing.graphs import GRAPH_CALLS
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.benchmark.verification import Unverified, is_blind, rating, verify
-from attnbench.checking.canaries import CHANGED
+from attnbench.checking.outcomes import CHANGED
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.errors import AttnbenchError, RefusalError, message_of
 from attnbench.registry.catalog import registry

@@ -12,11 +12,10 @@ from attnbench.calling.examples import example_spec
 from attnbench.calling.model_calls import seen_calls
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import unusable
-from attnbench.checking.canaries import CANARY, CHANGED
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.explain.explaining import explained
 from attnbench.checking.gaps import coverage_of, gaps_of
-from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome, notes_of
+from attnbench.checking.outcomes import CANARY, CHANGED, KEEPS_CONTRACT, Outcome, notes_of
 from attnbench.checking.plan import find_profile, in_wide_dtypes, planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
@@ -249,7 +248,7 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """Yield the outcomes of the subject of an address as they come, and then that of a canary.
 
-    They end early if the device is lost.
+    They end early if the device is lost. Last come the failures again of which more is told.
 
     Args:
         target, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
@@ -264,12 +263,17 @@ def outcomes(
     )
     only = None if case is None else Case.from_id(case)
     options |= {"seed": seed, "guard": guard, "case": only}
+    found = []
     for outcome in outcomes_of(subject, selection, **options):
         yield outcome
+        found.append(outcome)
         if outcome.failure is not None and outcome.failure.device_lost:
             break  # another process can use it
     if canary is not None:
         yield canary_outcome(subject, canary)
+    for outcome, more in zip(found, explained(subject, found), strict=True):
+        if more is not outcome:
+            yield more
 
 
 def canary_outcome(subject: Subject, invariant: str) -> Outcome:

@@ -20,6 +20,12 @@ GOOD = ("passed", "skipped")
 KEEPS_CONTRACT = "keeps_the_contract"
 """The invariant that runs first; if it fails, others may be meaningless."""
 
+CANARY = "canary"
+"""The name of a subject that must fail; all of its outputs are NaN."""
+
+CHANGED = "code of the subject changed the suite, so that nothing it says counts: {}"
+"""The reason of the outcomes of a process whose suite was changed."""
+
 FIRST = (
     "agrees_with_scalar_reference",
     "masking_equals_deleting",
@@ -193,3 +199,8 @@ def _plain(value: Any) -> Any:
 def notes_of(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """The notes of outcomes, each once."""
     return tuple(dict.fromkeys(outcome.note for outcome in outcomes if outcome.note))
+
+
+def key_of(outcome: Outcome) -> tuple[str, str]:
+    """The subject and the invariant, which identify an outcome in a check."""
+    return outcome.subject, outcome.invariant

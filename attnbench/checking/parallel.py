@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shlex
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
-from attnbench.checking.explain.explanations import Explanations
-from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, Outcome
-from attnbench.checking.work import RESTARTS, Work, key_of, remaining_works, shared_out
+from attnbench.checking.explain.leading import lead_of
+from attnbench.checking.outcomes import (
+    CANARY,
+    CHANGED,
+    COMPILING,
+    KEEPS_CONTRACT,
+    Outcome,
+    running_order,
+)
 from attnbench.processes.cluster import ClusterWorkers
-from attnbench.processes.pool import Event, Task, Workers
+from attnbench.processes.pool import Event, Task, Workers, cores
+from attnbench.registry.address import Address
 
 _CHECK_IMPORTS = (
     "attnbench.checking.api",
@@ -28,6 +36,9 @@ _TRACING_IMPORTS = ("torch._dynamo", *_CHECK_IMPORTS)
 PRELOAD = ("torch._inductor.compile_fx", *_TRACING_IMPORTS)
 """The same with the compiler, which takes another second per child."""
 
+_OUTCOMES = "attnbench.checking.api:outcomes"
+_CLUES = "attnbench.checking.explain.explaining:clues_of"
+
 _STATUSES = {"raised": "error", "done": "crashed"}
 """What an event says of the invariants that did not run, unless its kind does."""
 
@@ -35,6 +46,89 @@ _FEW_SUBJECTS = 2
 
 _PIECES = 4
 """Pieces of work per worker of a cluster, if there are enough."""
+
+_RESTARTS = 1
+"""How often a subject's process is restarted after it ended in an invariant."""
+
+_VIOLATIONS = (
+    KEEPS_CONTRACT,
+    "autocast_agrees",
+    "copies_agree",
+    "gradient_modes_agree",
+    "gradients_are_right",
+    "layouts_agree",
+)
+"""Invariants that a canary of each kind violates, at a cost of some milliseconds."""
+
+_NO_CANARY = CHANGED.format(
+    "the process that checked it did not fail a subject that is known to be wrong"
+)
+
+_PLUGIN_SECONDS = 10.0
+"""Most seconds of a plugin's explainer, with the import of the subject."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One subject, and the invariants that still have to run on it.
+
+    Args:
+        target: address of this subject alone.
+        invariants: names of the invariants, in order.
+        label: name of the subject in its outcomes.
+        restarts: how often it may be restarted.
+        seed: seed of the drawn cases.
+    """
+
+    target: Address
+    invariants: tuple[str, ...]
+    label: str
+    restarts: int = _RESTARTS
+    seed: int | None = None
+
+
+def works_of(
+    pairs: Sequence[tuple[Address, str]],
+    invariants: Sequence[str],
+    of_subject: Mapping[str, Sequence[str]] | None = None,
+) -> list[Work]:
+    """Make a work for each address and subject; ambiguous names are labelled with the address."""
+    count = Counter(subject for _, subject in pairs)
+    works = []
+    for target, subject in pairs:
+        names = [n for n in invariants if of_subject is None or n in of_subject[subject]]
+        names.sort(key=running_order)
+        label = subject if count[subject] == 1 else f"{subject} of {target}"
+        works.append(Work(target, tuple(names), label))
+    return works
+
+
+def shared_out(works: Sequence[Work], jobs: int) -> list[Work]:
+    """Split works into parts if there are too few to keep all jobs busy.
+
+    Each part begins with the contract, which decides whether to run the others.
+    """
+    parts = (jobs or cores()) // max(1, len(works))
+    if parts < 2:
+        return list(works)
+    pieces = []
+    for work in works:
+        contract = tuple(name for name in work.invariants if name == KEEPS_CONTRACT)
+        others = [name for name in work.invariants if name != KEEPS_CONTRACT]
+        shares = [(*contract, *others[part::parts]) for part in range(min(parts, len(others)))]
+        pieces += [replace(work, invariants=share) for share in shares] or [work]
+    return pieces
+
+
+def choose_canary(invariants: Sequence[str]) -> str | None:
+    """Choose at random the invariant that a canary must violate; ``None`` if none is checked.
+
+    The code under test runs in the process that checks it, where it can replace invariants, and
+    also what looks for such changes. Each process therefore checks a subject last that is known to
+    be wrong, and this one, which the code cannot reach, expects that it fails.
+    """
+    names = [name for name in invariants if name in _VIOLATIONS]
+    return secrets.choice(names) if names else None
 
 
 def preload(subjects: int | None, invariants: Collection[str] | None = None) -> tuple[str, ...]:
@@ -58,13 +152,13 @@ def run_checks(
     timeout_s: float,
     memory_gib: float,
     cluster: str | ClusterWorkers | None = None,
-    recorded: Collection[Outcome] = (),
+    explainers: Sequence[str] = (),
 ) -> Generator[Outcome, None, None]:
-    """Run works and yield outcomes as they come, one for each subject, invariant and seed.
+    """Run works and yield outcomes as they come, one for each subject and invariant.
 
     If the canary of a process does not fail, its outcomes are yielded again, as crashed ones that
-    replace the first. The failures of a subject are yielded again, with what explains them, before
-    its last outcome.
+    replace the first. Failures are yielded again with what explains them, before the last outcome
+    of their subject.
 
     Args:
         works: the works.
@@ -74,55 +168,16 @@ def run_checks(
         memory_gib: most memory of a subject's process, in GiB.
         cluster: cluster to run on instead of this machine, see :class:`ClusterWorkers`; an open one
             stays open.
-        recorded: outcomes of an earlier run, which are neither run nor yielded again.
+        explainers: names of the plugins that explain failures.
     """
-    pending: dict[str, Work] = {}
-    canaries = Canaries()
-    works = remaining_works(works, recorded)
+    works = [work for work in works if work.invariants]
     if not works:
         return
     with _workers(cluster, jobs) as workers:
         if isinstance(workers, ClusterWorkers):  # small pieces, so that losing one costs little
             jobs = _PIECES * workers.count
-        works = shared_out(works, jobs)
-
-        def submit(number: str, work: Work) -> None:
-            pending[number] = work
-            canary = choose_invariant(work.invariants)
-            canaries.expect(number, canary)
-            arguments = {
-                "target": work.target,
-                "invariants": work.invariants,
-                "seed": work.seed,
-                "canary": canary,
-                **options,
-            }
-            function = "attnbench.checking.api:outcomes"
-            workers.submit(
-                Task(number, function, arguments, timeout_s=timeout_s, memory_gib=memory_gib)
-            )
-
-        for number, work in enumerate(works):
-            submit(str(number), work)
-        keys = {key_of(outcome) for outcome in recorded}
-        explanations = Explanations(works, recorded, workers.submit, memory_gib)
-        for event in workers.events():
-            if explanations.is_answered_by(event):
-                yield from explanations.answered(event)
-                continue
-            if event.kind == "value" and event.value.subject == CANARY:
-                canaries.note(event.task.name, event.value)
-                continue
-            work = pending[event.task.name]
-            if event.kind == "done" or (event.kind != "value" and not work.invariants):
-                yield from map(explanations.withdraw, canaries.void(event.task.name))
-            seed = work.seed
-            for result in _outcomes(event, pending, submit):
-                outcome = replace(result, seed=seed)
-                canaries.note(event.task.name, outcome)
-                if key_of(outcome) not in keys:  # each part of a subject runs the contract
-                    yield from explanations.passed_on(outcome)
-                keys.add(key_of(outcome))
+        limits = {"timeout_s": timeout_s, "memory_gib": memory_gib}
+        yield from _Run(workers, works, options, limits, explainers).outcomes(jobs)
 
 
 @contextlib.contextmanager
@@ -137,45 +192,168 @@ def _workers(cluster: str | ClusterWorkers | None, jobs: int) -> Iterator[Worker
         yield workers
 
 
-def _outcomes(
-    event: Event, pending: dict[str, Work], submit: Callable[[str, Work], None]
-) -> Iterator[Outcome]:
-    number = event.task.name
-    work = pending[number]
-    if event.kind == "value":
-        outcome: Outcome = event.value
-        rest = tuple(name for name in work.invariants if name != outcome.invariant)
-        is_broken = (outcome.invariant, outcome.status) == (KEEPS_CONTRACT, "failed")
-        pending[number] = replace(work, invariants=rest, broken=work.broken or is_broken)
-        yield _with_command(replace(outcome, subject=work.label), event.task)
-        return
-    if not work.invariants:
-        return
-    status, rest = _STATUSES.get(event.kind, event.kind), work.invariants
-    if event.kind == "done":  # it ended early
-        place = "after one that made its device unusable"
-    else:
-        invariant, *_ = rest
-        rest, place = rest[1:], f"in {invariant}"
-        seconds = event.task.timeout_s if status == "timeout" else 0.0
-        reason = event.reason + "; --memory of attnbench check sets it" * event.over_memory
-        ending = Outcome(work.label, invariant, status, reason, seconds=seconds)
-        yield _with_command(ending, event.task)
-    if event.kind == "raised" or not work.restarts:
-        reason = f"not run: {RESTARTS + 1} processes of the subject ended, the last {place}"
-        if event.kind == "raised":
-            reason = f"not run, for the reason given at {invariant}"
-        for name in rest:
-            yield Outcome(work.label, name, status, reason)
-    elif rest:
-        submit(number, replace(work, invariants=rest, restarts=work.restarts - 1))
+class _Run:
+    """Pieces of work in processes, and what they have said so far."""
+
+    def __init__(
+        self,
+        workers: Workers | ClusterWorkers,
+        works: Sequence[Work],
+        options: Mapping[str, Any],
+        limits: Mapping[str, Any],
+        explainers: Sequence[str],
+    ) -> None:
+        self.workers, self.works, self.options = workers, works, options
+        self.limits, self.explainers = limits, explainers
+        self.canaries: dict[str, str | None] = {}  # those that a task has to fail yet
+        self.said: dict[str, list[Outcome]] = {}  # by the name of a task
+        self.explaining: dict[str, tuple[str, str]] = {}  # plugin and subject of a task
+        self.pieces: dict[str, Work] = {}  # what is left of each, by the name of its task
+        self.left = {work.label: {*work.invariants} for work in works}
+        self.failures: dict[str, dict[str, Outcome]] = defaultdict(dict)
+        self.held: dict[str, Outcome] = {}  # the last outcome of a subject, while it is explained
+        self.running = Counter[str]()  # tasks of a subject that have not ended
+        self.asked = set[str]()
+
+    def outcomes(self, jobs: int) -> Iterator[Outcome]:
+        """Run all pieces, and yield outcomes as they come."""
+        for number, work in enumerate(shared_out(self.works, jobs)):
+            self._start(str(number), work)
+        for event in self.workers.events():
+            name = event.task.name
+            label = self.pieces[name].label if name in self.pieces else self.explaining[name][1]
+            if name in self.pieces:
+                yield from self._taken(event)
+            else:
+                self._take_clues(event, *self.explaining[name])
+            if event.kind == "value":
+                continue
+            self.running[label] -= 1
+            if not self.running[label] and label in self.held and not self._asks(label):
+                told, last = self.failures[label], self.held.pop(label)
+                yield from (o for o in told.values() if o.invariant != last.invariant)
+                yield told.get(last.invariant, last)
+
+    def _start(self, number: str, work: Work) -> None:
+        """Submit the task of a piece of work."""
+        self.pieces[number] = work
+        canary = self.canaries[number] = choose_canary(work.invariants)
+        self.said[number] = []
+        self.running[work.label] += 1
+        arguments = {
+            "target": work.target,
+            "invariants": work.invariants,
+            "seed": work.seed,
+            "canary": canary,
+            **self.options,
+        }
+        self.workers.submit(Task(number, _OUTCOMES, arguments, **self.limits))
+
+    def _taken(self, event: Event) -> Iterator[Outcome]:
+        """The outcomes that an event of a piece of work brings, but the last one of a subject."""
+        name, work = event.task.name, self.pieces[event.task.name]
+        told = self.failures[work.label]
+        if event.kind != "value":
+            if self.canaries[name] and (event.kind == "done" or not work.invariants):
+                yield from self._voided(name, work.label)
+            for outcome in self._ended(event, work):
+                yield from self._passed_on(replace(outcome, seed=work.seed))
+            return
+        if event.value.subject == CANARY:
+            if (event.value.invariant, event.value.status) == (self.canaries[name], "failed"):
+                self.canaries[name] = None
+            return
+        outcome = _with_command(replace(event.value, subject=work.label, seed=work.seed), event)
+        rest = tuple(one for one in work.invariants if one != outcome.invariant)
+        self.pieces[name] = replace(work, invariants=rest)
+        if outcome.failure is not None and outcome.failure.case is not None:
+            told[outcome.invariant] = outcome  # again, with what explains it
+        self.said[name].append(outcome)
+        yield from self._passed_on(outcome)
+
+    def _voided(self, name: str, label: str) -> Iterator[Outcome]:
+        """The outcomes of a process that does not tell right from wrong, as crashed ones."""
+        for outcome in self.said[name]:
+            void = replace(outcome, status="crashed", reason=_NO_CANARY, note="")
+            self.failures[label].pop(outcome.invariant, None)
+            held = self.held.get(label)
+            if held is not None and held.invariant == outcome.invariant:
+                self.held[label] = void
+            else:
+                yield void
+
+    def _passed_on(self, outcome: Outcome) -> Iterator[Outcome]:
+        """Yield an outcome, once, unless it is the last one of its subject."""
+        left = self.left[outcome.subject]
+        if outcome.invariant not in left:  # each part of a subject runs the contract
+            return
+        left.remove(outcome.invariant)
+        if left or outcome.subject in self.held:
+            yield outcome
+        else:
+            self.held[outcome.subject] = outcome
+
+    def _ended(self, event: Event, work: Work) -> Iterator[Outcome]:
+        """The outcomes of what a process that ended has left; it may start another one."""
+        rest = work.invariants
+        if not rest:
+            return
+        status = _STATUSES.get(event.kind, event.kind)
+        if event.kind == "done":  # it ended early
+            place = "after one that made its device unusable"
+        else:
+            invariant, *_ = rest
+            rest, place = rest[1:], f"in {invariant}"
+            seconds = event.task.timeout_s if status == "timeout" else 0.0
+            reason = event.reason + "; --memory of attnbench check sets it" * event.over_memory
+            ending = Outcome(work.label, invariant, status, reason, seconds=seconds)
+            yield _with_command(ending, event)
+        if event.kind == "raised" or not work.restarts:
+            reason = f"not run: {_RESTARTS + 1} processes of the subject ended, the last {place}"
+            if event.kind == "raised":
+                reason = f"not run, for the reason given at {invariant}"
+            for name in rest:
+                yield Outcome(work.label, name, status, reason)
+        elif rest:
+            left = replace(work, invariants=rest, restarts=work.restarts - 1)
+            self._start(event.task.name, left)
+
+    def _asks(self, label: str) -> bool:
+        """Whether plugins are asked to explain the failures of a subject, which they are once."""
+        told = self.failures[label]
+        if not told or label in self.asked:
+            return False
+        self.asked.add(label)
+        target = next(work.target for work in self.works if work.label == label)
+        for plugin in self.explainers:
+            arguments = {"target": target, "outcomes": [*told.values()], "plugin": plugin}
+            name = f"{plugin} on {label}"
+            self.explaining[name] = plugin, label
+            limits: dict[str, Any] = {**self.limits, "timeout_s": _PLUGIN_SECONDS}
+            self.workers.submit(Task(name, _CLUES, arguments, **limits), first=True)
+            self.running[label] += 1
+        return bool(self.explainers)
+
+    def _take_clues(self, event: Event, plugin: str, label: str) -> None:
+        """Add the clues of a plugin, or a line about it, to the failure that is described."""
+        told = self.failures[label]
+        lead = lead_of([*told.values()])
+        if event.kind == "value" and not isinstance(event.value, str):
+            assert lead.failure is not None
+            clues = (*lead.failure.clues, *event.value)
+            lead = replace(lead, failure=replace(lead.failure, clues=clues))
+        elif event.kind != "done":
+            cut = f"the explainer of plugin {plugin} was cut off: {event.reason}"
+            note = event.value if event.kind == "value" else cut
+            lead = replace(lead, note="; ".join(filter(None, (lead.note, note))))
+        told[lead.invariant] = lead
 
 
-def _with_command(outcome: Outcome, task: Task) -> Outcome:
+def _with_command(outcome: Outcome, event: Event) -> Outcome:
     """Add the command that runs the check of an outcome again."""
     if outcome.ok:
         return outcome
-    arguments = task.arguments
+    arguments = event.task.arguments
     words = ["attnbench", "check", str(arguments["target"]), "--invariant", outcome.invariant]
     words += ["--profile", arguments["profile"]]
     words += ["--seed", str(arguments["seed"])] if arguments["seed"] is not None else []

@@ -164,6 +164,7 @@ def plan(
         "about": list(dict.fromkeys(lines)),
         "gaps": gaps,
         "laws": laws,
+        "explainers": [plugin.name for plugin in registry().plugins if plugin.explain],
     }
 
 

@@ -11,8 +11,8 @@ from attnbench.cases.case import Case
 from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.gaps import Gap, coverage_of
-from attnbench.checking.outcomes import Outcome, notes_of
-from attnbench.checking.work import key_of, works_of
+from attnbench.checking.outcomes import Outcome, key_of, notes_of
+from attnbench.checking.parallel import works_of
 from attnbench.cli.configuration import KNOWN, as_known, exempted, update
 from attnbench.cli.plugin_loading import PLAN, ask
 from attnbench.cli.printing import progress
@@ -89,14 +89,19 @@ class Check:
             show: called with each outcome as it comes.
         """
         exempt, named = tuple(self._by_key.values()), tuple(self.selection.invariants or ())
+        exempted = {key_of(skip) for skip in exempt}
+        works = [
+            replace(w, invariants=tuple(n for n in w.invariants if (w.label, n) not in exempted))
+            for w in self.works
+        ]
         checks = parallel.run_checks(
-            self.works,
+            works,
             {**self._options, "user_invariants": named, "case": self.selection.case},
             jobs=limits.jobs,
             timeout_s=limits.timeout_s or _TIMEOUTS_S[self.selection.profile],
             memory_gib=limits.memory_gib,
             cluster=limits.cluster,
-            recorded=exempt,
+            explainers=self.plan["explainers"],
         )
         for outcome in exempt:
             show(outcome)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.work import Work
+from attnbench.checking.parallel import Work
 from attnbench.cli.printing import write_file
 from attnbench.errors import UsageError, first_line, nearest
 from attnbench.specs.heirs import heir

@@ -177,8 +177,11 @@ class ClusterWorkers:
         """The number of tasks that the cluster can currently run at once."""
         return sum(int(worker["nthreads"]) for worker in self.workers().values()) or 1
 
-    def submit(self, task: Task) -> None:
-        """Queue a task; allowed while events are read, and sent before the next one."""
+    def submit(self, task: Task, *, first: bool = False) -> None:
+        """Queue a task; allowed while events are read, and sent before the next one.
+
+        The cluster decides which of its tasks is ``first``.
+        """
         self._queue.append(task)
 
     def send(self, task: Task, **where: Any) -> Any:

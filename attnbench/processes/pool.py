@@ -80,9 +80,9 @@ class Workers:
         self.stopped: Callable[[], bool] = lambda: False
         """Whether to give up, which is asked while events are awaited."""
 
-    def submit(self, task: Task) -> None:
-        """Append a task to the queue; allowed while events are being read."""
-        self._queue.append(task)
+    def submit(self, task: Task, *, first: bool = False) -> None:
+        """Add a task to the queue, at its end or front; allowed while events are being read."""
+        (self._queue.appendleft if first else self._queue.append)(task)
 
     def events(self) -> Iterator[Event]:
         """Yield events as they happen, until no task is left."""

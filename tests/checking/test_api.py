@@ -11,7 +11,7 @@ from torch import Tensor
 from attnbench import adapters
 from attnbench.checking import api, case_search
 from attnbench.checking.api import outcomes_of, run_invariants
-from attnbench.checking.canaries import CANARY
+from attnbench.checking.outcomes import CANARY
 from attnbench.checking.parametrization import Check, CheckFailedError
 from attnbench.checking.plan import select_invariants
 from attnbench.errors import UnknownNameError

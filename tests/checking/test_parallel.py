@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import attnbench
-from attnbench.checking import parallel
-from attnbench.checking.outcomes import COMPILING, FIRST, KEEPS_CONTRACT, Outcome
-from attnbench.checking.parallel import preload, run_checks
+from attnbench.cases.case import Case
+from attnbench.checking.outcomes import CANARY, COMPILING, FIRST, KEEPS_CONTRACT, Failure, Outcome
+from attnbench.checking.parallel import (
+    Work,
+    _Run,
+    choose_canary,
+    preload,
+    run_checks,
+    shared_out,
+    works_of,
+)
 from attnbench.checking.plan import planned
-from attnbench.checking.work import Work, shared_out, works_of
 from attnbench.errors import OptionError, UnknownNameError
 from attnbench.processes.pool import Event, Task
 from attnbench.registry.address import Address, parse_address
@@ -94,30 +100,78 @@ def test_the_compiler_is_not_waited_for_where_few_subjects_are_named() -> None:
         assert "torch._inductor.compile_fx" not in preload(many, ["weights_sum_to_one"])
 
 
-@pytest.mark.slow
-def test_a_contract_that_was_recorded_as_failed_holds_for_what_is_left() -> None:
-    target = f"{HERE}/bad_subjects.py:SHAPE"
-    works = works_of([(parse_address(target), planned(target)[0][0].name)], NAMES)
-    limits: dict[str, Any] = {"jobs": 1, "timeout_s": 120.0, "memory_gib": 2.0}
-    whole = [replace(o, seconds=0.0) for o in run_checks(works, OPTIONS, **limits)]
-    assert whole[0].status == "failed"
-    for count in (1, 2):  # ended before the others, and before what compiles
-        found = run_checks(works, OPTIONS, **limits, recorded=whole[:count])
-        assert [replace(o, seconds=0.0) for o in found] == whole[count:]
+class Queue:
+    """Workers that start nothing."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def submit(self, task: Task, *, first: bool = False) -> None:
+        self.tasks.insert(0 if first else len(self.tasks), task)
+
+
+def begun(*names: str, explainers: tuple[str, ...] = ()) -> tuple[_Run, Queue, Task]:
+    queue: Any = Queue()
+    work = Work(parse_address("scaled_dot"), names, "scaled_dot")
+    run = _Run(queue, [work], OPTIONS, {"timeout_s": 1.0, "memory_gib": 1.0}, explainers)
+    run._start("0", work)
+    return run, queue, queue.tasks.pop()
 
 
 def test_what_a_lost_device_left_unchecked_runs_in_another_process_and_then_is_said() -> None:
     """A process whose device is unusable ends as if it were done."""
     left = ("weights_sum_to_one", "finite_at_extremes")
-    work = Work(parse_address("scaled_dot"), left, "scaled_dot", restarts=1)
-    event = Event(Task("0", "", {"target": "scaled_dot"}), "done")
-    again: list[Work] = []
-    found = list(parallel._outcomes(event, {"0": work}, lambda number, work: again.append(work)))
-    assert found == []
-    assert again == [replace(work, restarts=0)]
-    found = list(parallel._outcomes(event, {"0": again[0]}, lambda number, work: None))
-    assert [(o.invariant, o.status) for o in found] == [(name, "crashed") for name in left]
-    assert found[0].reason == (
+    run, queue, task = begun(*left)
+    assert list(run._taken(Event(task, "done"))) == []
+    (again,) = queue.tasks
+    assert again.arguments["invariants"] == left
+    (found,) = run._taken(Event(again, "done"))
+    assert run.held["scaled_dot"].status == found.status == "crashed"
+    assert found.reason == (
         "not run: 2 processes of the subject ended, the last after one that made its device "
         "unusable"
     )
+
+
+FOUND = Failure(invariant="weights_sum_to_one", case=Case().id)
+FAILED = Outcome("scaled_dot", "weights_sum_to_one", "failed", "off", failure=FOUND)
+CLUE = attnbench.Clue(text="the last key is lost", file="mine.py", line=3)
+
+
+def test_the_last_outcome_waits_for_the_clues_of_plugins() -> None:
+    run, queue, task = begun(FAILED.invariant, explainers=("mine", "theirs"))
+    assert list(run._taken(Event(task, "value", FAILED))) == []
+    assert run._asks("scaled_dot")
+    theirs, mine = queue.tasks
+    run._take_clues(Event(mine, "value", [CLUE]), *run.explaining[mine.name])
+    hung = Event(theirs, "timeout", reason="no answer in 10 s")
+    run._take_clues(hung, *run.explaining[theirs.name])
+    (told,) = run.failures["scaled_dot"].values()
+    assert told.failure is not None
+    assert told.failure.clues == (CLUE,)
+    assert told.note == "the explainer of plugin theirs was cut off: no answer in 10 s"
+    assert (told.status, run._asks("scaled_dot")) == ("failed", False)
+
+
+def test_a_process_that_checks_nothing_that_a_canary_violates_has_none() -> None:
+    assert choose_canary(["unit_variance"]) is None
+
+
+@pytest.mark.parametrize(
+    ("canary", "void"),
+    [
+        (Outcome(CANARY, KEEPS_CONTRACT, "failed"), False),
+        (Outcome(CANARY, KEEPS_CONTRACT, "passed"), True),
+        (Outcome(CANARY, "layouts_agree", "failed"), True),
+        (None, True),
+    ],
+)
+def test_outcomes_count_only_if_the_expected_invariant_failed_on_the_canary(
+    canary: Outcome | None, void: bool
+) -> None:
+    run, _, task = begun(KEEPS_CONTRACT)
+    list(run._taken(Event(task, "value", Outcome("scaled_dot", KEEPS_CONTRACT, "passed"))))
+    if canary is not None:
+        list(run._taken(Event(task, "value", canary)))
+    list(run._taken(Event(task, "done")))
+    assert (run.held["scaled_dot"].status == "crashed") == void

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 import attnbench
+from attnbench.checking.parallel import shared_out, works_of
 from attnbench.checking.plan import all_targets
-from attnbench.checking.work import shared_out, works_of
 from attnbench.registry.address import Address
 from tests.cli_runs import HERE, SUM, outcome, run
 

@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
-from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT
-from attnbench.checking.parallel import run_checks
+from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, key_of
+from attnbench.checking.parallel import run_checks, works_of
 from attnbench.checking.plan import planned
-from attnbench.checking.work import key_of, works_of
 from attnbench.errors import UsageError
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task

@@ -110,16 +110,6 @@ def _put(outcomes: list[Outcome], old: Outcome, **changes: Any) -> None:
             outcomes[place] = replace(outcome, failure=replace(outcome.failure, **changes))
 
 
-def explanation(target: Address, outcomes: Sequence[Outcome]) -> Iterator[list[Any]]:
-    """The outcomes as :func:`explained` tells more of them, then the names of other explainers.
-
-    It is called in a child process, once a subject.
-    """
-    (subject,) = resolve(target)
-    yield explained(subject, outcomes)
-    yield [plugin.name for plugin in registry().plugins if plugin.explain is not None]
-
-
 def clues_of(target: Address, outcomes: Sequence[Outcome], plugin: str) -> list[Clue] | str:
     """The clues of the explainer of a plugin; or a line about it, if it raises.
 

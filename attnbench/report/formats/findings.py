@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.work import Work
+from attnbench.checking.parallel import Work
 from attnbench.errors import AttnbenchError
 from attnbench.processes.pool import Task, call
 
