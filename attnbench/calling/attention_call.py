@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Fill, Mask, Part, part_of
-from attnbench.calling.roles import role_of
-from attnbench.calling.styles.callee import name_of, refusals
+from attnbench.calling.roles import SETTINGS, role_of
+from attnbench.calling.styles.callee import fold_mask, name_of, refusals
 from attnbench.calling.styles.held_caches import drop_graphs
+from attnbench.calling.styles.turned_masks import with_causality
 from attnbench.errors import DtypeError, RefusalError, ShapeError
-
-_SETTINGS = {"is_causal": "causal", "scale": "scale", "enable_gqa": "gqa", "dropout_p": "dropout"}
 
 
 class Called(nn.Module):
@@ -34,7 +33,8 @@ class Called(nn.Module):
     def _called(self, given: Mapping[str, Any], like: Tensor, masked: bool) -> Any:
         """What the callee gives; its refusals are raised as such."""
         with refusals(name_of(self.callee), masked=masked, on_cpu=like.device.type == "cpu"):
-            return self.callee(**given)
+            places = [given[name] for name in given if name.isdigit()]
+            return self.callee(*places, **{k: v for k, v in given.items() if not k.isdigit()})
 
     def _part(self, result: Any, where: tuple[Part, str]) -> Tensor:
         """A tensor of what a call gave.
@@ -45,7 +45,8 @@ class Called(nn.Module):
         found: Any = part_of(result, where[0], self.callee)
         name = name_of(self.callee)
         if not isinstance(found, Tensor):
-            raise DtypeError(f"{name} returned {type(found).__name__}, but should return a tensor.")
+            kind = type(found).__name__
+            raise DtypeError(f"{name} returned {kind} for its output, but should return a tensor.")
         if found.dim() != len(where[1]):
             raise ShapeError(f"{name} returned {tuple(found.shape)}, but should return {where[1]}.")
         return found
@@ -66,12 +67,14 @@ class Attention(Called):
         **given: Any,
     ) -> Any:
         """The output ``(..., L, Ev)``, and the weights ``(..., L, S)`` on request."""
+        if return_weights:
+            given["return_weights"] = True
         output, weights = self._outcome(query, key, value, attn_mask, valid_lens, given)
         if self.binding.output is None:
             output = weights @ value
         elif self.binding.shape == "memory":
             output = _held_to_pooling(output, weights, key, value)
-        return (output, weights) if return_weights else output
+        return (output, weights) if return_weights or self.binding.sums else output
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         """What it gives for each query and key ``(..., L, S)``."""
@@ -79,13 +82,20 @@ class Attention(Called):
 
     def _outcome(self, query: Tensor, key: Tensor, *more: Any) -> tuple[Any, Any]:
         result, frame = self.result(query, key, *more), Frame(query, key, self.binding)
-        parts = (self.binding.output, self.binding.weights)
-        output, weights = (
-            None if where is None else frame.unfolded(self._part(result, where), where[1])
-            for where in parts
+        output, weights = self.binding.output, self.binding.weights
+        found = (
+            None if output is None else frame.unfolded(self._part(result, output), output[1]),
+            None if weights is None else self._beside(result, frame, weights),
         )
         drop_graphs(self.callee)
-        return output, weights
+        return found
+
+    def _beside(self, result: Any, frame: Frame, where: tuple[Part, str]) -> Any:
+        """What comes with an output, as it is where it has other dimensions than weights."""
+        found: Any = part_of(result, where[0], self.callee)
+        if isinstance(found, Tensor) and found.dim() == len(where[1]):
+            return frame.unfolded(found, where[1])
+        return found if self.binding.shape == "attention" else self._part(result, where)
 
     def result(
         self,
@@ -97,34 +107,43 @@ class Attention(Called):
         given: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
         """What the callee gives."""
-        bound, frame = self.binding, Frame(query, key, self.binding)
-        own = {_SETTINGS[name]: setting for name, setting in given.items() if name in _SETTINGS}
-        if "dropout" in own and not self.training:
-            own["dropout"] = 0.0
-        tensors = {
+        bound = self.binding
+        own = {SETTINGS[name]: value for name, value in given.items() if name in SETTINGS}
+        if not own.get("dropout") or not self.training:
+            own.pop("dropout", None)
+        own = {role: value for role, value in own.items() if value is not False}
+        frame = Frame(query, key, bound, grouped="gqa" in own)
+        if mask is not None and bound.one_mask and own.pop("causal", False):
+            mask = with_causality(mask, query, key)
+        masked = mask is not None or lens is not None or "causal" in own
+        own |= {
             **dict.fromkeys(("query", "hidden"), frame.query(query)),
             **dict.fromkeys(("key", "memory"), frame.keys(key)),
             "value": frame.keys(value),
         }
-        masks = frame.masks(mask, lens)
-        sizes = {**frame.sizes(self.callee), "E": query.shape[-1]}
-        arguments = {}
-        for name, role in bound.roles.items():
-            constant = bound.values.get(name)
-            if name in masks:
-                arguments[name] = masks[name]
-            elif role in tensors:
-                arguments[name] = tensors[role]
-            elif role in own:
-                arguments[name] = own[role]
-            elif isinstance(constant, Fill):
-                arguments[name] = constant.tensor(sizes, query)
-            else:
-                arguments[name] = constant
+        arguments = self._arguments(frame, own, frame.masks(mask, lens), query, key)
         if bound.prepare:
-            getattr(self.callee, bound.prepare)(tensors["key"])
-        masked = mask is not None or lens is not None or bool(own.get("causal"))
+            getattr(self.callee, bound.prepare)(own["key"])
         return self._called(arguments, query, masked)
+
+    def _arguments(
+        self, frame: Frame, own: dict[str, Any], masks: dict[str, Any], query: Tensor, key: Tensor
+    ) -> dict[str, Any]:
+        """What each argument gets, of what a call gives to roles; some are left out."""
+        values, found = self.binding.values, dict(masks)
+        sizes = {**frame.sizes(self.callee), "E": query.shape[-1]}
+        for name, role in self.binding.roles.items():
+            if name in found:
+                continue
+            if role in own:
+                scales = role in ("key_scale", "value_scale")
+                by_head = name.endswith("descale")
+                found[name] = frame.scale(own[role], key, by_head=by_head) if scales else own[role]
+            elif isinstance(values.get(name), Fill):
+                found[name] = values[name].tensor(sizes, query)
+            elif name in values:
+                found[name] = values[name]
+        return {name: found[name] for name in self.binding.roles if name in found}
 
 
 class Scores(Attention):
@@ -141,14 +160,15 @@ class Frame:
     Args:
         query, key: canonical, ``(*lead, L, Eq)`` and ``(*lead, S, Ek)``.
         binding: how the callee is called.
+        grouped: whether keys have fewer heads, so that a single leading size is that of heads.
     """
 
-    def __init__(self, query: Tensor, key: Tensor, binding: Binding) -> None:
-        self.binding = binding
+    def __init__(self, query: Tensor, key: Tensor, binding: Binding, grouped: bool = False) -> None:
+        self.binding, self.grouped = binding, grouped
         self.lead, self.length, self.slots = query.shape[:-2], query.shape[-2], key.shape[-2]
         self.by_head = "H" in binding.layout
         wide = (1,) * (2 - len(self.lead)) if self.by_head and len(self.lead) < 2 else ()
-        lead = (*self.lead, *wide)
+        lead = (*wide, *self.lead) if grouped else (*self.lead, *wide)
         self.items: tuple[int, ...]
         if self.by_head:
             self.items = (math.prod(lead[:-1]), lead[-1])
@@ -168,7 +188,7 @@ class Frame:
             shape = (*self.lead, self.length, *tensor.shape[-2:])
             flat = tensor.unsqueeze(-3).expand(shape).reshape(-1, *tensor.shape[-2:])
         elif self.by_head:  # grouped heads are fewer
-            heads = tensor.shape[-3] if len(self.lead) > 1 else 1
+            heads = tensor.shape[-3] if len(self.lead) > 1 or self.grouped else 1
             flat = tensor.reshape(self.items[0], heads, *tensor.shape[-2:])
         else:
             flat = tensor.reshape(*self.items, *tensor.shape[-2:])
@@ -222,22 +242,24 @@ class Frame:
     def mask(self, mask: Tensor, form: Mask) -> Tensor:
         """A canonical mask, boolean or added, in a form of the callee's."""
         shape = (*self.lead, self.length, self.slots)
+        if form.axes == "..LS":
+            return said(fold_mask(mask, self.lead, heads=self.grouped), form)
         if form.axes == "LS":
             if any(size != 1 for size in mask.shape[:-2]):
                 raise RefusalError("takes one mask (L, S) for all items only")
-            return said(mask.reshape(mask.shape[-2:]).expand(shape[-2:]), form.says)
+            return said(mask.reshape(mask.shape[-2:]).expand(shape[-2:]), form)
         if form.by_key and not self.binding.one_query:
             if mask.shape[-2] != 1 and not bool((mask == mask[..., :1, :]).all()):
                 raise RefusalError("takes one row of a mask for all queries only")
             rows = mask[..., :1, :].expand(*self.lead, 1, self.slots).reshape(-1, self.slots)
-            return said(arranged(rows, "BS", form.axes), form.says)
+            return said(arranged(rows, "BS", form.axes), form)
         whole = mask.expand(shape)
         if self.binding.one_query:
-            return said(arranged(whole.reshape(-1, self.slots), "BS", form.axes), form.says)
+            return said(arranged(whole.reshape(-1, self.slots), "BS", form.axes), form)
         if self.by_head:
             flat = whole.reshape(*self.items, *shape[-2:])
-            return said(arranged(flat, "BHLS", form.axes), form.says)
-        return said(arranged(whole.reshape(-1, *shape[-2:]), "BLS", form.axes), form.says)
+            return said(arranged(flat, "BHLS", form.axes), form)
+        return said(arranged(whole.reshape(-1, *shape[-2:]), "BLS", form.axes), form)
 
     def _lengths(self, lens: Tensor, form: Mask) -> Tensor:
         own = lens.reshape(lens.shape[0], *[1] * max(0, len(self.lead) - 1), -1)
@@ -248,20 +270,31 @@ class Frame:
             raise RefusalError("takes one length an item, (B,)")
         return rows if lens.dim() == 2 else rows[:, 0]
 
+    def scale(self, scale: Any, key: Tensor, *, by_head: bool) -> Any:
+        """A scale of stored keys or values: 0-dimensional, by token, or ``(B, H)``.
+
+        Raises:
+            RefusalError: it is by token, which ``(B, H)`` cannot say.
+        """
+        if not isinstance(scale, Tensor) or not (scale.dim() or by_head):
+            return scale
+        heads = key.shape[-3] if len(self.lead) > 1 or self.grouped else 1
+        wide = scale.expand(*key.shape[:-1], 1).reshape(self.items[0], heads, -1, 1)
+        if not by_head:
+            return arranged(wide, "BHSE", self.binding.memory)
+        if not bool((wide == wide[..., :1, :]).all()):
+            raise RefusalError("its scales are (B, H), and take none by token")
+        return wide[..., 0, 0].float()
+
     def unfolded(self, tensor: Tensor, axes: str) -> Tensor:
-        """An output or weights of the callee, in canonical axes."""
-        last = "S" if "S" in axes else "E"
+        """An output or weights of the callee, in canonical axes; as it is if it has other sizes."""
+        last = next((letter for letter in "SE" if letter in axes), "")
         rest = [letter for letter in "BGHL" if letter in axes]
         flat = arranged(tensor, axes, "".join([*rest, last]))
         if "H" in axes and not self.by_head:  # of its own heads: the mean
             flat = flat.mean(rest.index("H"))
-        shape = (*self.lead, self.length, tensor.shape[axes.index(last)])
-        if flat.numel() != math.prod(shape):
-            raise ShapeError(
-                f"it returned {tuple(tensor.shape)} for {math.prod(self.lead)} items and "
-                f"{self.length} queries, but should return {tuple(shape)} in {axes}.",
-            )
-        return flat.reshape(shape)
+        shape = (*self.lead, self.length, *flat.shape[flat.dim() - len(last) :])
+        return flat.reshape(shape) if flat.numel() == math.prod(shape) else tensor
 
 
 def heads_of(callee: Any, role: str = "heads") -> int:
@@ -288,9 +321,10 @@ def numbers_of(callee: Any, role: str) -> dict[str, int]:
     }
 
 
-def said(mask: Tensor, says: str) -> Tensor:
+def said(mask: Tensor, form: Mask) -> Tensor:
     """A canonical mask as its form says it."""
-    if says == "added":
+    says = form.says
+    if says == "added" or (form.floating and mask.dtype != torch.bool):
         return _floating(mask)
     if mask.dtype != torch.bool:
         raise RefusalError("takes no floating masks")

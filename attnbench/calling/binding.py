@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from attnbench.calling.results import output_and_more
 from attnbench.errors import RefusalError
 
 Shape = Literal["scores", "attention", "memory", "layer"]
 Part = int | str | None
 """Where a tensor is in what a call gives: at an index, under a key, or ``None`` for all of it; a
 name that begins with a dot is an attribute of the module after the call."""
+FIRST, SECOND = "<output>", "<more>"
+"""Parts that each call tells: the output by its place or its name, and what comes with it."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +30,16 @@ class Mask:
     """The form of a mask.
 
     Args:
-        axes: of ``LS``, ``BLS``, ``B1LS``, ``BHLS``, ``BS``, ``B1S``, ``B11S``, ``SB``; ``B`` for
-            lengths.
+        axes: of ``LS``, ``BLS``, ``B1LS``, ``BHLS``, ``GLS``, ``BS``, ``B1S``, ``B11S``, ``SB``;
+            ``..LS`` for what broadcasts to ``BHLS``, and ``B`` for lengths.
         says: ``shows`` (True may attend), ``hides``, ``ones`` (1 may attend), ``zeros`` (1 is
             hidden), ``added`` to the scores, or ``lengths``.
+        floating: whether it may be floating, too, and is added to the scores then.
     """
 
     axes: str
     says: str
+    floating: bool = False
 
     @property
     def by_key(self) -> bool:
@@ -124,12 +129,14 @@ class Binding:
             states.
         layout: axes of the query, or of the hidden states.
         memory: axes of key and value, or of the second sequence.
-        roles: the role of each argument that is passed, in the order of the signature.
+        roles: the role of each argument that is passed, in the order of the signature; those that
+            are passed by position are called 0, 1, 2.
         masks: the forms of those that are masks.
         output: where the output is, and its axes; without one it is weights times value.
-        weights: where the weights or the scores are, and their axes.
+        weights: where the weights, the scores or the log-sums of scores are, and their axes.
         prepare: a method that gets the keys before each call.
         square: whether it takes as many queries as keys only.
+        one_mask: whether it takes causality in its mask, where it is given one.
         left: arguments that are left at their defaults.
         idle: second sequences that change no output, and are not given.
         unread: those that are masks by their names, and hide nothing in any form that was tried.
@@ -145,6 +152,7 @@ class Binding:
     weights: tuple[Part, str] | None = None
     prepare: str | None = None
     square: bool = False
+    one_mask: bool = False
     idle: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -153,6 +161,11 @@ class Binding:
     def replace(self, **changes: Any) -> Binding:
         """A copy with some fields changed."""
         return replace(self, **changes)
+
+    @property
+    def sums(self) -> bool:
+        """Whether log-sums of scores come with each output."""
+        return self.weights is not None and "S" not in self.weights[1]
 
     @property
     def one_query(self) -> bool:
@@ -232,6 +245,8 @@ def part_of(result: Any, part: Part, module: Any = None) -> Any:
     """The part of what a call gave."""
     if part is None:
         return result
+    if part in (FIRST, SECOND):
+        return output_and_more(result)[part == SECOND]
     if isinstance(part, str) and part.startswith("."):
         return getattr(module, part[1:], None)
     if isinstance(part, str) and not isinstance(result, Mapping):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.styles.function_trials import least_size, share_of_last
 from attnbench.calling.styles.scaled_dot_floats import SCALED_DOT, scaled_dot_rows
 from attnbench.calling.trials import KEYS, MASK_AXES, QUERIES, Callee, Calls, folds
 from attnbench.specs import DTYPES
@@ -163,33 +162,41 @@ def _masks(calls: Calls) -> dict[str, Any]:
     return {"masks": tuple(dict.fromkeys(words))}
 
 
-def _hiding(calls: Calls, left: int) -> dict[str, Any] | None:
+def hiding(calls: Calls, left: int) -> dict[str, Any] | None:
     """The mask or the lengths that leave the first keys; ``None`` if it takes neither."""
     forms = calls.binding.masks.values()
-    slots = calls.tensors()[1].shape[-2]
+    query, key, *_ = calls.tensors()
     if any(form.says != "lengths" for form in forms):
-        return {"attn_mask": (torch.arange(slots) < left).expand(1, slots)}
+        shape = (query.shape[-2], key.shape[-2])
+        return {"attn_mask": (torch.arange(shape[1]) < left).expand(shape)}
     return {"valid_lens": torch.full((3,), left)} if forms else None
 
 
 def _hidden(calls: Calls) -> dict[str, Any]:
     """What a row without keys gives, what hidden slots may hold, and the value of the mask."""
-    nothing = _hiding(calls, 0)
+    nothing = hiding(calls, 0)
     if nothing is None:
         return {}
-    found: dict[str, Any] = {"empty_rows": _empty_rows(calls, nothing)}
-    query, key, value = calls.tensors()
-    for poisoned in (key, value):
-        poisoned[..., 1:, :] = math.nan
-        output = calls([query, key, value], **(_hiding(calls, 1) or {}))
-        if output is None or not bool(output.isfinite().all()):
-            found["hidden_slots"] = "finite"
-            break
-        poisoned[..., 1:, :] = 0.0
-    low = _mask_value(calls)
+    found: dict[str, Any] = {"empty_rows": empty_rows(calls, nothing)}
+    if lets_nan_through(calls):
+        found["hidden_slots"] = "finite"
+    low = mask_value(calls)
     if low is not None and any(True for _ in _parameters(calls)):
         low = max(low, _ABOVE)  # its scores are not q·k, and either sign may lie far from zero
     return found | ({} if low is None else {"mask_value": low})
+
+
+def lets_nan_through(calls: Calls) -> bool:
+    """Whether NaN in hidden keys or values reaches an output, or the call with them raises."""
+    query, key, value = calls.tensors()
+    for poisoned in (key, value):
+        kept = poisoned[..., 1:, :].clone()
+        poisoned[..., 1:, :] = math.nan
+        output = calls([query, key, value], **(hiding(calls, 1) or {}))
+        if output is None or not bool(output.isfinite().all()):
+            return True
+        poisoned[..., 1:, :] = kept
+    return False
 
 
 _ABOVE = -999_999.0
@@ -200,7 +207,8 @@ def _parameters(calls: Calls) -> Any:
     return made.parameters() if isinstance(made, nn.Module) else ()
 
 
-def _empty_rows(calls: Calls, nothing: Mapping[str, Any]) -> str:
+def empty_rows(calls: Calls, nothing: Mapping[str, Any]) -> str:
+    """What a row without keys gives: a value of the convention."""
     output = calls(**nothing)
     if output is None:
         return "refused"
@@ -210,24 +218,24 @@ def _empty_rows(calls: Calls, nothing: Mapping[str, Any]) -> str:
         return "zeros"
     query, key, value = calls.tensors()
     equal = calls([query, key[..., :1, :].expand(key.shape), value])
-    return "mean" if equal is not None and _close(output, equal) else "nan"
+    return "mean" if equal is not None and close(output, equal) else "nan"
 
 
-def _mask_value(calls: Calls) -> float | None:
+def mask_value(calls: Calls) -> float | None:
     """The finite score that hides a key, where a dot product reaches below it."""
 
-    def hidden(score: float) -> float:
+    def share(score: float) -> float:
         query, key, value = calls.tensors()
         size = math.sqrt(score) / calls.callee.width**0.25
         # values as large as the query, which may be added to the output and normed with it
         one = size * (value * 0 + torch.linspace(1, 2, value.shape[-1]))
         query, key = query * 0 + size, key * 0 + size
         values = one * 0, one, torch.cat([one[..., :1, :] * 0, one[..., 1:, :]], -2)
-        hiding = _hiding(calls, 1) or {}
-        outputs = [calls([query, keys, v], **hiding) for keys in (key, -key) for v in values]
+        hidden = hiding(calls, 1) or {}
+        outputs = [calls([query, keys, v], **hidden) for keys in (key, -key) for v in values]
         return share_of_last(outputs)
 
-    found = least_size(hidden)
+    found = least_size(share)
     return None if found is None else -float(f"{found:.2g}")
 
 
@@ -244,15 +252,15 @@ def _positions(calls: Calls) -> dict[str, Any]:
     plain, turned = calls([query, key, value]), calls([query, key.roll(1, -2), value.roll(1, -2)])
     if plain is None or turned is None or calls.binding.square:
         return {}
-    return {} if _close(plain, turned) else {"positions": "absolute"}
+    return {} if close(plain, turned) else {"positions": "absolute"}
 
 
 def _dtypes(calls: Calls) -> dict[str, str]:
     """The dtypes in which it cannot be called, and what it raises."""
     raised: dict[str, str] = {}
-    hiding = {} if calls.is_layer else _hiding(calls, 2) or {}
+    given = {} if calls.is_layer else hiding(calls, 2) or {}
     for name in DTYPES:
-        if calls(dtype=name, **hiding) is None:
+        if calls(dtype=name, **given) is None:
             raised[name] = calls.raised
     return raised
 
@@ -268,9 +276,9 @@ def _formula(calls: Calls, found: Facts) -> None:
     if both is None or constant is None:
         return
     output, weights = both
-    pools = _close(constant, value[..., :1, :] * 0 + 3)
+    pools = close(constant, value[..., :1, :] * 0 + 3)
     if weights is not None:
-        pools = pools and _close(output, weights @ value)
+        pools = pools and close(output, weights @ value)
         accepts.append("return_weights")
     found.fields["accepts"] = tuple(accepts)
     if pools:
@@ -286,9 +294,42 @@ def is_scaled_dot(calls: Calls) -> bool:
     query, key, value = calls.tensors()
     output = calls([query, key, value])
     plain = nn.functional.scaled_dot_product_attention(query, key, value)
-    return output is not None and _close(output, plain)
+    return output is not None and close(output, plain)
 
 
-def _close(got: Tensor, expected: Tensor) -> bool:
+def close(got: Tensor, expected: Tensor) -> bool:
+    """Whether two tensors are the same but for rounding."""
     expected = expected.expand(got.shape) if expected.dim() == got.dim() else expected
     return got.shape == expected.shape and torch.allclose(got, expected, _CLEAR, _CLEAR)
+
+
+def least_size(weight: Callable[[float], float]) -> float | None:
+    """The size from which the weight of hidden keys is over a half; ``None`` for any and none."""
+    lowest, highest = 6, 109
+    if weight(2.0**lowest) > 0.5 or weight(2.0**highest) <= 0.5:
+        return None
+    while highest - lowest > 1:  # from some size on, every weight is over a half
+        power = (lowest + highest) // 2
+        lowest, highest = (lowest, power) if weight(2.0**power) > 0.5 else (power, highest)
+    low, high = 2.0**lowest, 2.0**highest
+    for _ in range(16):
+        middle = (low + high) / 2
+        low, high = (low, middle) if weight(middle) > 0.5 else (middle, high)
+    near = [n for n in (65504.0, float(f"{high:.2g}")) if abs(high - n) < 2e-3 * n]
+    return near[0] if near else high
+
+
+def share_of_last(outputs: Sequence[Tensor | None]) -> float:
+    """The largest share that hidden keys have, of outputs in threes; 0 where there is none.
+
+    Of three outputs the first is of values of 0, the second of 1, and the third of 1 for hidden
+    keys alone: projections and biases may stand between the weights and the output.
+    """
+    shares = [0.0]
+    for i in range(0, len(outputs), 3):
+        none, every, hidden = outputs[i : i + 3]
+        if none is None or every is None or hidden is None:
+            return 0.0
+        whole, own = (float((t - none).nan_to_num().abs().amax()) for t in (every, hidden))
+        shares.append(own / whole if whole else 0.0)
+    return max(shares)

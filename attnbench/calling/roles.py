@@ -125,6 +125,9 @@ FORWARD: Mapping[str, str] = {
     "gqa": "enable_gqa",
     "window": "window_size sliding_window",
     "softcap": "softcap logits_soft_cap",
+    "key_scale": "k_scale k_descale",
+    "value_scale": "v_scale v_descale",
+    "head_offset": "head_offset",
     "sinks": "sinks s_aux sink",
     "alibi": "alibi_slopes",
     "return_weights": "need_weights return_weights return_attention_scores return_attn_probs "
@@ -134,6 +137,22 @@ FORWARD: Mapping[str, str] = {
     "mask_value": "e eps neg_inf mask_value",
 }
 """Roles of a forward's arguments, with the names they go by."""
+
+SETTINGS: Mapping[str, str] = {
+    "is_causal": "causal",
+    "dropout_p": "dropout",
+    "scale": "scale",
+    "enable_gqa": "gqa",
+    "window_size": "window",
+    "softcap": "softcap",
+    "sinks": "sinks",
+    "alibi_slopes": "alibi",
+    "k_scale": "key_scale",
+    "v_scale": "value_scale",
+    "head_offset": "head_offset",
+    "return_weights": "return_weights",
+}
+"""What a mechanism may accept, and the role of a callee's argument for it."""
 
 RESULT: Mapping[str, str] = {
     "output": "output out outputs context hidden_states last_hidden_state attn_output attn_out "

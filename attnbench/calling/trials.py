@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from attnbench.calling.attention_call import Attention
 from attnbench.calling.binding import Binding, Fill, Part, part_of
 from attnbench.calling.layer_call import Layer
+from attnbench.calling.results import is_plain
 from attnbench.calling.roles import role_of
 from attnbench.calling.rotary import tables_of
 from attnbench.calling.signature import Argument
@@ -102,6 +103,13 @@ class Calls:
     def __init__(self, callee: Callee, binding: Binding) -> None:
         self.callee, self.binding, self.raised = callee, binding, ""
         self.is_layer = binding.shape == "layer"
+        self.dtype, self.training, self.graded = "float32", False, False
+
+    def replace(self, **changes: Any) -> Calls:
+        """Calls of the same callee with another binding."""
+        other = Calls(self.callee, self.binding.replace(**changes))
+        other.dtype = self.dtype
+        return other
 
     def module(self, tensors: Sequence[Tensor]) -> Layer | Attention:
         """The bound callee for these tensors, in evaluation."""
@@ -140,39 +148,46 @@ class Calls:
     def _tried(self, call: Callable[[], Any]) -> Any:
         """What a call gives; ``None``, with ``raised`` set, if it raises."""
         try:
-            with repeatable(), torch.no_grad():
+            with repeatable(), torch.set_grad_enabled(self.graded):
                 return call()
         except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
             self.raised = headline(error)[:160]
             return None
 
     def __call__(
-        self, tensors: Sequence[Tensor] | None = None, *, dtype: str = "float32", **given: Any
+        self, tensors: Sequence[Tensor] | None = None, *, dtype: str = "", **given: Any
     ) -> Tensor | None:
         """The output; ``None``, with ``raised`` set, if the call raises or gives another shape."""
         found = self.both(tensors, dtype=dtype, **given)
         return None if found is None else found[0]
 
     def both(
-        self, tensors: Sequence[Tensor] | None = None, *, dtype: str = "float32", **given: Any
-    ) -> tuple[Tensor, Tensor | None] | None:
-        """The output and the weights."""
+        self, tensors: Sequence[Tensor] | None = None, *, dtype: str = "", **given: Any
+    ) -> tuple[Tensor, Any] | None:
+        """The output, and the weights or what comes with it."""
         plain = self.tensors() if tensors is None else tensors
-        kind = getattr(torch, dtype)
+        kind = getattr(torch, dtype or self.dtype)
 
         def call() -> Any:
-            module: Any = self.module(plain).eval().to(kind)
-            first, *rest = (tensor.to(kind) for tensor in plain)
+            module: Any = self.module(plain).train(self.training).to(kind)
+            first, *rest = (tensor.to(kind).requires_grad_(self.graded) for tensor in plain)
             if self.is_layer:
                 return module(first, source=next(iter(rest), None), **given), None
             if self.binding.shape == "scores":
                 scores = module.scores(first, rest[0])
                 return scores, scores
-            return module(first, *rest, return_weights=True, **given)
+            beside = self.binding.weights is not None
+            found = module(first, *rest, return_weights=beside, **given)
+            return found if beside else (found, None)
 
-        found: tuple[Tensor, Tensor | None] | None = self._tried(call)
-        if found is not None and self.is_layer and found[0].shape != plain[0].shape:
-            self.raised = f"it gives {tuple(found[0].shape)} for {tuple(plain[0].shape)}"
+        found: tuple[Any, Any] | None = self._tried(call)
+        if found is None or self.binding.shape == "scores":
+            return found
+        last = plain[0] if self.is_layer else plain[2]
+        wanted = (*plain[0].shape[:-1], last.shape[-1])
+        if not is_plain(found[0]) or found[0].shape != wanted:
+            kind = tuple(getattr(found[0], "shape", ())) or type(found[0]).__name__
+            self.raised = f"it gives {kind} for {wanted}"
             return None
         return found
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.calling.facts import least_size
 from attnbench.calling.probing.probed_calls import ALLOWED, BATCH, HEADS, Answer, Calls, alike, same
-from attnbench.calling.styles.function_trials import least_size
 
 ONE_ROW = "True = may attend, one row"
 """The answer about masks of which only those with one row for all queries are taken."""

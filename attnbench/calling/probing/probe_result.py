@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attnbench.calling.keywords import FIRST, MEANINGS, Keywords, keywords_of, order_of
 from attnbench.calling.probing.mask_questions import ONE_ROW
 from attnbench.calling.probing.probed_calls import Answer, Calls
 from attnbench.calling.probing.questions import QUESTIONS
 from attnbench.calling.styles.callee import name_of
 from attnbench.calling.styles.constructors import constructor_arguments
 from attnbench.calling.styles.fitting import fits, fitting
-from attnbench.calling.styles.parameters import FIRST, MEANINGS, Keywords, keywords_of, order_of
 from attnbench.calling.styles.renaming import parsed, renamed
 from attnbench.calling.styles.style_choice import adapted
 from attnbench.calling.styles.textbook_calls import SLOTS, has_textbook_names
@@ -156,7 +156,8 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
     """
     if isinstance(function, MechanismSpec):
         named = {name: name for name in ("attn_mask", *function.accepts)}
-        calls = Calls(lambda size: function.make(size, size, size), Keywords(tuple(named), named))
+        calls = Calls(lambda size: function.make(size, size, size), Keywords(tuple(named)))
+        calls.named = named
         name = function.name
     elif inspect.isclass(function):
         sample, name = _instance(function, 8), name_of(function)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.calling.keywords import Keywords, order_of
 from attnbench.calling.results import is_plain, output_and_more
-from attnbench.calling.styles.parameters import Keywords, order_of
 from attnbench.errors import headline
 
 BATCH, HEADS = 2, 4

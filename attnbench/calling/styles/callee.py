@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import opcode
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnbench.calling.styles.parameters import Keywords
 from attnbench.errors import RefusalError, first_line, headline
 from attnbench.specs import MechanismSpec
 
@@ -154,29 +152,6 @@ def refusals(name: str, *, masked: bool, on_cpu: bool = True) -> Iterator[None]:
         raise RefusalError(reason) from error
 
 
-class Callee(nn.Module):
-    """The module of a mechanism that calls a callee; a callee that is a module is copied.
-
-    Args:
-        callee: a function or a module.
-        keywords: keywords of the callee.
-        settings: further facts that the adapter has found out.
-    """
-
-    def __init__(self, callee: Callable[..., Any], keywords: Keywords, **settings: Any) -> None:
-        super().__init__()
-        self.callee, self.keywords, self.settings = callee, keywords, settings
-        self.callee_name = name_of(callee)
-
-    def call(self, *tensors: Tensor, **given: Any) -> Any:
-        """Call the callee with arguments named by meaning; raises its refusals."""
-        masked = "attn_mask" in given or bool(given.get("is_causal"))
-        device = getattr(tensors[0], "device", None)  # another library's array has its own
-        on_cpu = getattr(device, "type", "cpu") == "cpu"
-        with refusals(self.callee_name, masked=masked, on_cpu=on_cpu):
-            return self.callee(*tensors, **self.keywords.spelt(given))
-
-
 def fold(tensor: Tensor, *, heads: bool = False) -> Tensor:
     """Reshape ``(*lead, n, E)`` to ``(B, H, n, E)``; a single leading size is B, or H if asked."""
     lead = tensor.shape[:-2]
@@ -187,25 +162,6 @@ def fold(tensor: Tensor, *, heads: bool = False) -> Tensor:
     if not lead:
         return tensor[None, None]
     return tensor.flatten(0, -4)
-
-
-def stored_scale(scale: Any, tensor: Tensor, name: str, *, heads: bool) -> Any:
-    """A scale of a key or value ``(*lead, S, ·)``: ``(B, H, S, 1)`` or 0-dimensional.
-
-    Of the name ``k_descale`` or ``v_descale`` it is ``(B, H)``, as in flash-attention.
-
-    Raises:
-        RefusalError: it is by token, which ``(B, H)`` cannot say.
-    """
-    by_head = name.endswith("descale")
-    if not isinstance(scale, Tensor) or not (scale.dim() or by_head):
-        return scale
-    wide = fold(scale.expand(*tensor.shape[:-1], 1), heads=heads)
-    if not by_head:
-        return wide
-    if not bool((wide == wide[..., :1, :]).all()):
-        raise RefusalError(f"{name} is (B, H), and takes no scale by token")
-    return wide[..., 0, 0].float()
 
 
 def unfold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -228,27 +184,3 @@ def fold_mask(mask: Tensor, lead: tuple[int, ...], *, heads: bool = False) -> Te
     if all(size == 1 for size in own):
         return mask.reshape(1, *mask.shape[-3:])
     return mask.expand(*lead[:-1], *mask.shape[-3:]).flatten(0, -4)
-
-
-class Maker:
-    """The ``make`` of a spec, for a function or an existing module.
-
-    Args:
-        module: class of the modules to make.
-        callee: a function, or a module, which is copied for each.
-        keywords: keywords of the callee.
-        settings: further arguments of ``module``.
-    """
-
-    def __init__(
-        self, module: type[Callee], callee: Any, keywords: Keywords, **settings: Any
-    ) -> None:
-        self.module, self.callee, self.keywords = module, callee, keywords
-        self.settings = settings
-        self.__qualname__ = name_of(callee)
-
-    def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
-        """Make a module; the sizes are ignored, since they follow from its tensors."""
-        held = isinstance(self.callee, nn.Module)
-        callee = copy.deepcopy(self.callee) if held else self.callee
-        return self.module(callee, self.keywords, **self.settings)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.calling.styles.parameters import FIRST, Keywords, keywords_of
+from attnbench.calling.keywords import FIRST, Keywords, keywords_of
 from attnbench.errors import StyleError
 
 _FIRST = tuple(FIRST.values())

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.calling.keywords import keywords_of
 from attnbench.calling.styles.argument_names import CACHES, FORMS, MASKS, OFFSETS, SLOTS
 from attnbench.calling.styles.held_caches import KEPT, Held, drop_graphs, held_cache
 from attnbench.calling.styles.layer_answers import (
@@ -29,7 +30,6 @@ from attnbench.calling.styles.layer_answers import (
     with_dtypes,
     with_tuples,
 )
-from attnbench.calling.styles.parameters import keywords_of
 from attnbench.calling.styles.turned_masks import padding_as
 from attnbench.errors import DtypeError, RefusalError, UsageError, nearest
 from attnbench.specs import CacheSpec, LayerSpec

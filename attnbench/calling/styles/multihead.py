@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.attention.masks import valid_lens_mask
+from attnbench.calling.keywords import Keywords, keywords_of
 from attnbench.calling.results import output_and_more
 from attnbench.calling.styles.callee import name_of, refusals, spec_of
 from attnbench.calling.styles.constructors import HEADS, whole_heads
 from attnbench.calling.styles.fitting import fitted
-from attnbench.calling.styles.parameters import Keywords, keywords_of
 from attnbench.calling.styles.renaming import renames
 from attnbench.calling.styles.turned_masks import for_multihead
 from attnbench.errors import StyleError
@@ -45,14 +45,14 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """
     sizes: Callable[[Sizes], Sizes]
     if isinstance(make, nn.Module):
-        keywords, several, sizes = Keywords((), {}), True, _fixed(make)
+        keywords, several, sizes = Keywords(()), True, _fixed(make)
     else:
         keywords = fitted(make, "multihead")
         several = {"kdim", "vdim"} <= set(keywords.names) or keywords.open
         sizes = whole_heads if several else _legal_for_one
     with torch.random.fork_rng(devices=[]):
         sample = _made(make, keywords, 2 * HEADS, 2 * HEADS)
-    forward = keywords_of(sample) or Keywords((), {})
+    forward = keywords_of(sample) or Keywords(())
     if not (forward.open or "attn_mask" in forward):
         raise StyleError(
             f"{name_of(make)} cannot be called as multihead: its forward has no attn_mask."

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from attnbench.calling.styles.parameters import FIRST, MEANINGS, keywords_of
+from attnbench.calling.keywords import FIRST, MEANINGS, keywords_of
 from attnbench.errors import StyleError
 
 _Adapter = TypeVar("_Adapter", bound=Callable[..., Any])

@@ -66,7 +66,7 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> Any:
         fields["call"] = f"f({call}"
     if style in STYLES:
         module, _, adapter = STYLES[style].partition(":")
-        adapt = getattr(importlib.import_module(f"{__package__}.{module}"), adapter)
+        adapt = getattr(importlib.import_module(module), adapter)
     else:
         if (reason := brought[style].fits(target)) is not None:
             raise StyleError(f"{name_of(target)} cannot be called as {style}: {reason}.")

@@ -5,7 +5,6 @@ import importlib
 import pytest
 
 from attnbench import adapters
-from attnbench.calling import styles
 from attnbench.calling.styles import STYLES, style_choice
 from attnbench.errors import UnknownNameError
 from attnbench.registry.catalog import registry
@@ -14,7 +13,7 @@ from attnbench.registry.catalog import registry
 @pytest.mark.parametrize("style", STYLES)
 def test_each_name_that_options_take_has_an_adapter_of_its_own(style: str) -> None:
     module, _, name = STYLES[style].partition(":")
-    adapter = getattr(importlib.import_module(f"{styles.__name__}.{module}"), name)
+    adapter = getattr(importlib.import_module(module), name)
     assert callable(adapter)
     assert style in adapters.__all__
     assert adapter is getattr(adapters, style)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import adapters
-from attnbench.calling.styles.function_trials import share_of_last
+from attnbench.calling.facts import share_of_last
 from attnbench.calling.styles.style_choice import adapted, known_style
 from attnbench.cases.case import Case
 from attnbench.checking.gaps import gaps_of

@@ -1,0 +1,271 @@
+"""Styles of functions of query, key and value: torch's and flash-attention's.
+
+A style declares layout, formula and what masks say; what it leaves open, small calls show.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnbench.calling.attention_call import Attention
+from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
+from attnbench.calling.facts import close, empty_rows, hiding, lets_nan_through, mask_value
+from attnbench.calling.keywords import Keywords
+from attnbench.calling.results import is_plain
+from attnbench.calling.roles import SETTINGS
+from attnbench.calling.styles.callee import spec_of
+from attnbench.calling.styles.fitting import fitted
+from attnbench.calling.styles.renaming import renames
+from attnbench.calling.styles.scaled_dot_floats import SCALED_DOT
+from attnbench.calling.trials import Callee, Calls
+from attnbench.specs import MechanismSpec, Sizes
+
+_LAYOUTS = {"sdpa": ("BHLE", "BHSE"), "flash": ("BLHE", "BSHE")}
+_HALF = ("bfloat16", "float16")
+_TELLING = {"mask", "lens", "lengths", "seqlens", "positions", "ids"}
+"""Parts of the names of arguments that these styles do not pass, and a report is to name."""
+
+_SECOND = {
+    "weights": ", and the weights come with it",
+    "BHL": ", and the log-sum-exp of the scores comes with it",
+    "BLH": ", and the log-sum-exp of the scores comes with it, as (B, L, H)",
+    "more": "",
+    "unmoved": "; what comes with it, one number a query, is not looked at: a shift of all scores "
+    "leaves it alone, which would move a log-sum-exp",
+}
+
+
+@renames
+def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """Make a spec of a function like ``torch.nn.functional.scaled_dot_product_attention``.
+
+    The function gets ``(B, H, L, E)``, with other leading sizes folded, and those keywords that its
+    signature has. ``is_causal`` is aligned to the top left, as torch documents it; if the function
+    does not accept a mask together with it, both are passed as one mask. Dropout is used only in
+    training.
+
+    Args:
+        function: ``function(query, key, value, ...)``, or a module with such a forward.
+        fields: fields of the spec, which override the adapter's; conventions and exemptions are
+            added to its own. Pass ``reference=None`` if it is not scaled dot-product attention.
+
+    Raises:
+        StyleError: ``function`` is not callable, or takes other arguments.
+    """
+    return _spec("sdpa", function, fields)
+
+
+@renames
+def flash(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """Make a spec of a function of ``(B, L, H, E)``, like flash-attention's.
+
+    The function gets those keywords that its signature has. Causality is aligned to the bottom
+    right, and a row without keys gives zeros, as flash-attention documents since 2.1. Grouped heads
+    are used if a small call with them succeeds.
+
+    Args:
+        function: ``function(q, k, v, ...)``, perhaps with ``causal=False``, or a module with such a
+            forward.
+        fields: fields of the spec, as for :func:`sdpa`.
+
+    Raises:
+        StyleError: ``function`` is not callable, or takes other arguments.
+    """
+    return _spec("flash", function, fields)
+
+
+def _spec(style: str, function: Callable[..., Any], fields: dict[str, Any]) -> MechanismSpec:
+    keywords = fitted(function, style)
+    calls = Calls(Callee(lambda *_: function, width=4), _declared(style, keywords))
+    known: dict[str, Any] = {**SCALED_DOT}
+    conventions: dict[str, Any] = {}
+    notes = _dtypes(calls, known)
+    known["accepts"] = _accepted(style, keywords, calls)
+    if "attn_mask" not in keywords:
+        conventions["masks"] = ()
+    elif _takes_full_masks_only(calls):
+        full = Mask("BHLS", "shows", floating=True)
+        calls = calls.replace(masks={keywords.named["attn_mask"]: full})
+        notes.append("masks are given as (B, H, L, S), since it raises for (L, S)")
+    if style == "sdpa" and "is_causal" in keywords:
+        conventions["causal"] = "top_left"
+        calls = calls.replace(one_mask=_takes_one_mask(calls))
+    calls = _with_second(calls, known, notes)
+    passed = {*keywords.names[:3], *keywords.named.values()} - {"key_padding_mask"}
+    left = [name for name in keywords.names if name not in passed and _TELLING & {*name.split("_")}]
+    if left:
+        notes.append(f"{' and '.join(left)} not passed: what that hides or moves is not looked at")
+    if style == "flash":
+        known["sizes"] = one_head_size
+    if "attn_mask" in keywords:
+        conventions |= _of_masks(calls)
+    elif "is_causal" not in keywords and _is_causal_square(calls):
+        conventions["causal"], known["sizes"] = "always", _one_length
+        notes.append("it is causal and takes as many queries as keys only (found by trying)")
+    binding = calls.binding
+
+    def make(query_size: int, key_size: int, value_size: int) -> nn.Module:
+        own = copy.deepcopy(function) if isinstance(function, nn.Module) else function
+        return Attention(own, binding)
+
+    known |= {"make": make, "conventions": conventions}
+    return spec_of(style, function, known, fields, tuple(notes))
+
+
+def _declared(style: str, keywords: Keywords) -> Binding:
+    """How a style calls a function with these arguments."""
+    layout, memory = _LAYOUTS[style]
+    named = {
+        own: SETTINGS[meaning] for meaning, own in keywords.named.items() if meaning in SETTINGS
+    }
+    if style == "flash":  # it has no word for groups
+        named = {own: role for own, role in named.items() if role != "gqa"}
+    mask = keywords.named.get("attn_mask")
+    masks = {} if mask is None else {mask: Mask("..LS", "shows", floating=True)}
+    return Binding(
+        shape="attention",
+        layout=layout,
+        memory=memory,
+        roles={"0": "query", "1": "key", "2": "value", **named, **dict.fromkeys(masks, "mask")},
+        masks=masks,
+        output=(FIRST, layout),
+    )
+
+
+def _accepted(style: str, keywords: Keywords, calls: Calls) -> tuple[str, ...]:
+    """What it may be asked for; its weights apart."""
+    accepts = [name for name in SETTINGS if name in keywords and name != "return_weights"]
+    if style == "flash":
+        accepts = [name for name in accepts if name != "enable_gqa"]
+        accepts += ["enable_gqa"] if _takes_groups(calls) else []
+    dropping = calls.replace()
+    dropping.training = True
+    if calls() is not None and dropping(dropout_p=0.1) is None:  # it takes a module there
+        accepts = [name for name in accepts if name != "dropout_p"]
+    return tuple(accepts)
+
+
+def _takes_groups(calls: Calls) -> bool:
+    """Whether a call with two key heads for four query heads succeeds."""
+    query, key, value = calls.tensors()
+    return calls([torch.cat([query, query], 1), key, value], enable_gqa=True) is not None
+
+
+def _takes_one_mask(calls: Calls) -> bool:
+    """Whether it raises if given both a mask and ``is_causal``, as torch's function does."""
+    tensors = calls.tensors(5, 5, (4, 4, 3))  # of a size for which torch raises
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    return bool(calls.binding.masks) and calls(tensors, attn_mask=mask, is_causal=True) is None
+
+
+def _dtypes(calls: Calls, known: dict[str, Any]) -> list[str]:
+    """Leave out what a function of half types raises for; the calls go on in one of them."""
+    if calls(dtype="float32") is not None:
+        return []
+    raised = calls.raised
+    taken = [name for name in _HALF if calls(dtype=name) is not None]
+    if not taken:
+        return []
+    calls.dtype, known["dtypes"] = taken[0], tuple(taken)
+    return [f"not tried in float32 and float64, where it raises {raised}"]
+
+
+def _with_second(calls: Calls, known: dict[str, Any], notes: list[str]) -> Calls:
+    """The calls with what comes beside the output bound, if it is weights or log-sums."""
+    found = calls.replace(weights=(SECOND, "")).both()
+    if found is None or found[1] is None:
+        return calls
+    kind = _kind_of(calls, found[1])
+    notes.append(f"its output is the first of what it returns{_SECOND[kind]}")
+    if kind == "weights":
+        known["accepts"] += ("return_weights",)
+        return calls.replace(weights=(SECOND, "BHLS"))
+    if kind not in ("BHL", "BLH"):
+        return calls
+    known |= {"returns": ("output", "lse"), "laws": ("pools_values", "splits_merge")}
+    return calls.replace(weights=(SECOND, kind))
+
+
+def _kind_of(calls: Calls, second: Any) -> str:
+    """What comes with an output: ``weights``, the axes of log-sums, ``unmoved`` or ``more``.
+
+    A vector that is added to all keys, which leaves the weights and what is made of them alone,
+    changes a log-sum.
+    """
+    query, key, value = calls.tensors()
+    items, heads, count = query.shape[:3]
+    shapes = {
+        (items, heads, count, key.shape[-2]): "weights",
+        (items, heads, count): "BHL",
+        (items, count, heads): "BLH",
+    }
+    kind = shapes.get(tuple(second.shape), "more") if is_plain(second) else "more"
+    if kind in ("weights", "more"):
+        return kind
+    summing = calls.replace(weights=(SECOND, ""))
+    one, two = (summing.both([query, k, value]) for k in (key, key + 1.0))
+    if one is None or two is None:
+        return "more"
+    return "unmoved" if close(one[1], two[1]) else kind
+
+
+def _takes_full_masks_only(calls: Calls) -> bool:
+    """Whether it raises for a mask ``(L, S)``, and not for one ``(B, H, L, S)``."""
+    query, key, _ = calls.tensors()
+    mask = torch.ones(*query.shape[:-1], key.shape[-2], dtype=torch.bool)
+    return calls(attn_mask=mask[0, 0]) is None and calls(attn_mask=mask) is not None
+
+
+def _is_causal_square(calls: Calls) -> bool:
+    """Whether it takes as many queries as keys only, and no output changes with later keys."""
+    if calls() is not None:
+        return False
+    seen = calls.reach(5, 5)
+    return seen is not None and torch.equal(seen, torch.ones_like(seen).tril())
+
+
+def _of_masks(calls: Calls) -> dict[str, Any]:
+    """What calls show of masks; added to the scores, a finite number leaves more than the mean."""
+    found: dict[str, Any] = {}
+    if not _takes_floating(calls):
+        found["masks"] = ("boolean", "lengths")
+    if (low := mask_value(calls)) is not None:
+        found["mask_value"] = low
+        is_mean = "masks" in found and empty_rows(calls, hiding(calls, 0) or {}) == "mean"
+        found["empty_rows"] = "mean" if is_mean else "nan"
+    shown = calls(**(hiding(calls, 1) or {}))
+    if shown is not None and lets_nan_through(calls):  # 0 times NaN is NaN, as in torch's own
+        found["hidden_slots"] = "finite"
+    return found
+
+
+def _takes_floating(calls: Calls) -> bool:
+    """Whether it adds floating masks; false where it raises, or hides the keys where they are 0.
+
+    A function may take floating ones only without gradients, where it makes another call.
+    """
+    mask = torch.eye(1, 7).expand(5, 7)
+    boolean, floating = calls(attn_mask=mask.bool()), calls(attn_mask=mask)
+    if boolean is None:
+        return True
+    graded = calls.replace()
+    graded.graded = True
+    if floating is None or graded(attn_mask=mask) is None:
+        return False
+    first = calls.tensors()[2][..., :1, :].to(boolean)
+    return not (close(boolean, first) and close(floating, first))
+
+
+def one_head_size(sizes: Sizes) -> Sizes:
+    """The nearest sizes with values as wide as queries."""
+    return sizes.replace(value_size=sizes.query_size)
+
+
+def _one_length(sizes: Sizes) -> Sizes:
+    """The nearest sizes with as many queries as keys, and values as wide as queries."""
+    return one_head_size(sizes.replace(kv_len=sizes.q_len))
