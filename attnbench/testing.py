@@ -30,14 +30,14 @@ from attnbench.attention.masks import Mask, causal_mask, fold, valid_lens_mask, 
 from attnbench.attention.softmax import masked_softmax, pool, softmax_weights
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
 from attnbench.attention.windows import Band, band, last_slots
+from attnbench.calling.adapted import fold as fold_heads
+from attnbench.calling.adapted import fold_mask as fold_mask_heads
+from attnbench.calling.adapted import refusals
+from attnbench.calling.adapted import spec_of as adapted_spec
+from attnbench.calling.adapted import unfold as unfold_heads
 from attnbench.calling.keywords import keywords_of
-from attnbench.calling.styles.callee import fold as fold_heads
-from attnbench.calling.styles.callee import fold_mask as fold_mask_heads
-from attnbench.calling.styles.callee import refusals
-from attnbench.calling.styles.callee import spec_of as adapted_spec
-from attnbench.calling.styles.callee import unfold as unfold_heads
+from attnbench.calling.scaled_dot_floats import scaled_dot_rows
 from attnbench.calling.styles.renaming import renames
-from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.cases.case import MASKS
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.bitwise import ARRANGEMENTS

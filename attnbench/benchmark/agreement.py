@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.benchmark.timed_calls import StepInputs
-from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
+from attnbench.calling.scaled_dot_floats import scaled_dot_rows
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.textbook import TEXTBOOK, ScaledDot

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.calling.adapted import fold_mask, name_of, refusals
 from attnbench.calling.binding import Binding, Fill, Mask, Part, part_of
+from attnbench.calling.caches import drop_graphs
 from attnbench.calling.roles import SETTINGS, role_of
-from attnbench.calling.styles.callee import fold_mask, name_of, refusals
-from attnbench.calling.styles.held_caches import drop_graphs
-from attnbench.calling.styles.turned_masks import with_causality
+from attnbench.calling.turned_masks import with_causality
 from attnbench.errors import DtypeError, RefusalError, ShapeError
 
 

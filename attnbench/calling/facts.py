@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.styles.scaled_dot_floats import SCALED_DOT, scaled_dot_rows
+from attnbench.calling.scaled_dot_floats import SCALED_DOT, scaled_dot_rows
 from attnbench.calling.trials import KEYS, MASK_AXES, QUERIES, Callee, Calls, folds
 from attnbench.specs import DTYPES
 

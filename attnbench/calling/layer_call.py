@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.calling.adapted import name_of
 from attnbench.calling.attention_call import Called, arranged, heads_of
 from attnbench.calling.binding import Fill, Given, Mask
+from attnbench.calling.caches import Held, drop_graphs
 from attnbench.calling.rotary import Table, head_width
-from attnbench.calling.styles.callee import name_of
-from attnbench.calling.styles.held_caches import Held, drop_graphs
 from attnbench.errors import RefusalError
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from attnbench.calling.styles.turned_masks import with_causality
+from attnbench.calling.turned_masks import with_causality
 from attnbench.errors import InputsError
 from attnbench.subject.input_files import save_inputs
 

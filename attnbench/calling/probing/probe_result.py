@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attnbench.calling.adapted import name_of
 from attnbench.calling.keywords import FIRST, MEANINGS, Keywords, keywords_of, order_of
 from attnbench.calling.probing.mask_questions import ONE_ROW
 from attnbench.calling.probing.probed_calls import Answer, Calls
 from attnbench.calling.probing.questions import QUESTIONS
-from attnbench.calling.styles.callee import name_of
 from attnbench.calling.styles.constructors import constructor_arguments
 from attnbench.calling.styles.fitting import fits, fitting
 from attnbench.calling.styles.renaming import parsed, renamed

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.calling.caches import KEPT, Held, drop_graphs, held_cache
 from attnbench.calling.keywords import keywords_of
 from attnbench.calling.styles.argument_names import CACHES, FORMS, MASKS, OFFSETS, SLOTS
-from attnbench.calling.styles.held_caches import KEPT, Held, drop_graphs, held_cache
 from attnbench.calling.styles.layer_answers import (
     is_causal,
     refuse_masks,
@@ -30,7 +30,7 @@ from attnbench.calling.styles.layer_answers import (
     with_dtypes,
     with_tuples,
 )
-from attnbench.calling.styles.turned_masks import padding_as
+from attnbench.calling.turned_masks import padding_as
 from attnbench.errors import DtypeError, RefusalError, UsageError, nearest
 from attnbench.specs import CacheSpec, LayerSpec
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.calling.caches import Held, held_cache, tuples_like
 from attnbench.calling.keywords import keywords_of
 from attnbench.calling.styles.argument_names import FORMS, LENGTHS, OFFSETS, SLOTS
-from attnbench.calling.styles.held_caches import Held, held_cache, tuples_like
 from attnbench.errors import UsageError, headline
 from attnbench.specs import DTYPES, CacheSpec, LayerSpec
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnbench.calling.adapted import name_of
 from attnbench.calling.signature import arguments
 from attnbench.calling.styles import STYLES
-from attnbench.calling.styles.callee import name_of
 from attnbench.calling.styles.textbook_calls import has_textbook_names
 from attnbench.distributions import advice
 from attnbench.errors import StyleError, UnknownNameError, nearest

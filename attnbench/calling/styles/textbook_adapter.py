@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.calling.adapted import name_of, spec_of
 from attnbench.calling.facts import least_size, share_of_last
 from attnbench.calling.keywords import keywords_of
-from attnbench.calling.styles.callee import name_of, spec_of
+from attnbench.calling.scaled_dot_floats import scaled_dot_rows
 from attnbench.calling.styles.constructors import HEADS, asks_for_heads, constructor_arguments
 from attnbench.calling.styles.fitting import better
 from attnbench.calling.styles.renaming import renames
-from attnbench.calling.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.calling.styles.textbook_calls import (
     SLOTS,
     Form,

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from attnbench.calling.adapted import name_of, refusals
+from attnbench.calling.caches import drop_graphs
 from attnbench.calling.keywords import FIRST, Keywords, keywords_of, order_of
 from attnbench.calling.results import output_and_more
-from attnbench.calling.styles.callee import name_of, refusals
 from attnbench.calling.styles.constructors import constructor_arguments
 from attnbench.calling.styles.fitting import better
-from attnbench.calling.styles.held_caches import drop_graphs
 from attnbench.errors import RefusalError, StyleError
 
 LENGTHS = ("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens")

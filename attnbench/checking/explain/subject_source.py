@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnbench.calling.styles.callee import AdaptedSpec
+from attnbench.calling.adapted import AdaptedSpec
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
