@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from attnbench.checking.outcomes import Outcome
     from attnbench.checking.parametrization import parametrize_with_checks
     from attnbench.cli.compare import compare
+    from attnbench.subject.input_files import record
     from attnbench.subject.lookup import get, subjects
-    from attnbench.subject.recorded_inputs import record
     from attnbench.subject.subject import Subject
     from attnbench.subject.tensors import Inputs
 
@@ -57,7 +57,7 @@ _LAZY = {
     "compare": "cli.compare",
     "get": "subject.lookup",
     "parametrize_with_checks": "checking.parametrization",
-    "record": "subject.recorded_inputs",
+    "record": "subject.input_files",
     "subjects": "subject.lookup",
 }
 

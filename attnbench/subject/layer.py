@@ -18,8 +18,8 @@ from attnbench.cases.case import Case
 from attnbench.errors import DtypeError, RefusalError, ShapeError
 from attnbench.specs import LayerSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS
+from attnbench.subject.invocation import held
 from attnbench.subject.layer_limits import limits_in_words, limits_of
-from attnbench.subject.result_form import held
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, LayerInputs, lay_out
 

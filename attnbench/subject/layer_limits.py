@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.errors import either
 
 LayerSubject = Any
 """A subject that is a layer, whose limits these are."""
@@ -43,75 +42,8 @@ def limits_in_words(subject: LayerSubject) -> str:
         'length makes them do; declare the convention positions="relative" if only distances count'
     )
     scaled = subject.conventions.positions != "relative" and change_by_length(subject) == "scale"
-    idle = unused_parameters(subject)
-    unused = (
-        f"{either(idle or [''])} has no gradient from any output: is it used, and not detached?"
-    )
-    whole = refuses_full_crops(subject)
-    refused = f"a crop of a cache that has taken {whole} tokens or more: its crop refused all"
-    told = ((most_of, most), (scaled, followed), (idle, unused), (whole, refused))
-    lines = [text for holds, text in told if holds]
+    lines = [text for holds, text in ((most_of, most), (scaled, followed)) if holds]
     return "\n".join(f"Not looked at, {subject.name}: {text}" for text in lines)
-
-
-@functools.lru_cache(maxsize=256)
-def unused_parameters(subject: LayerSubject) -> list[str]:
-    """The parameters that no output has a graph to, in any kind of call, if others have one."""
-    try:
-        module, hidden = _called(subject, 2, 5)
-        unused = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        count, real = len(unused), torch.ones(hidden.shape[:2], dtype=torch.bool)
-        real[1, 3:] = False
-        masked, cached = (name in subject.accepts for name in ("padding_mask", "cache"))
-        for mask in (None, real) if masked else (None,):
-            for held in (False, True) if cached and subject.spec.cache else (False,):
-                output = _trained(subject, module, hidden, mask, held)
-                found = torch.autograd.grad(output, list(unused.values()), allow_unused=True)
-                pairs = zip(unused.items(), found, strict=True)
-                unused = {name: parameter for (name, parameter), got in pairs if got is None}
-    except Exception:  # which a check reports
-        return []
-    return [n.removeprefix("module.") for n in unused] if len(unused) < count else []
-
-
-@functools.lru_cache(maxsize=256)
-def refuses_full_crops(subject: LayerSubject) -> int:
-    """From which number of tokens on a cache that can be cropped gives back none, or 0."""
-    spec = subject.spec.cache
-    if spec is None or spec.crop is None:
-        return 0
-    w, refused = subject.width or 4, 0
-    with torch.no_grad():
-        for length in range(1, min(3 * w + 2, subject.capacity) + 1):
-            try:
-                module, hidden = _called(subject, 2, length)
-                cache = subject.new_cache(module, 2)
-                for at in range(length):
-                    cache = subject.call(module, hidden[:, at : at + 1], None, cache)[1]
-                subject.crop(cache, length - 1)
-            except NotImplementedError:
-                refused = refused or length
-            except Exception:  # which a check reports
-                return 0
-            else:
-                refused = 0
-    return refused
-
-
-def _trained(
-    subject: LayerSubject, module: nn.Module, hidden: Tensor, mask: Tensor | None, held: bool
-) -> Tensor:
-    """The sum of the outputs in training: of one call, or of two with a cache."""
-    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        if not held:
-            output: Tensor = subject.call(module.train(), hidden, mask)[0]
-            return output.sum()
-        cache, parts = subject.new_cache(module.train(), len(hidden)), []
-        for start, end in ((0, 3), (3, hidden.shape[1])):
-            part = None if mask is None else mask[:, :end]
-            output, cache = subject.call(module, hidden[:, start:end], part, cache)
-            parts.append(output.sum())
-        return torch.stack(parts).sum()
 
 
 @functools.lru_cache(maxsize=256)

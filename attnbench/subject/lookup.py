@@ -27,10 +27,9 @@ from attnbench.registry.address import ALL, Address, format_options, parse_addre
 from attnbench.registry.catalog import Registry, registry, spec_key
 from attnbench.registry.discovery import Spec
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
-from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.mechanism_subject import MechanismSubject
-from attnbench.subject.scoring_subject import ScoringSubject
+from attnbench.subject.scoring_subject import KernelSubject, ScoringSubject
 from attnbench.subject.subject import Subject
 
 _SPECS = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.errors import DtypeError, RefusalError, ShapeError
 from attnbench.specs import MechanismSpec
-from attnbench.subject.invocation import arguments, refused
-from attnbench.subject.result_form import held
+from attnbench.subject.invocation import arguments, held, refused
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 

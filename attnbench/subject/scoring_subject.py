@@ -1,4 +1,4 @@
-"""Scoring functions as subjects: ``attend`` runs them on its plain path."""
+"""Scoring functions as subjects, which ``attend`` runs on its plain path, and their kernels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from attnbench.attention.attend import attend, scores_of
+from attnbench.cases.case import Case
 from attnbench.specs import KernelSpec, ScoringSpec
-from attnbench.subject.result_form import held
+from attnbench.subject.invocation import held
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
+
+_FOLDED = {"none": "none", "bias": "floating", "floating": "floating", "causal": "causal"}
+"""The kind of mask that ``attend`` passes to a kernel; a boolean one for all other kinds."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,6 +65,39 @@ class ScoringSubject(Subject):
     def scores(self, module: nn.Module, inputs: Inputs) -> Tensor | None:
         """The scores ``(..., L, S)`` before mask and softmax."""
         return scores_of(module, inputs.query, inputs.key)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelSubject(ScoringSubject):
+    """A kernel, with the options of its scoring function.
+
+    Args:
+        computes: the scoring function that it computes.
+    """
+
+    spec: KernelSpec
+    computes: ScoringSpec
+
+    @property
+    def maker(self) -> ScoringSpec:
+        """The scoring function, which makes the module."""
+        return self.computes
+
+    @property
+    def accepts(self) -> tuple[str, ...]:
+        """The keyword arguments that ``attend`` takes for it."""
+        return ("is_causal", "valid_lens", "enable_gqa")
+
+    @property
+    def kernel(self) -> str | KernelSpec:
+        """What ``attend`` runs."""
+        return self.spec
+
+    def unsupported(self, case: Case) -> str | None:
+        """The reason why it does not support a case, as ``attend`` passes that on, or ``None``."""
+        if self.spec.supports is None:
+            return None
+        return self.spec.supports(case.replace(mask=_FOLDED.get(case.mask, "boolean")))
 
 
 def _attended(

@@ -1,13 +1,14 @@
 """Subjects of checks and benchmarks, with one interface for every kind.
 
 A :class:`Subject` is a spec together with the options of its address. Each kind has a class:
-:mod:`~attnbench.subject.scoring_subject`, :mod:`~attnbench.subject.kernel_subject`,
+:mod:`~attnbench.subject.scoring_subject` (kernels, too),
 :mod:`~attnbench.subject.mechanism_subject` and :mod:`~attnbench.subject.layer`.
 :mod:`attnbench.subject.lookup` finds them by address.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import shlex
@@ -20,12 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.errors import DtypeError
+from attnbench.errors import DtypeError, UsageError
 from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, MechanismSpec, ScoringSpec
 from attnbench.specs.conventions import Conventions, format_conventions
-from attnbench.subject.shown_weights import shown_weights
 from attnbench.subject.tensors import Inputs, make_inputs
 
 
@@ -276,6 +276,19 @@ class Subject(ABC):
         """
         if "return_weights" in self.accepts:
             return self.output_and_weights(module, inputs)[1]
-        if "pools_values" not in self.laws:
-            return None
-        return shown_weights(self, module, inputs)
+        return self._shown(module, inputs) if "pools_values" in self.laws else None
+
+    def _shown(self, module: nn.Module, inputs: Inputs) -> Tensor:
+        """The output for the identity as value, in blocks as wide as the value was if need be."""
+        lead, kv_len = inputs.key.shape[:-2], inputs.key.shape[-2]
+        eye = torch.eye(kv_len, dtype=inputs.query.dtype, device=inputs.query.device)
+        if self.kind == "kernel":
+            with contextlib.suppress(UsageError):  # it refuses a value this wide
+                return self.output(module, inputs.replace(value=eye.expand(*lead, *eye.shape)))
+        width = inputs.value.shape[-1]
+        blocks = torch.split(nn.functional.pad(eye, (0, -kv_len % width)), width, -1)
+        shown = [
+            self.output(module, inputs.replace(value=block.expand(*lead, *block.shape)))
+            for block in blocks
+        ]
+        return torch.cat(shown, -1)[..., :kv_len]

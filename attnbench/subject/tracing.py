@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -28,38 +29,8 @@ _NOT_THEIRS = (
 _CALLERS = tuple(Path(__file__).parents[1] / name for name in ("subject", "invariants"))
 """Where subjects are called: what is above it on the stack is not theirs."""
 
-_RECORDERS = (
-    Path(__file__).name,
-    "origins.py",
-    "other_operations.py",
-    "partings.py",
-    "kept_values.py",
-    "hidden_keys.py",
-    "wrong_heads.py",
-)
-"""Modules that only listen."""
-
-_COPIES = frozenset(
-    (
-        "clone",
-        "copy_",
-        "_to_copy",
-        "zeros",
-        "ones",
-        "full",
-        "empty",
-        "new_empty",
-        "new_zeros",
-        "empty_like",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "new_full",
-        "new_ones",
-        "arange",
-        "scalar_tensor",
-        "_unsafe_view",
-    )
+_COPIES = re.compile(
+    "clone|copy_|_to_copy|_unsafe_view|arange|scalar_tensor|(new_)?(zeros|ones|full|empty)(_like)?"
 )
 """Operators that make or copy a tensor, and compute nothing."""
 
@@ -139,7 +110,7 @@ class _Operations(OperationMode):
         first = result[0] if isinstance(result, tuple) and result else result
         computes = isinstance(first, Tensor) and first.is_floating_point() and first.numel() > 0
         name = name_of(func)
-        if computes and not getattr(func, "is_view", False) and name not in _COPIES:
+        if computes and not getattr(func, "is_view", False) and not _COPIES.fullmatch(name):
             self.into.append(Operation(name.strip("_"), calling_line(), first.detach().clone()))
         return result
 
@@ -171,7 +142,7 @@ def calling_line() -> str:
 def _whose(file: str) -> str:
     """Whose lines are in a file: asked for each operation, and so kept."""
     path = Path(file)
-    if path.name not in _RECORDERS and any(map(path.is_relative_to, _CALLERS)):
+    if path.name != Path(__file__).name and any(map(path.is_relative_to, _CALLERS)):
         return "a caller's"
     if file.startswith("<eval_with_key>") or any(map(path.is_relative_to, _NOT_THEIRS)):
         return "torch's"

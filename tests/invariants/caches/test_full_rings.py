@@ -99,9 +99,3 @@ def test_a_ring_that_has_wrapped_is_cropped(ring: type[Ring], status: str) -> No
         checked = layer(ring), cropped_slots_are_forgotten, PROFILES["quick"]
         found = run_invariant(*checked, shrink=False)
     assert found.status == status, found.reason
-
-
-def test_crops_that_are_refused_once_it_is_full_are_told() -> None:
-    told = f"a crop of a cache that has taken {SLOTS} tokens or more: its crop refused all"
-    assert layer(RefusesOnceFull).limited.count(told) == 1
-    assert told not in layer(Ring).limited
