@@ -19,7 +19,7 @@ crashes does not end the command. Importing this module imports no torch. An
 :class:`attnbench.AttnbenchError` that the function raises is printed in one line, with exit code 2.
 """
 
-from attnbench.checking.plain_tables import escaped as printable
+from attnbench.checking.check_report import escaped as printable
 from attnbench.cli.options import (
     INTERRUPTED,
     AsJson,

@@ -1,13 +1,14 @@
-"""Gaps of a check: what it did not test, by weight, and the declaration that would change it."""
+"""What the declarations of a spec leave untested, and what they would allow by design."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.specs import DTYPES, LayerSpec
+from attnbench.specs.conventions import Conventions
 
 if TYPE_CHECKING:
     from attnbench.subject.subject import Subject
@@ -16,15 +17,8 @@ HEAVY = 4
 """The weight from which a gap is shown in bold: a usual bug passes."""
 
 _NO_REFERENCE = "no reference: a wrong but self-consistent formula would pass"
-_NO_BOOLEAN = (
-    "no boolean mask was tried",
-    "the convention masks=boolean+floating, if it takes any",
-)
 _NO_GRADIENTS = ("gradients were not looked at", "the convention gradients=True, if it has any")
-_REAL = "if its positions count real tokens only"
 _DECODES = "padded_rows_decode_as_alone"
-_ANY_SLOTS = "the convention hidden_slots=any, if it computes nothing from what is hidden"
-_TURNED = "the grid was not transposed: rows may be taken for columns"
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,12 @@ def gaps_of(subject: Subject) -> tuple[Gap, ...]:
     """The gaps that follow from what a subject's spec declares, the heaviest first."""
     spec, gradients = subject.spec, subject.conventions.gradients
     entries = _of_layer(subject, spec) if isinstance(spec, LayerSpec) else _of_call(subject)
-    entries += [(not gradients, 2, *_NO_GRADIENTS), *_of_variants(subject)]
+    entries.append((not gradients, 2, *_NO_GRADIENTS))
+    variants, address = [*filter(None, getattr(spec, "variants", ()))], subject.address
+    if variants and not address.options and address.source is not None:
+        first = replace(address, options=variants[0])  # those of installed subjects have names
+        told = f"its variants were not tried; check them too, such as '{first}'"
+        entries.append((True, 2, told, ""))
     gaps = [Gap(subject.name, weight, *fields) for holds, weight, *fields in entries if holds]
     return tuple(sorted(gaps, key=lambda gap: -gap.weight))
 
@@ -59,74 +58,54 @@ _Entries = list[tuple[bool, int, *tuple[str, ...]]]
 """Whether it is a gap, and the fields of the gap but its subject."""
 
 
-def _of_variants(subject: Subject) -> _Entries:
-    """The gap of variants that a spec in a file lists; those of installed subjects have names."""
-    variants = [*filter(None, getattr(subject.spec, "variants", ()))]
-    address = subject.address
-    if not variants or address.options or address.source is None:
-        return []
-    first = replace(address, options=variants[0])
-    return [(True, 2, f"its variants were not tried; check them too, such as '{first}'", "")]
-
-
 def _of_call(subject: Subject) -> _Entries:
     """The gaps of a scoring function, a kernel or a mechanism."""
     alone = subject.maker.reference is None and getattr(subject.maker, "same_as", None) is None
-    masks, weights = subject.conventions.masks, subject.gives_weights
-    adapted = hasattr(subject.spec, "style")  # without masks, its signature has none
-    finite = subject.conventions.hidden_slots == "finite" and {"boolean", "lengths"} & {*masks}
-    unpoisoned = "hidden slots held finite numbers only: NaN in padding may reach the output"
     if subject.scoring is not None:
         remedy = "reference=lambda module, q, k, i, j: ... (the score of q at i and k at j)"
         return [(alone, 3, _NO_REFERENCE, remedy)]
+    adapted = hasattr(subject.spec, "style")  # without masks, its signature has none
     idle = getattr(subject.maker, "idle_dropout", False) and "dropout_p" not in subject.accepts
     made = "dropout was not looked at: it was made with dropout 0"
     dropped = '"dropout_p" in accepts, if its outputs keep their mean'
-    seen = "its weights were not looked at, only the output"
-    own = 'laws=("pools_values",) if it pools values as they are, or "return_weights" in accepts'
-    if getattr(subject.spec, "style", "") == "textbook":  # small calls have tried both
-        seen += ": it neither hands back weights (B, L, S) nor keeps them in attention_weights"
-        own = ""
+    unmasked = not (subject.conventions.masks or adapted)
     remedy = "same_as= and the subject that it should equal"
     if not subject.conventions.per_head:  # a reference does not know the head
         remedy = f'reference=, or {remedy}, such as "scaled_dot"'
     return [
         (alone, 3, _NO_REFERENCE, remedy),
-        (not (masks or adapted), 2, "no mask was tried", "the convention masks, if it takes any"),
-        ("floating" in masks and "boolean" not in masks, 1, *_NO_BOOLEAN),
-        (bool(finite), 1, unpoisoned, _ANY_SLOTS),
+        (unmasked, 2, "no mask was tried", "the convention masks, if it takes any"),
         (idle, 2, made, dropped),
-        (not weights, 1, seen, own),
     ]
 
 
 def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
-    padding, cache = "padding_mask" in spec.accepts, spec.cache is not None
+    padding, cache, grid = "padding_mask" in spec.accepts, spec.cache is not None, spec.grid
     alone, decodes = spec.same_as is None and spec.reference is None, padding and cache
     left, right = (f"{side}_padding_is_inert" for side in ("left", "right"))
+    narrower = [name for name in DTYPES if name not in subject.dtypes]
+    drops = subject.conventions.empty_rows == "nan" and padding
+    fixed = not spec.causal and subject.conventions.positions == "absolute"
     cached = "padding with a cache was not tested"
     prompts = "prompts padded at the right, then decoded, were not tested"
     future = "it is not causal: later tokens may reach earlier ones"
-    unpadded = "it takes no padding_mask: padding was not tested"
     uncached = "it has no cache: decoding was not tested"
     same = 'reference=, or same_as="..." (a layer with the same outputs)'
     transposes = "transposes_with_the_grid"
     moved = "tokens in another order were not tried"
+    turned = "the grid was not transposed: rows may be taken for columns"
     empty = "items without a real token give NaN, and were not tried"
-    narrower = [name for name in DTYPES if name not in subject.dtypes]
-    drops = subject.conventions.empty_rows == "nan"
-    free = spec.causal or subject.conventions.positions != "absolute"
+    real = f'laws=("{right}",), if its positions count real tokens only'
     return [
         (alone, 2, _NO_REFERENCE, same),
-        (spec.grid and transposes not in subject.laws, 2, _TURNED, f'laws=("{transposes}",)'),
-        (not free, 2, moved, 'the convention positions="none" if positions do not count'),
+        (grid and transposes not in subject.laws, 2, turned, f'laws=("{transposes}",)'),
+        (fixed, 2, moved, 'the convention positions="none" if positions do not count'),
         (decodes and left not in subject.laws, HEAVY, cached, f'laws=("{left}",)', _DECODES),
-        (decodes and right not in subject.laws, 3, prompts, f'laws=("{right}",), {_REAL}'),
+        (decodes and right not in subject.laws, 3, prompts, real),
         (bool(narrower), 2, f"not tried in {' and '.join(narrower)}", "dtypes"),
-        (drops and padding, 3, empty, "the convention empty_rows=zeros"),
-        (not padding and not spec.grid, 1, unpadded, '"padding_mask" in accepts, if it takes one'),
-        (not cache and not spec.grid, 2, uncached, "cache=CacheSpec(new=...), if it has one"),
-        (not spec.causal and not spec.grid, 2, future, "causal=True, if it should be"),
+        (drops, 3, empty, "the convention empty_rows=zeros"),
+        (not cache and not grid, 2, uncached, "cache=CacheSpec(new=...), if it has one"),
+        (not spec.causal and not grid, 2, future, "causal=True, if it should be"),
     ]
 
 
@@ -151,3 +130,77 @@ def _untested_laws(laws: Mapping[str, Sequence[str]], outcomes: Iterable[Outcome
         if is_declared and not ran and outcome.subject not in broken:
             law = f"the law {outcome.invariant} is declared, but ran on no case"
             yield Gap(outcome.subject, 3, f"{law}: {outcome.reason}", "")
+
+
+_KEYS = frozenset(field.name for field in fields(Conventions))
+
+_ACCEPTS = {
+    "scale_multiplies_scores": "scale",
+    "grouped_heads_equal_expanded_heads": "enable_gqa",
+    "window_leaves_the_keys_around": "window_size",
+    "softcap_bounds_scores": "softcap",
+    "sinks_take_weight_alone": "sinks",
+    "alibi_slopes_lower_scores_by_distance": "alibi_slopes",
+    "asking_for_weights_changes_nothing": "return_weights",
+}
+"""The argument that a property is about."""
+
+_FIELDS = {
+    "later_tokens_are_invisible": "causal=False",
+    "outputs_see_no_more_than_the_window": "window=, the number of tokens that one sees,",
+}
+"""The field of the spec that says what holds instead of a property."""
+
+_EXTRA_KEYS = ("extra_keys", "how many keys it adds")
+_PER_HEAD = ("per_head", "True")
+_EMPTY_ROWS = ("empty_rows", "mean, nan or refused")
+_HIDDEN_SLOTS = ("hidden_slots", "finite")
+_POSITIONS = ("positions", "relative or absolute")
+
+_CONVENTIONS = {
+    "agrees_with_float64": ("internal_dtype", "float32, bfloat16 or float16"),
+    "decode_equals_prefill": ("causal", "top_left, square or always"),
+    "empty_rows_give_zeros": _EMPTY_ROWS,
+    "empty_rows_have_finite_gradients": _EMPTY_ROWS,
+    "every_attendable_key_matters": ("causal", "always"),
+    "hidden_keys_stay_hidden_at_extreme_scores": ("mask_value", "the number that stands for -inf"),
+    "hidden_slots_may_hold_nan": _HIDDEN_SLOTS,
+    "hidden_slots_may_hold_nan_in_training": _HIDDEN_SLOTS,
+    "item_alone_equals_item_in_batch": _PER_HEAD,
+    "keys_permute_freely": _POSITIONS,
+    "leading_padding_equals_deleting": ("positions", "absolute"),
+    "leading_sizes_fold": _PER_HEAD,
+    "mask_forms_agree": ("masks", "those of boolean, floating, lengths and keys that it takes"),
+    "masking_equals_deleting": _POSITIONS,
+    "output_lies_within_values": _EXTRA_KEYS,
+    "queries_permute_freely": _POSITIONS,
+    "weights_sum_to_one": _EXTRA_KEYS,
+}
+"""The convention that says what holds instead of a property, and its values."""
+
+
+def declaration(subject: Subject, invariant: str) -> str:
+    """What to declare if the subject is meant to violate an invariant; empty for the contract.
+
+    A convention, a field or a law says what holds instead, and keeps the rest of the suite in
+    force; an exemption is offered where there is none of them.
+    """
+    spec = subject.spec
+    if invariant == KEEPS_CONTRACT:
+        return ""
+    style = getattr(spec, "style", None)  # which declares its laws itself
+    if invariant in subject.maker.laws and not style:  # a scoring function's pools_values is one
+        return f'leave "{invariant}" out of the laws of the spec'
+    if _ACCEPTS.get(invariant) in subject.accepts:
+        return f'leave "{_ACCEPTS[invariant]}" out of accepts'
+    if invariant in _FIELDS:
+        return f"{_FIELDS[invariant]} in the spec says so"
+    key, values = _CONVENTIONS.get(invariant, ("", ""))
+    keys = subject.usual or _KEYS
+    conventions = getattr(spec, "conventions", None)
+    if key in keys and conventions is not None and key not in conventions:
+        probed = "; attnbench.adapters.probe finds it" if style in ("sdpa", "flash") else ""
+        return f"the convention {key} says so (--convention {key}=VALUE{probed}): {values}"
+    if style and subject.address.source is not None:  # it has no spec
+        return f'--exempt "{invariant}=why" skips it'
+    return f'exempt={{"{invariant}": "why"}} in the spec skips it'

@@ -10,13 +10,13 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnbench.checking.explain.leading import lead_of
 from attnbench.checking.outcomes import (
     CANARY,
     CHANGED,
     COMPILING,
     KEEPS_CONTRACT,
     Outcome,
+    lead_of,
     running_order,
 )
 from attnbench.processes.cluster import ClusterWorkers

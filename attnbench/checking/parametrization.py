@@ -10,10 +10,10 @@ from typing import Any
 from weakref import WeakSet
 
 from attnbench.checking.api import outcomes_of, sound_part, spoils_all
+from attnbench.checking.check_report import failure_text
 from attnbench.checking.explain.explaining import explained
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.plan import planned, select_invariants, try_options
-from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import skip_reason
 from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec

@@ -19,8 +19,8 @@ from attnbench.checking.answer_faults import Fault, fault_at, raised_text, sourc
 from attnbench.checking.call_cost import calls_at
 from attnbench.checking.case_legality import IllegalCaseError
 from attnbench.checking.case_search import CaseSearch, UnjudgedError
-from attnbench.checking.declarations import declaration, raising_remedy
 from attnbench.checking.explain.region import region_of
+from attnbench.checking.gaps import declaration
 from attnbench.checking.hypothesis_engine import failures, phases
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.checking.profiles import Effort, Profile, effort_of
@@ -193,9 +193,6 @@ def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str,
 def _failure(run: CaseSearch, error: BaseException) -> Failure:
     """The fields of a failure."""
     cause = _subject_exception(error)
-    remedy = ""
-    if cause is not None and run.failing is not None:
-        remedy = raising_remedy(run.subject, run.failing, smallest=run.shrunk)
     failure = Failure(
         invariant=run.invariant.name,
         hint=run.invariant.hint,
@@ -206,7 +203,7 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
         replayed=run.replayed,
         device_lost=run.device_lost,
         where=run.where_alone() if run.shrunk else "",
-        by_design=remedy or declaration(run.subject, run.invariant.name),
+        by_design=declaration(run.subject, run.invariant.name),
     )
     if not isinstance(error, InvariantViolation):
         return failure

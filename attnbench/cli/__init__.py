@@ -33,7 +33,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnbench.checking.plain_tables import escaped
+from attnbench.checking.check_report import escaped
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.options import FAILED_PLUGIN, INTERRUPTED, USAGE
 from attnbench.cli.printing import prepare_streams

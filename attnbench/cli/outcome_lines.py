@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from attnbench.checking.check_report import CheckReport
-from attnbench.checking.explain.leading import lead_of
+from attnbench.checking.check_report import (
+    CheckReport,
+    counts_text,
+    failure_text,
+    finding_text,
+    gap_lines,
+)
 from attnbench.checking.gaps import HEAVY
-from attnbench.checking.outcomes import Outcome
-from attnbench.checking.report_text import counts_text, failure_text, finding_text, gap_lines
+from attnbench.checking.outcomes import Outcome, lead_of
 from attnbench.cli.printing import print_line
 from attnbench.errors import first_line
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnbench.checking.plain_tables import cell_text, escaped
+from attnbench.checking.check_report import cell_text, escaped
 from attnbench.errors import UsageError
 
 _WIDTH = 120

@@ -36,47 +36,14 @@ def test_an_exception_names_the_users_line_in_a_folder_called_torch(tmp_path: Pa
     assert "ValueError: not today (layers_of_mine.py:7)" in outcome.reason
 
 
-class Logarithm(torch.nn.Module):
-    """A bias by the logarithm of a distance that may be negative."""
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Scores ``(..., L, S)``."""
-        behind = query.shape[-2] - 1 - torch.arange(key.shape[-2])
-        return query @ key.mT - torch.log1p(behind.to(query))
-
-
-def test_the_operation_that_changes_an_input_is_named() -> None:
+def test_an_input_that_is_changed_is_told_with_its_values() -> None:
     def scaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query *= query.shape[-1] ** -0.5
         return (query @ key.mT).softmax(-1) @ value
 
     spec = attnbench.adapters.sdpa(scaled)
     report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
-    assert "first changed by mul at test_answer_faults.py:" in str(report)
-    assert "query *= query.shape[-1] ** -0.5" in str(report)
-
-
-def test_no_operation_of_torch_is_named_where_another_library_changes_an_input() -> None:
-    def scaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query.detach().numpy()[...] *= 0.5
-        return (query @ key.mT).softmax(-1) @ value
-
-    spec = attnbench.adapters.sdpa(scaled)
-    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
-    assert "changes its input" in str(report)
-    assert "first in" not in str(report)
-
-
-def test_a_changed_input_is_told_of_a_layer_that_raises_where_operations_are_listened_to() -> None:
-    def scaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
-            raise RuntimeError("not beside a mode")
-        query *= 0.5
-        return (query @ key.mT).softmax(-1) @ value
-
-    spec = attnbench.adapters.sdpa(scaled)
-    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
-    assert "changes its input" in str(report)
+    assert "changes its input: query[" in str(report)
 
 
 OWN = torch.Generator()
@@ -92,13 +59,6 @@ class Draws(torch.nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Output ``(B, L, E)``."""
         output: Tensor = self.linear(hidden)
-        if self.kind == "path":
-            return output * output.new_empty(len(output), 1, 1).bernoulli_(0.5)
-        if self.kind == "dropout":
-            return torch.nn.functional.dropout(output, 0.5)
-        if self.kind == "attention":
-            attend = torch.nn.functional.scaled_dot_product_attention
-            return attend(output, output, output, dropout_p=0.5)
         if self.kind == "python":
             return output * random.random()
         if self.kind == "numpy":
@@ -108,36 +68,14 @@ class Draws(torch.nn.Module):
         return output + torch.randn_like(output)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "what"),
-    [
-        ("path", "bernoulli_", "drops at random in evaluation"),
-        ("dropout", "dropout", "drops at random in evaluation"),
-        ("attention", "scaled_dot_product_attention", "drops at random in evaluation"),
-        ("noise", "randn_like", "draws random numbers"),
-        ("own", "rand", "draws random numbers"),
-    ],
-)
-def test_what_draws_random_numbers_in_evaluation_is_named(kind: str, name: str, what: str) -> None:
+@pytest.mark.parametrize("kind", ["torch", "own", "python", "numpy"])
+def test_random_numbers_in_evaluation_are_told(kind: str) -> None:
     spec = attnbench.LayerSpec(name="draws", make=lambda size: Draws(size, kind))
     report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
     (outcome,) = report.outcomes
     assert outcome.failure is not None
     assert outcome.failure.fault == "random"
-    assert f"in which it {what} by {name} (" in outcome.reason
-    assert "test_answer_faults.py:" in outcome.reason
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [("python", "Python's random"), ("numpy", "numpy.random")]
-)
-def test_random_numbers_that_are_not_of_torch_are_told(kind: str, name: str) -> None:
-    spec = attnbench.LayerSpec(name="draws", make=lambda size: Draws(size, kind))
-    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
-    (outcome,) = report.outcomes
-    assert outcome.failure is not None
-    assert outcome.failure.fault == "random"
-    assert f"in which it draws random numbers by {name}" in outcome.reason
+    assert ("it draws random numbers in evaluation" in outcome.reason) == (kind != "own")
 
 
 class LayerDrop(torch.nn.Module):

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import CacheSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.adapters import sdpa, textbook
-from attnbench.checking.gaps import HEAVY, Gap, coverage_of, gaps_of
+from attnbench.checking.check_report import gap_lines
+from attnbench.checking.gaps import HEAVY, Gap, coverage_of, declaration, gaps_of
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.parametrization import Check
 from attnbench.checking.plan import select_invariants
-from attnbench.checking.report_text import gap_lines
 from attnbench.subject.lookup import resolve
 
 
@@ -61,15 +61,6 @@ def test_masks_are_missed_only_where_they_can_be_declared() -> None:
     assert "no mask was tried" not in gaps(sdpa(plain))  # its signature has none
     spec = MechanismSpec(name="own", make=lambda *s: Pooled(), conventions={"masks": ()})
     assert "no mask was tried" in gaps(spec)
-
-
-def test_a_law_that_small_calls_did_not_show_is_not_suggested() -> None:
-    spec = sdpa(lambda query, key, value: torch.tanh(query @ key.mT) @ value, name="own", laws=())
-    said = gaps(spec)["its weights were not looked at, only the output"].remedy
-    assert said.startswith('laws=("pools_values",) if it pools values as they are, or ')
-    (seen,) = (gap for what, gap in gaps(textbook(Projected)).items() if "its weights" in what)
-    assert seen.what.endswith("nor keeps them in attention_weights")
-    assert seen.remedy == ""
 
 
 def test_no_reference_is_asked_for_where_heads_differ() -> None:
@@ -194,14 +185,6 @@ def test_the_reprs_of_a_subject_and_a_check_are_short() -> None:
     assert repr(Check(select_invariants(["layouts_agree"])[0])) == "<check layouts_agree>"
 
 
-@pytest.mark.parametrize(
-    ("masks", "told"), [(("floating",), True), (("boolean", "floating"), False)]
-)
-def test_boolean_masks_that_were_not_tried_are_a_gap(masks: tuple[str, ...], told: bool) -> None:
-    spec = MechanismSpec(name="own", make=lambda *_: Pooled(), conventions={"masks": masks})
-    assert ("no boolean mask was tried" in gaps(spec)) is told
-
-
 def test_variants_of_a_spec_in_a_file_are_a_gap_until_they_are_named(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(
@@ -213,3 +196,20 @@ def test_variants_of_a_spec_in_a_file_are_a_gap_until_they_are_named(tmp_path: P
     what = f"its variants were not tried; check them too, such as '{path}:RIGHT(scale=2.0)'"
     assert what in gaps(f"{path}:RIGHT")
     assert what not in gaps(f"{path}:RIGHT(scale=2.0)")
+
+
+def test_a_function_without_a_spec_is_told_what_a_command_takes(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def attention(query, key, value, attn_mask=None):\n"
+        "    return (query @ key.mT).softmax(-1) @ value\n"
+    )
+    (subject,) = resolve(f"{file}:attention as sdpa")
+    assert (
+        declaration(subject, "finite_at_extremes") == '--exempt "finite_at_extremes=why" skips it'
+    )
+    told = "the convention empty_rows says so (--convention empty_rows=VALUE; attnbench.adapters."
+    assert declaration(subject, "empty_rows_give_zeros").startswith(told)
+    (named,) = resolve("scaled_dot")
+    spec = 'exempt={"finite_at_extremes": "why"} in the spec skips it'
+    assert declaration(named, "finite_at_extremes") == spec

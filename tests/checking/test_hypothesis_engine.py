@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject, check
 from attnbench.cases.case_space import space_of
 from attnbench.checking import case_search
+from attnbench.checking.check_report import failure_text
 from attnbench.checking.hypothesis_engine import search
 from attnbench.checking.profiles import PROFILES, Effort, Profile, current_effort
-from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.masks import empty_rows, mask_forms, masking, positions
 from attnbench.invariants.toolkit.comparisons import reject

@@ -12,10 +12,9 @@ from typing import Any
 
 from attnbench.cases.case import Case
 from attnbench.checking.explain.first_difference import first_difference
-from attnbench.checking.explain.leading import lead_of
 from attnbench.checking.explain.replay import Comparison, replayed
 from attnbench.checking.explain.script import script_of
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.outcomes import Outcome, lead_of
 from attnbench.checking.plan import select_invariants
 from attnbench.errors import PluginError, headline
 from attnbench.registry.address import Address

@@ -137,11 +137,9 @@ class _Script:
             ]
             name = self._name("cache" if call.name in CACHE_CALLS else "output")
             self._names[id(call)] = name
-            line = f"{name} = {function}({', '.join(args)})"
             if call.autocast is not None:
-                self.lines.append(f'with torch.autocast("cpu", {call.autocast}):')
-                line = f"    {line}"
-            self.lines.append(line)
+                raise Unwritable("autocast was on")
+            self.lines.append(f"{name} = {function}({', '.join(args)})")
             self._note(call.result, name)
 
     def _function(self, call: SubjectCall) -> str:
@@ -175,15 +173,12 @@ class _Script:
         self.lines.append(f"torch.manual_seed({self.case.seed})")
         self.lines.append(f"{name} = {make}({', '.join(given)})")
         changed = self.subject.constant_parameters
-        if known.keys() != parameters.keys():
-            raise Unwritable("a module of another kind")
-        if any(known[n].shape != parameters[n].shape for n in known):
-            raise Unwritable("a module of another size")
-        same = all(torch.equal(known[n].double(), parameters[n].double()) for n in known)
-        if not same:
-            texts = (f"{n!r}: {_literal(value)}" for n, value in parameters.items())
-            self.lines += _wrapped(f"{name}.load_state_dict({{{', '.join(texts)}}})")
-        elif changed:
+        if known.keys() != parameters.keys() or any(
+            t.shape != parameters[n].shape or not torch.equal(t.double(), parameters[n].double())
+            for n, t in known.items()
+        ):
+            raise Unwritable("a module with other parameters than those of the case")
+        if changed:
             sines = "torch.arange(1.0, p.numel() + 1).sin().view(p.shape)"
             self.lines.append(f"for p in map({name}.get_parameter, {changed}):")
             self.lines.append(f"    p.data += {sines} / 4")
@@ -203,15 +198,9 @@ class _Script:
             return self._names[id(given)]
         if isinstance(value, Tensor):
             return self._tensor(value, hint)
-        if isinstance(value, torch.dtype):
-            return str(value)
-        if isinstance(value, tuple | list) and type(value) in (tuple, list):
+        if type(value) in (tuple, list):
             parts = [self._value(a, b, hint) for a, b in zip(value, given, strict=True)]
-            inner = ", ".join(parts)
-            return f"[{inner}]" if isinstance(value, list) else f"({inner},)"
-        if type(value) is dict:
-            pairs = (f"{k!r}: {self._value(v, given[k], str(k))}" for k, v in value.items())
-            return f"{{{', '.join(pairs)}}}"
+            return f"[{', '.join(parts)}]" if type(value) is list else f"({', '.join(parts)},)"
         if isinstance(value, torch.nn.Module):
             self._make(value, value.state_dict())
             return self._names[id(value)]
@@ -247,10 +236,9 @@ class _Script:
         others = [line for line in imports if line not in top]
         head = textwrap.indent(f"{title}:\n{message}", "# ").rstrip()
         head = "\n".join(line.rstrip() for line in head.splitlines())
-        body = list(dict.fromkeys(self.lines[:1])) + self.lines[1:]
-        if any("nan" in line or "inf" in line for line in body):
+        if any("nan" in line or "inf" in line for line in self.lines):
             others = ["from math import inf, nan", *others]
-        return "\n".join([head, "import torch", *top, *others, "", *body, ""])
+        return "\n".join([head, "import torch", *top, *others, "", *self.lines, ""])
 
 
 def _needed(
@@ -284,13 +272,11 @@ def _objects(values: Sequence[Any]) -> Iterator[Any]:
 
 def _literal(tensor: Tensor) -> str:
     """A tensor as source text, its numbers as short as its dtype allows."""
-    if tensor.numel() > _MOST_NUMBERS or tensor.is_complex():
+    if not 0 < tensor.numel() <= _MOST_NUMBERS:
         raise Unwritable(f"a tensor {tuple(tensor.shape)}")
-    plain = tensor.detach().cpu()
     device = "" if tensor.device.type == "cpu" else f", device={str(tensor.device)!r}"
-    items = _numbers(plain) if plain.numel() else f"torch.empty({tuple(plain.shape)}).tolist()"
-    empty = f".view({tuple(plain.shape)})" * (not plain.numel())
-    return f"torch.tensor({items}, dtype={tensor.dtype}{device}){empty}"
+    items = _numbers(tensor.detach().cpu())
+    return f"torch.tensor({items}, dtype={tensor.dtype}{device})"
 
 
 def _numbers(tensor: Tensor) -> str:

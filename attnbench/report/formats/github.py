@@ -10,10 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnbench.checking.check_report import CheckReport
-from attnbench.checking.explain.leading import lead_of
-from attnbench.checking.outcomes import Outcome
-from attnbench.checking.report_text import counts_text, finding_text
+from attnbench.checking.check_report import CheckReport, counts_text, finding_text
+from attnbench.checking.outcomes import Outcome, lead_of
 from attnbench.errors import UsageError, first_line
 from attnbench.report.formats.findings import Findings, Place
 

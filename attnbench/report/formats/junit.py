@@ -6,8 +6,8 @@ import itertools
 import re
 from xml.etree import ElementTree
 
+from attnbench.checking.check_report import failure_text
 from attnbench.checking.outcomes import GOOD
-from attnbench.checking.report_text import failure_text
 from attnbench.errors import first_line
 from attnbench.report.formats.findings import Findings
 

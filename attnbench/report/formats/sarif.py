@@ -10,8 +10,8 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
+from attnbench.checking.check_report import failure_text
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.report_text import failure_text
 from attnbench.report.formats.findings import Findings
 
 _LEVELS = {"failed": "error", "inconclusive": "warning"}

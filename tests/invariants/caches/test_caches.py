@@ -21,9 +21,9 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.cases.case import Case
+from attnbench.checking.check_report import failure_text
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.profiles import PROFILES
-from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import Program, shrunk, steps

@@ -6,13 +6,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from attnbench.cases.case import Case
-from attnbench.checking.check_report import CheckReport
+from attnbench.checking.check_report import CheckReport, failure_text, finding_text
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
-from attnbench.checking.report_text import failure_text, finding_text
 
 LONG = "weights.sum(-1)[0] = 1.0039, but should be 1 ± 0.00098: " + "each row " * 60
 FOUND = Failure(case=Case().id)
@@ -124,3 +124,11 @@ def test_what_the_property_itself_varies_is_told_apart_from_the_case() -> None:
 def test_what_to_declare_where_it_is_meant_is_said() -> None:
     found = replace(FOUND, by_design="the convention extra_keys says so")
     assert "by design? the convention extra_keys" in failure_text(replace(BAD, failure=found))
+
+
+def test_a_notebook_shows_the_report_escaped() -> None:
+    text = CheckReport((replace(BAD, reason="a < b & c"),), notes=("a > note",))._repr_html_()
+    told = ElementTree.fromstring(text).text or ""  # it is well-formed
+    assert "FAILED mine: weights_sum_to_one" in told
+    assert "a < b & c" in told
+    assert "a > note" in told
