@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from attnbench import Clue, Subject, hookimpl
@@ -16,9 +17,10 @@ def attnbench_explain(subject: Subject, failures: Sequence[Any]) -> Iterator[Clu
     found = mend(subject, failures, SECONDS)
     if found is not None:
         file, edit = found
+        place = f"{Path(file).name}:{edit.line}"
         yield Clue(
-            text=f"with {edit.new!r} in place of {edit.old!r}, all that failed holds, and ordinary "
-            "calls stay as they are",
+            text=f"with {edit.new!r} in place of {edit.old!r} at {place}, all that "
+            "failed holds, and ordinary calls stay as they are",
             file=file,
             line=edit.line,
             kind="try",
