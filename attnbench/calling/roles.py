@@ -6,6 +6,7 @@ prefix that says whose it is (``lm_n_heads``, ``self_attn_mask``), then by how i
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 
@@ -205,6 +206,7 @@ _ROLES = {
 }
 
 
+@functools.cache
 def role_of(name: str, table: str, *, exact: bool = False) -> str | None:
     """What a name means.
 
