@@ -177,7 +177,8 @@ def layer_plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
     if not required:
         return []
     hidden = next((a for a in required if a.role == "hidden"), required[0])
-    memories = [a for a in arguments if a.role == "memory" and a is not hidden]
+    others = [a for a in arguments if a is not hidden]
+    memories = [a for a in others if a.role == "memory"] or [a for a in others if a.name == "y"]
     own = {hidden.name: "hidden"}
     return [*({**own, each.name: "memory"} for each in memories), own]
 
@@ -288,6 +289,7 @@ def bound_spec(
             "make": lambda size: make(size),
             "sizes": lambda size: -(-size // unit) * unit if unit else callee.width,
             "grid": "Y" in binding.layout,
+            "tokens": binding.tokens or None,
             "conventions": facts.conventions,
         }
         said = (*fields.get("notes", ()), *notes)

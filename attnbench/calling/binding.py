@@ -138,6 +138,7 @@ class Binding:
         square: whether it takes as many queries as keys only.
         one_mask: whether it takes causality in its mask, where it is given one.
         left: arguments that are left at their defaults.
+        tokens: the only number of tokens that it takes; 0 if it takes any.
         idle: second sequences that change no output, and are not given.
         unread: those that are masks by their names, and hide nothing in any form that was tried.
         values: what arguments get that nothing varies: constants, or a :class:`Fill`.
@@ -153,6 +154,7 @@ class Binding:
     prepare: str | None = None
     square: bool = False
     one_mask: bool = False
+    tokens: int = 0
     idle: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -187,6 +189,7 @@ class Binding:
     def _said(self, counted: bool = False) -> str:
         tensors = [self._word(name, role) for name, role in self.roles.items() if role in _TENSORS]
         text = f"called with {', '.join(tensors)}"
+        text += f"; L = {self.tokens} only" if self.tokens else ""
         for name, mask in self.masks.items():
             text += f"; {name} {mask}"
         return text + self._others(counted)
@@ -222,7 +225,7 @@ class Binding:
 
 _LONGEST = 160
 _TENSORS = ("query", "key", "value", "memory", "hidden")
-_VARIED = ("positions", "slots", "start", "return_weights")
+_VARIED = (*("positions", "slots", "start", "return_weights", "bounds", "grid", "rows", "columns"),)
 """Roles of arguments that follow the call, or that only ask for what it gives."""
 
 

@@ -26,7 +26,7 @@ def mask_form(callee: Callee, binding: Binding, name: str) -> Mask | None:
     takes each item's mask for another's is wrong, and a check is to say so.
     """
     calls = Calls(callee, binding)
-    base = calls.reach()
+    base = None if binding.tokens else calls.reach()
     if base is None:
         return None
     if calls.is_layer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,6 +51,8 @@ class Layer(Called):
         where = self.binding.output or (None, self.binding.layout)
         output, width = self._part(result, where), hidden.shape[-1]
         output = arranged(output, where[1], "BLE" if hidden.dim() == 3 else "BYXE")
+        if len(where[1].replace("1", "")) < len(self.binding.layout.replace("1", "")):
+            output = output.expand(*hidden.shape[:-1], -1)  # of all tokens: the same for each
         if output.shape[-1] != width:  # as of logits: parts of the width, with signs
             output = nn.functional.pad(output, (0, -output.shape[-1] % width))
             output = output.reshape(*output.shape[:-1], -1, width)
@@ -67,6 +70,8 @@ class Layer(Called):
     ) -> Any:
         """What the callee gives."""
         bound, past = self.binding, 0 if cache is None else cache.length
+        if bound.tokens and hidden.shape[1:-1].numel() != bound.tokens:
+            raise RefusalError(f"{name_of(self.callee)} takes {bound.tokens} tokens only")
         own = "BLE" if hidden.dim() == 3 else "BYXE"
         given: dict[str, Any] = dict(extras or {})
         masks = self._masks(real, hidden, past)
@@ -102,6 +107,11 @@ class Layer(Called):
             return places.expand(items, -1) if constant == "BL" else places
         if role == "slots":
             return places
+        if role == "bounds":
+            return torch.tensor([0, count], dtype=torch.int32, device=hidden.device)
+        if role in _RECTANGLE:
+            rows = next(n for n in range(math.isqrt(count) or 1, 0, -1) if count % n == 0)
+            return {"rows": rows, "columns": count // rows}.get(role, (rows, count // rows))
         return past if role == "start" else constant
 
     def _masks(self, real: Tensor | None, hidden: Tensor, past: int) -> dict[str, Tensor]:
@@ -117,6 +127,7 @@ class Layer(Called):
         return {name: padding(real, form, hidden, heads_of(self.callee))}
 
 
+_RECTANGLE = ("grid", "rows", "columns")
 _OF_SOURCE = ("memory_mask", "memory_padding")
 
 
@@ -129,7 +140,7 @@ def padding(real: Tensor, form: Mask, hidden: Tensor, heads: int = 1) -> Tensor:
     sizes = {"B": real.shape[0], "H": heads, "L": hidden.shape[1], "S": real.shape[1], "1": 1}
     wide = arranged(real, "BS", form.axes).expand([sizes[letter] for letter in form.axes])
     if form.says == "added":
-        low = torch.finfo(hidden.dtype).min
+        low = max(torch.finfo(hidden.dtype).min, torch.finfo(torch.float32).min)
         return hidden.new_zeros(wide.shape).masked_fill(~wide, low)
     if form.says in ("shows", "hides"):
         return wide if form.says == "shows" else ~wide

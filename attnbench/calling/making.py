@@ -8,6 +8,7 @@ read from it, by name, and remembers it.
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import dataclasses
 import enum
@@ -61,7 +62,7 @@ class Sizes:
     key: int = 0
     value: int = 0
     length: int = 64
-    grid: int = 4
+    grid: int = 3
     dropout: float = 0.0
 
     def of(self, role: str) -> tuple[Any, str] | None:
@@ -96,7 +97,6 @@ _FIXED: Mapping[str, Any] = {
     "epsilon": 1e-5,
     "base": 10000.0,
     "scale": None,
-    "window": None,
     "dtype": torch.float32,
     "device": "cpu",
     "implementation": "eager",
@@ -256,7 +256,8 @@ def _evaluated(written: str, target: Any, sizes: Sizes) -> nn.Module:
         made = eval(written.strip(), space)  # noqa: S307  the user's own line
     if not isinstance(made, nn.Module):
         raise MakingError(f"it gives {type(made).__name__}, not a module")
-    return made.eval()
+    made.eval()
+    return made
 
 
 _STARTS = tuple(
@@ -301,7 +302,14 @@ class _Maker:
         self.counts: dict[str, int] = {}
         self.source = ""
         self.on_cpu = False
+        self.module = target.__module__
         self.space = vars(sys.modules.get(target.__module__, SimpleNamespace()))
+
+    @property
+    def takes_memory(self) -> bool:
+        """Whether forward may get a second sequence."""
+        forward: Any = getattr(self.target, "forward", None)
+        return any(a.role == "memory" for a in arguments(forward, "forward") or ())
 
     def make(self) -> nn.Module:
         """The module, in evaluation."""
@@ -317,12 +325,13 @@ class _Maker:
         self.on_cpu = mode.used
         if not isinstance(made, nn.Module):
             raise MakingError(f"{self.target.__name__} gives {type(made).__name__}, not a module")
-        return made.eval()
+        made.eval()  # which some override, and give nothing
+        return made
 
     @property
     def guessed(self) -> tuple[str, ...]:
         """The arguments whose names say nothing."""
-        return tuple(name for name in self.answers if not name.endswith(_CLASS))
+        return tuple(name for name in self.answers if not name.endswith(_UNSAID))
 
     def advance(self) -> bool:
         """Change the last guess that can be changed; whether there is one."""
@@ -350,7 +359,7 @@ class _Maker:
         """The value of an argument, and its source; ``None`` to leave it at its default."""
         role = argument.role
         if not argument.required:
-            return self.instead_of(argument)
+            return self.instead_of(argument, prefix, depth)
         kind = plain_type(argument.annotation)
         if inspect.isclass(kind) and issubclass(kind, enum.Enum):
             member = next(iter(kind))
@@ -359,19 +368,41 @@ class _Maker:
             return self.config_of(kind, f"{prefix}{argument.name}.", depth)
         if role == "config":
             return self.config_named(argument.name, prefix, depth)
-        known = self.sizes.of(role or "")
+        if argument.name == "processor" and (found := self.processor()) is not None:
+            return found
+        if inspect.isclass(kind) and issubclass(kind, nn.Module):
+            width = self.sizes.width
+            return nn.Linear(width, width), "nn.Linear(size, size)"
+        known = None if role in _SIDES else self.sizes.of(role or "")
         if known is not None:
             return known
         return self.guess(prefix + argument.name, _guesses(self.target, role, kind, self.sizes))
 
-    def instead_of(self, argument: Argument) -> tuple[Any, str] | None:
-        """What is given in place of a default: a small size, or no dropout."""
-        default, role = argument.default, argument.role
+    def instead_of(self, argument: Argument, prefix: str, depth: int) -> tuple[Any, str] | None:
+        """What is given in place of a default: a small size, no dropout, or what a call needs."""
+        default, role, kind = argument.default, argument.role, plain_type(argument.annotation)
+        if default is None:
+            if role == "config" and depth == 0 and _is_config(kind):
+                return self.config_of(kind, f"{prefix}{argument.name}.", depth)
+            return self.processor() if argument.name == "processor" else _LAYER.get(str(role))
+        if default is False and "cross" in argument.name and self.takes_memory:
+            return True, "True"
+        if role in _SIDES and type(default) in (int, tuple):
+            side = self.sizes.grid if type(default) is int else (self.sizes.grid,) * len(default)
+            return self.guess(f"{prefix}{argument.name}{_UNSAID}", (side, default))
         if isinstance(default, bool) or not isinstance(default, int | float):
             return None
         is_size = default > 1 or role_of(argument.name, "constructor", exact=True) == role
-        if role == "dropout" or (role in _VARIED and is_size):
-            return self.sizes.of(role)
+        if role == "dropout":
+            return type(default)(0), repr(type(default)(0))
+        return self.sizes.of(role) if role in _VARIED and is_size else None
+
+    def processor(self) -> tuple[Any, str] | None:
+        """What computes the attention of a class that leaves it to another: one of its file."""
+        for name, value in self.space.items():
+            if name.endswith("Processor") and getattr(value, "__module__", "") == self.module:
+                with contextlib.suppress(Exception):
+                    return value(), f"{name}()"
         return None
 
     def guess(self, name: str, options: tuple[Any, ...]) -> tuple[Any, str]:
@@ -389,7 +420,7 @@ class _Maker:
             if _is_config(value) and key.endswith(_CONFIG_ENDINGS)
         ]
         options = (*near[:1], _StandIn) if len(near) == 1 else (_StandIn,)
-        place = f"{prefix}{name}{_CLASS}"
+        place = f"{prefix}{name}{_UNSAID}"
         self.counts[place] = len(options)
         if len(options) > 1 and options[self.answers.setdefault(place, 0)] is not _StandIn:
             return self.config_of(near[0], f"{prefix}{name}.", depth)
@@ -414,7 +445,9 @@ class _Maker:
 
 
 _MARK = "<config>"
-_CLASS = ": class"
+_UNSAID = ": unsaid"
+"""The ending of what is tried and of which nothing is said."""
+_LAYER: Mapping[str, tuple[Any, str]] = {"layer": (0, "0")}
 
 
 class _StandIn:
@@ -475,8 +508,15 @@ def _is_config(kind: Any) -> bool:
     return fields or hasattr(kind, "model_fields") or kind.__name__.endswith(_CONFIG_ENDINGS)
 
 
+_SIDES = ("window", "grid")
+"""Roles of one number, or of one for rows and one for columns."""
+
+
 def _guesses(target: Any, role: str | None, kind: Any, sizes: Sizes) -> tuple[Any, ...]:
     """What to try for a name that says nothing, by its annotation."""
+    if role in _SIDES:
+        side = sizes.grid
+        return (*((None,) if role == "window" else ()), side, (side, side))
     if role == "method" or kind is str:
         return _choices(target) or METHODS
     by_kind: dict[Any, tuple[Any, ...]] = {

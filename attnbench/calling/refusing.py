@@ -33,6 +33,8 @@ _CLASS = """class Called({name}):
         return super().forward({given})"""
 _FUNCTION = """def called({taken}):
     return {name}({given})"""
+_FORM = re.compile(r"unpack|dimension|[0-9]D |dims|shape")
+"""What is raised over another number of dimensions, and so says little."""
 _MAINS = ("query", "key", "value", "memory", "hidden")
 
 
@@ -74,14 +76,15 @@ def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]
     Args:
         target: a class, module or function.
         arguments: those of its forward.
-        raised: a line for each call that was tried, the likeliest first.
+        raised: a line for each call that was tried.
     """
     name = getattr(target, "__name__", type(target).__name__)
     required = [a for a in arguments if a.required and a.name != "self"]
     unknown = [a.name for a in required if a.role not in _MAINS]
     tried = "no call of it is known"
     if raised:
-        tried = f"of {len(raised)} calls that were tried the likeliest raises {raised[0]}"
+        said = next((text for text in raised if not _FORM.search(text)), raised[0])
+        tried = f"of {len(raised)} calls that were tried the likeliest raises {said}"
     lines = [f"{name} cannot be called: {tried}"]
     said = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "no name says anything"
     missing = f"what {' and '.join(unknown)} should be" if unknown else "which tensors it takes"

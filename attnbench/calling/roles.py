@@ -34,7 +34,7 @@ CONSTRUCTOR: Mapping[str, str] = {
     "n_query_groups kv_heads n_local_heads num_kv n_kv num_k_heads num_v_heads",
     "head_dim": "head_dim d_k d_v dim_head head_size head_width d_head rope_n_elem attn_head_dim "
     "dim_heads dim_per_head head_features qk_dim d_kv kv_channels key_channels_per_head d_qk "
-    "rotary_dim rope_dim head_channels num_head_channels",
+    "rotary_dim rotary_ndims rope_dim head_channels num_head_channels",
     "dropout": "dropout attn_dropout attn_pdrop resid_pdrop drop_rate proj_drop attn_drop "
     "attention_dropout dropout_p p dropout_rate resid_dropout attn_dropout_rate drop dropout_prob "
     "attention_probs_dropout_prob hidden_dropout_prob attention_dropout_prob drop_path p_drop "
@@ -90,7 +90,8 @@ FORWARD: Mapping[str, str] = {
     "source_hids enc_hiddens encoder_annotations features_src context_states image_features",
     "mask": "mask attn_mask attention_mask attn_bias self_attn_mask src_mask tgt_mask masks "
     "causal_mask attention_bias matrix_mask additive_mask slf_attn_mask bias local_mask "
-    "sequence_mask dec_mask trg_mask attn_mask_type_tensor inf_mask x_mask",
+    "sequence_mask dec_mask trg_mask attn_mask_type_tensor inf_mask x_mask rel_pos_bias "
+    "position_bias relative_position_bias",
     "memory_mask": "memory_mask encoder_attention_mask src_mask_cross enc_mask encoder_mask "
     "context_mask cross_attn_mask source_mask ctx_mask dec_enc_attn_mask enc_masks "
     "encoder_masks cross_mask kv_mask mask_kv",
@@ -134,6 +135,10 @@ FORWARD: Mapping[str, str] = {
     "return_weights": "need_weights return_weights return_attention_scores return_attn_probs "
     "output_attentions output_attn return_attn return_attention need_attn return_attns "
     "return_attention_weights output_attention return_attn_weights",
+    "bounds": "cu_seqlens cu_seq_lens cu_seqlens_q",
+    "grid": "feat_size hw spatial_shape grid_size",
+    "rows": "height h",
+    "columns": "width w",
     "use_cache": "use_cache return_cache use_kv_cache",
     "mask_value": "e eps neg_inf mask_value",
 }

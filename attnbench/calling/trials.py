@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.attention_call import Attention
+from attnbench.calling.attention_call import Attention, arranged
 from attnbench.calling.binding import Binding, Fill, Part, part_of
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.results import is_plain
@@ -27,7 +29,7 @@ from attnbench.errors import headline
 
 ITEMS, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 5, 7, 16
 _SIZES = {"B": ITEMS, "H": HEADS, "L": QUERIES, "S": KEYS, "1": 1, "G": ITEMS * HEADS}
-_GRID = {"B": ITEMS, "Y": 4, "X": 6, "1": 1}
+_GRID = (4, 6)
 
 LAYOUTS = (
     ("BHLE", "BHSE"),
@@ -42,11 +44,12 @@ LAYOUTS = (
 )
 """Axes of query and key that are tried, the more general first."""
 
-LAYER_LAYOUTS = (
-    *(("BLE", "BSE"), ("LBE", "SBE"), ("BEL", "BSE"), ("BEYX", "BSE"), ("BYXE", "BSE")),
-    ("LE", "BSE"),
-)
-"""Axes of hidden states and of a second sequence."""
+LAYER_LAYOUTS = {
+    "BLE": "BSE",
+    "LBE": "SBE",
+    **dict.fromkeys(("BEL", "BEYX", "BYXE", "B11YXE", "LE"), "BSE"),
+}
+"""Axes of hidden states, and of a second sequence."""
 
 _OUTPUTS = {
     "BHLE": ("BHLE", "BLHE"),
@@ -78,9 +81,16 @@ class Callee:
         if key not in self._made:
             with repeatable():
                 made = self.make(*key)
-            self._made[key] = made.eval() if isinstance(made, nn.Module) else made
+            if isinstance(made, nn.Module):
+                made.eval()
+            self._made[key] = made
         made = self._made[key]
-        return copy.deepcopy(made) if isinstance(made, nn.Module) else made
+        if not isinstance(made, nn.Module):
+            return made
+        try:
+            return copy.deepcopy(made)
+        except TypeError:  # it holds what cannot be copied, as a config that holds a module
+            return self._made.pop(key)
 
 
 @contextmanager
@@ -123,9 +133,11 @@ class Calls:
         """Query, key and value; or hidden states, and a second sequence if it takes one."""
         bound, widths = self.binding, sizes or (self.callee.width,) * 3
         lead: tuple[int, ...] = (ITEMS, HEADS) if "H" in bound.layout else (ITEMS,)
+        queries = bound.tokens or queries
         shapes = [(*lead, n) for n in (queries, queries if bound.square else keys)]
         if "Y" in bound.layout:
-            shapes[0] = (ITEMS, _GRID["Y"], _GRID["X"])
+            side = math.isqrt(bound.tokens)
+            shapes[0] = (ITEMS, *((side, side) if side else _GRID))
         shapes = shapes[: 1 + bool(bound.memory)] if self.is_layer else [*shapes, shapes[1]]
         generator = torch.Generator().manual_seed(1)
         return [
@@ -248,9 +260,9 @@ class Calls:
         return any(not bool((a - b)[1:].abs().amax() <= 1e-4) for a, b in pairs)
 
 
-def axes_of(shape: Sequence[int], width: int, sizes: Mapping[str, int] = _SIZES) -> str:
+def axes_of(shape: Sequence[int], width: int) -> str:
     """The axes of a shape by their sizes, ``?`` where a size is none of a trial."""
-    letters = {size: letter for letter, size in {**sizes, "E": width}.items()}
+    letters = {size: letter for letter, size in {**_SIZES, "E": width}.items()}
     return "".join(letters.get(size, "?") for size in shape)
 
 
@@ -279,14 +291,8 @@ def _read(result: Any, callee: Any, calls: Calls) -> dict[str, tuple[Part, str]]
     """Where the output, the weights and the scores are in what a call gives."""
     layout, width = calls.binding.layout, calls.callee.width
     found: dict[str, tuple[Part, str]] = {}
-    for where, part in parts_of(result, None if calls.is_layer else callee):
+    for where, part in parts_of(result, callee):
         if not part.is_floating_point() or not part.dim():
-            continue
-        if calls.is_layer:  # of features there may be some times as many, as of logits
-            is_wide = layout[-1] == "E" and part.shape[-1] % width == 0
-            shape = [*part.shape[:-1], width] if is_wide else part.shape
-            if axes_of(shape, width, _GRID if "Y" in layout else _SIZES) == layout:
-                found.setdefault("output", (where, layout))
             continue
         axes = axes_of(part.shape, width)
         if axes in _OUTPUTS.get(layout, _ONE) and "output" not in found:
@@ -295,6 +301,27 @@ def _read(result: Any, callee: Any, calls: Calls) -> dict[str, tuple[Part, str]]
             kind = "weights" if sums_to_one(part, axes) else "scores"
             found.setdefault(kind, (where, axes))
     return found
+
+
+def _read_layer(result: Any, calls: Calls) -> dict[str, tuple[Part, str]]:
+    """Where a layer's output is: of the shape of the hidden states, or one state for all tokens.
+
+    Of features there may be some times as many, as of logits.
+    """
+    layout, width = calls.binding.layout, calls.callee.width
+    hidden = calls.tensors()[0]
+    hidden = hidden if "B" in layout else hidden[:1]
+    shape = [*arranged(hidden, "BLE" if hidden.dim() == 3 else "BYXE", layout).shape]
+    ways = {layout: shape}
+    if layout[0] == "B":
+        ways |= {"B1E": [ITEMS, 1, width], "BE": [ITEMS, width]}
+    parts = [(w, p) for w, p in parts_of(result, None) if p.is_floating_point() and p.dim()]
+    for axes, wanted in ways.items():
+        for where, part in parts:
+            is_wide = axes[-1] == "E" and part.shape[-1] % width == 0
+            if ([*part.shape[:-1], width] if is_wide else [*part.shape]) == wanted:
+                return {"output": (where, axes)}
+    return {}
 
 
 def _is_of_keys(axes: str, layout: str) -> bool:
@@ -319,63 +346,115 @@ def trials(
         The bindings that keep items apart, those that do not, and what the others raised.
     """
     raised: list[str] = []
-    is_layer = "hidden" in mains.values()
-    for square in (False,) if is_layer else (False, True):
+    if "hidden" in mains.values():
+        found = _layer_trials(callee, arguments, mains, raised)
+        return ([], [], raised) if found is None else ([found], [], raised)
+    for square in (False, True):
         apart: list[Binding] = []
         mixing: list[Binding] = []
-        for layout, memory in LAYER_LAYOUTS if is_layer else LAYOUTS:
+        for layout, memory in LAYOUTS:
             if square and "L" not in layout:
                 continue
-            binding = _tried(callee, arguments, mains, layout, memory, square)
+            way = {"layout": layout, "memory": memory, "square": square}
+            binding = _tried(callee, arguments, mains, way)
             if isinstance(binding, str):
                 raised += [] if square else [f"{layout}, {memory}: {binding}"]
-            elif "B" in layout and Calls(callee, binding).mixes():
-                mixing.append(binding)
             else:
-                apart.append(binding)
-                if is_layer:  # in another layout they are apart only where tokens are, too
-                    break
+                (mixing if _mixing(callee, binding) else apart).append(binding)
         if apart or mixing:
             return apart, mixing, raised
     return [], [], raised
+
+
+def _mixing(callee: Callee, binding: Binding) -> bool:
+    return "B" in binding.layout and Calls(callee, binding).mixes()
+
+
+def _layer_trials(
+    callee: Callee, arguments: Sequence[Argument], mains: Mapping[str, str], raised: list[str]
+) -> Binding | None:
+    """The first layout that keeps items apart, or else that runs; at a fixed length at last.
+
+    A number of tokens that a module insists on is one that its errors name.
+    """
+    mixing = None
+    ways: list[dict[str, Any]] = [{"layout": layout} for layout in LAYER_LAYOUTS]
+    angles = any(a.role in _ANGLES and not a.required for a in arguments)
+    for fixed in ("", *(["angles"] if angles else []), "tokens"):
+        if fixed == "angles":
+            ways = [{**way, "angles": True} for way in ways]
+        elif fixed == "tokens":
+            ways = _fixed(ways[: len(LAYER_LAYOUTS)], raised, callee.width)
+        for way in ways:
+            memory = LAYER_LAYOUTS[way["layout"]] if "memory" in mains.values() else ""
+            if memory and "Y" in way["layout"]:
+                continue
+            binding = _tried(callee, arguments, mains, {**way, "memory": memory})
+            if isinstance(binding, str):
+                raised += [] if fixed else [f"{way['layout']}: {binding}"]
+            elif not _mixing(callee, binding):  # in other layouts only where tokens are apart, too
+                return binding
+            else:
+                mixing = mixing or binding
+        if mixing is not None:
+            break
+    return mixing
+
+
+def _fixed(
+    ways: Sequence[Mapping[str, Any]], raised: Sequence[str], width: int
+) -> list[dict[str, Any]]:
+    """The layouts at numbers of tokens that errors name, their squares, and one less."""
+    named = Counter(int(n) for text in raised for n in re.findall(r"(?<![\w.])\d{1,4}(?!\w)", text))
+    known = {*_SIZES.values(), WIDTH, math.prod(_GRID), *_GRID}
+    likely = [n for n, _ in named.most_common(12) if n > 1]
+    counts = [n for n in likely if n not in known] + [n - 1 for n in likely if n - 1 not in known]
+    counts += [n * n for n in likely if n * n <= _MOST]
+    return [
+        {**way, "tokens": count}
+        for count in dict.fromkeys(n for n in counts if QUERIES < n <= _MOST and n != width)
+        for way in ways
+        if way["layout"] != "LE" and ("Y" not in way["layout"] or math.isqrt(count) ** 2 == count)
+    ]
+
+
+_MOST = 256
+"""Most tokens of a fixed number."""
 
 
 def _tried(
     callee: Callee,
     arguments: Sequence[Argument],
     mains: Mapping[str, str],
-    layout: str,
-    memory: str,
-    square: bool,
+    way: Mapping[str, Any],
 ) -> Binding | str:
     """The binding of the first call in this layout that gives anything, or what was raised."""
     is_layer, pair = "hidden" in mains.values(), "memory" in mains.values()
-    rest = [
-        a
-        for a in arguments
-        if a.name not in mains and (a.required or (not is_layer and a.role in _ASKED))
-    ]
+    asked = _ANGLES if way.get("angles") else () if is_layer else _ASKED
+    rest = [a for a in arguments if a.name not in mains and (a.required or a.role in asked)]
+    way = {name: value for name, value in way.items() if name != "angles"}
     made = callee.at()
     taken = {**mains, **{a.name: a.role or "" for a in rest}}
     bare = Binding(
         shape="layer" if is_layer else "memory" if pair else "attention",
-        layout=layout,
-        memory=memory if pair or not is_layer else "",
         roles={a.name: taken[a.name] for a in arguments if a.name in taken},
         left=tuple(a.name for a in arguments if a.name not in taken),
-        square=square,
         prepare=None if is_layer else prepare_of(made),
+        **way,
     )
-    ways = itertools.product(*[_options(a, bare, made) for a in rest])
     error = ""
-    for more in itertools.islice(ways, 400 if is_layer else 48):
+    for more in itertools.islice(
+        _likely_first([_options(a, bare, made) for a in rest]),
+        400 if is_layer and not bare.tokens else 48,
+    ):
         binding = bare.replace(values={a.name: v for a, v in zip(rest, more, strict=True)})
         calls = Calls(callee, binding)
         result, called = calls.result(calls.tensors(1 if binding.one_query else QUERIES))
         if called is None:
             error = error if error and is_layer else calls.raised
             continue
-        found = _placed(binding, _read(result, called, calls))
+        parts = _read_layer(result, calls) if is_layer else _read(result, called, calls)
+        found = _placed(binding, parts)
         if found is not None and _is_finite(Calls(callee, found)):
             return found
     return error or "it gives no tensor of the query's shape, or of one number a key"
@@ -398,6 +477,15 @@ def _placed(binding: Binding, parts: Mapping[str, tuple[Part, str]]) -> Binding 
 
 
 _ASKED = ("return_weights",)
+_ANGLES = ("rotary", "cos", "sin", "positions")
+"""Roles that an attention may need, though its signature says otherwise."""
+
+
+def _likely_first(options: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    """The ways to take one of each, the first of most before the last of any."""
+    places = itertools.product(*[range(len(each)) for each in options])
+    for chosen in sorted(itertools.islice(places, 20_000), key=sum):
+        yield tuple(each[place] for each, place in zip(options, chosen, strict=True))
 
 
 def prepare_of(callee: Any) -> str | None:

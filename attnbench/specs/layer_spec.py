@@ -102,6 +102,7 @@ class LayerSpec:
         window: the span of positions that an output may depend on: its width ``n``, including its
             own position, or ``(before, after)``, the numbers of positions on either side.
         grid: whether tokens lie on a grid: hidden and output are ``(B, H, W, E)``.
+        tokens: the only number of tokens that it takes, as of a window; ``None`` for any.
         heads, kv_heads: numbers of query heads and of key and value heads, where each of the latter
             serves a group of neighbouring query heads.
         reference: ``reference(module, hidden, real)`` gives the output of one item as rows of
@@ -130,6 +131,7 @@ class LayerSpec:
     cache: CacheSpec | None = None
     window: int | tuple[int, int] | None = None
     grid: bool = False
+    tokens: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
     extras: Callable[..., Mapping[str, Tensor]] | None = None
@@ -157,9 +159,9 @@ class LayerSpec:
         is_valid = isinstance(self.grid, bool) and not (self.grid and self.accepts)
         self._check("grid", is_valid, "True or False, and True only where accepts is empty")
         self._check("window", _is_window(self.window), "a number of positions, (before, after)")
-        for attribute in ("heads", "kv_heads"):
-            count = getattr(self, attribute)
-            self._check(attribute, count is None or is_count(count), "a number of heads")
+        for attribute in ("tokens", "heads", "kv_heads"):
+            count, what = getattr(self, attribute), attribute.removeprefix("kv_")
+            self._check(attribute, count is None or is_count(count), f"a number of {what}")
         divides = self.kv_heads is None or (
             self.heads is not None and self.heads % self.kv_heads == 0
         )

@@ -104,7 +104,7 @@ class LayerSubject(Subject):
     def legal(self, case: Case) -> Case:
         """The nearest case whose sizes, dtype, mask and values are legal here."""
         size = self._nearest(case.query_size)
-        length = min(case.q_len, self.capacity)
+        length = self.spec.tokens or min(case.q_len, self.capacity)
         return case.replace(
             lead=(min(case.lead[0], self.limits[0] or MOST_ROWS) if case.lead else 1,),
             q_len=length,

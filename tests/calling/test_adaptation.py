@@ -188,6 +188,32 @@ class Rotary(nn.Module):
         out = F.scaled_dot_product_attention(turned(q), turned(k), v, attn_mask=mask)
         return out.transpose(1, 2).flatten(2)
 
+class Window(nn.Module):
+    """Windows of 7 by 7 tokens, which it insists on."""
+    def __init__(self, dim, window_size=7):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(window_size**2, window_size**2))
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=self.bias)
+
+class Pool(nn.Module):
+    """One state of an image, by its mean."""
+    def __init__(self, spacial_dim, embed_dim):
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(spacial_dim**2 + 1, embed_dim))
+    def forward(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        x = torch.cat([x.mean(1, keepdim=True), x], 1) + self.places
+        return F.scaled_dot_product_attention(x[:, :1], x, x).squeeze(1)
+
+class Block(Cross):
+    """Reads its second sequence where it is made so."""
+    def __init__(self, dim, heads, cross_attention=False):
+        super().__init__(dim, heads)
+        self.cross = cross_attention
+    def forward(self, x, context=None):
+        return super().forward(x, context if self.cross else None)
+
 class Alone(nn.Module):
     """One sequence (L, E), without items."""
     def __init__(self, d_in, d_out):
@@ -220,6 +246,9 @@ def found(folder: Path, text: str, name: str):  # type: ignore[no-untyped-def]
         (LAYERS, "Flagged", "layer", "BLE", "BSE", {}),
         (LAYERS, "Rotary", "layer", "BLE", "", {"mask": ("B11S", "shows")}),
         (LAYERS, "Alone", "layer", "LE", "", {}),
+        (LAYERS, "Window", "layer", "BLE", "", {}),
+        (LAYERS, "Pool", "layer", "BEL", "", {}),
+        (LAYERS, "Block", "layer", "BLE", "BSE", {}),
     ],
 )
 def test_how_it_is_called_is_found_by_names_and_small_calls(
@@ -290,6 +319,19 @@ def test_a_layer_is_said_to_be_causal_and_what_is_left_alone_is_named(tmp_path: 
     assert "causal (found by trying)" in spec.notes
     left = spec_of(found(tmp_path, LAYERS, "Sequence"))
     assert "left at their defaults: pos" in left.notes[0]
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("Window", 9), ("Pool", 9)])
+def test_a_number_of_tokens_that_it_insists_on_is_found_and_kept(
+    tmp_path: Path, name: str, tokens: int
+) -> None:
+    spec = spec_of(found(tmp_path, LAYERS, name))
+    assert isinstance(spec, LayerSpec)
+    assert spec.tokens == tokens
+    assert f"L = {tokens} only" in spec.notes[0]
+    names = ["items_are_independent", "outputs_depend_on_their_token", "keeps_the_contract"]
+    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
+    assert set(statuses(report).values()) == {"passed"}, str(report)
 
 
 def test_what_nothing_varies_is_named(tmp_path: Path) -> None:

@@ -25,13 +25,16 @@ from torch import nn
 __all__ = ["classes_of", "line_of", "main"]
 
 
+_LIKELY = re.compile(r"attention|model|layers|transformer|attn|activation")
+
+
 def classes_of(package: str) -> Iterator[tuple[str, type[nn.Module]]]:
     """The classes of a package whose names end in ``Attention``, by module and name."""
     top = importlib.import_module(package)
     found = pkgutil.walk_packages(top.__path__, f"{package}.", onerror=lambda name: None)
     seen: set[str] = set()
     for place in (package, *(module.name for module in found)):
-        if not re.search(r"attention|model|layers|transformer|attn|activation", place):
+        if not _LIKELY.search(place) or ".modular_" in place:  # the sources of other files
             continue
         with contextlib.suppress(Exception, SystemExit):  # one that cannot be imported has none
             module = importlib.import_module(place)
