@@ -39,7 +39,7 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="To write: .png, .svg, .pdf or .html.")
+        Path, typer.Option("-o", "--output", help="To write: .png, .svg or .pdf.")
     ] = Path("heatmap.png"),
     q_len: Annotated[int, typer.Option("--q-len", min=1, help="L, number of queries.")] = 2,
     kv_len: Annotated[int, typer.Option("--kv-len", min=1, help="S, number of keys.")] = 10,
@@ -58,9 +58,7 @@ def command(
     ] = False,
     text: Annotated[
         str | None,
-        typer.Option(
-            "--text", help="Your own text; its words are queries and keys, and label them."
-        ),
+        typer.Option("--text", help="With --model, the text that it reads."),
     ] = None,
     model: Annotated[
         str | None,
@@ -85,11 +83,13 @@ def command(
     """
     suffix = output.suffix.lower()
     if suffix not in weight_pictures.SUFFIXES:
-        raise UsageError(f"--output {output}: a picture ends in .png, .svg, .pdf or .html.")
-    tokens = _words(text, model, inputs, targets)
+        raise UsageError(f"--output {output}: a picture ends in .png, .svg or .pdf.")
+    if (model is None) != (text is None) or (model and (inputs is not None or targets)):
+        raise UsageError("--model reads --text, and takes no targets and no --inputs.")
     check_writable(output, "--output")
     chosen = _item(item)
     plugins = load_plugins(strict=strict)
+    tokens = None
     if model is not None:
         found, failed, tokens = _recorded(model, text=text, layer=layer, item=chosen)
     else:
@@ -100,14 +100,10 @@ def command(
             inputs=str(inputs) if inputs else None,
             item=chosen,
             heads=heads,
-            tokens=tokens,
         )
     if found:
         what = str(model or inputs or f"E = {size}, seed {seed}")
-        if suffix == ".html":
-            content = weight_pictures.page(found, tokens, what)
-        else:
-            content = weight_pictures.picture(found, suffix[1:], tokens, what)
+        content = weight_pictures.picture(found, suffix[1:], tokens, what)
         write_file(output, content, "--output")
     for line in _strange(found):
         typer.echo(f"warning: {line}", err=True)
@@ -129,19 +125,6 @@ def _item(text: str | None) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"--item {text}: write indices, such as 0 or 0,3.") from None
-
-
-def _words(
-    text: str | None, model: str | None, inputs: Path | None, targets: list[str] | None
-) -> list[str] | None:
-    """The words of a text, after a look at whether the options go together."""
-    if model is not None and (text is None or inputs is not None or targets):
-        raise UsageError("--model reads --text, and takes no targets and no --inputs.")
-    if text is not None and inputs is not None:
-        raise UsageError("--text and --inputs both say what is looked at; give one.")
-    if text is not None and not text.split():
-        raise UsageError("--text is empty; write some words.")
-    return None if text is None else text.split()
 
 
 def _recorded(
