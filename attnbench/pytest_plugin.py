@@ -159,7 +159,7 @@ def pytest_runtest_makereport(
     report = yield
     outcome = getattr(call.excinfo.value, "outcome", None) if call.excinfo else None
     if outcome is not None and item.config.getoption("--attnbench-format") == "github":
-        from attnbench.checking.code_line import code_line
+        from attnbench.checking.child_tasks import code_line
 
         subject = call.excinfo.value.subject  # type: ignore[union-attr]  # ours
         report.attnbench = (outcome.to_data(), code_line(subject))  # type: ignore[attr-defined]  # a report takes any

@@ -125,7 +125,7 @@ def outcomes_of(
     case: Case | None = None,
     guard: SuiteGuard | None = None,
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of one subject as they come.
+    """The outcomes of one subject as they come.
 
     Once the subject's code has changed the suite, all are crashed. If the contract fails in a way
     that spoils every call, no other property is checked, since each would fail without adding
@@ -138,7 +138,6 @@ def outcomes_of(
         case: the only case to run; ``None`` to look for one that fails.
         guard: what the suite was before the subject's code was imported.
     """
-    invariants = list(invariants)
     options: dict[str, Any] = {
         "profile": PROFILES[profile],
         "device": device,
@@ -147,7 +146,7 @@ def outcomes_of(
         "shrink": evidence,
         "case": case,
     }
-    return _outcomes(subject, invariants, options, guard or SuiteGuard())
+    return _outcomes(subject, list(invariants), options, guard or SuiteGuard())
 
 
 def run_invariants(
@@ -207,31 +206,25 @@ def sound_part(subject: Subject, outcome: Outcome, dtypes: tuple[str, ...] = ())
 def _outcomes(
     subject: Subject, invariants: Iterable[Invariant], options: dict[str, Any], guard: SuiteGuard
 ) -> Iterator[Outcome]:
-    consequence: str | None = None
+    consequence = ""
+    device, dtypes = options["device"], options["dtypes"] or ()
     for invariant in invariants:
-        if consequence is not None and skip_reason(subject, invariant) is None:
-            yield Outcome(subject.name, invariant.name, "skipped", consequence)
+        if consequence and skip_reason(subject, invariant) is None:
+            yield Outcome(subject.name, invariant.name, "skipped", f"not run: {consequence}")
             continue
         with seeded():
             outcome = run_invariant(subject, invariant, **options)
             change = guard.change()
-            if change is None:
-                consequence = consequence or _consequence(subject, outcome, options)
-                if invariant.name == KEEPS_CONTRACT:
-                    subject = sound_part(subject, outcome, options["dtypes"] or ()) or subject
-        if change is not None:
-            outcome = Outcome(subject.name, invariant.name, "crashed", CHANGED.format(change))
+            if change is not None:
+                changed = CHANGED.format(change)
+                outcome = Outcome(subject.name, invariant.name, "crashed", changed)
+            elif outcome.failure is not None and outcome.failure.device_lost:
+                consequence = f"{device} cannot be used since {invariant.name} failed"
+            elif invariant.name == KEEPS_CONTRACT:
+                if spoils_all(subject, outcome, device, dtypes):
+                    consequence = f"{KEEPS_CONTRACT} failed, and so would this"
+                subject = sound_part(subject, outcome, dtypes) or subject
         yield outcome
-
-
-def _consequence(subject: Subject, outcome: Outcome, options: dict[str, Any]) -> str | None:
-    """The reason why nothing else is run after an outcome; ``None`` if there is none."""
-    if outcome.failure is not None and outcome.failure.device_lost:
-        return f"not run: {options['device']} cannot be used since {outcome.invariant} failed"
-    given = options["device"], options["dtypes"] or ()
-    if outcome.invariant == KEEPS_CONTRACT and spoils_all(subject, outcome, *given):
-        return f"not run: {KEEPS_CONTRACT} failed, and so would this"
-    return None
 
 
 def outcomes(

@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 from unittest import SkipTest
 
 from hypothesis import Phase, reject, target
@@ -18,7 +19,6 @@ from attnbench.cases.case_space import CaseSpace, Part
 from attnbench.cases.space_parts import Foreign, Space
 from attnbench.checking import hypothesis_engine
 from attnbench.checking.call_cost import affordable, drawn_limit
-from attnbench.checking.case_legality import hold_legal
 from attnbench.checking.explain.where_alone import where_alone
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.outcomes import KEEPS_CONTRACT
@@ -37,6 +37,10 @@ _SECONDS = 20.0
 
 _TRIES = 10
 """Most executions of Hypothesis to draw enough cases, if many are rejected."""
+
+
+class IllegalCaseError(Exception):
+    """A strategy drew an object that is not a legal case of the subject."""
 
 
 class UnjudgedError(SkipTest):
@@ -152,7 +156,7 @@ class CaseSearch:
             if self.error is None and self.counts["drawn"] >= limit:
                 return False
             if isinstance(part, Foreign) and raw is not None:
-                hold_legal(self.subject, self.invariant, raw)
+                _hold_legal(self.subject, self.invariant, raw)
                 if not part.includes(raw):
                     other_dtypes.add(raw.dtype)
                     reject()
@@ -283,7 +287,7 @@ class CaseSearch:
             return None
         is_listed = not isinstance(part, Space)  # the invariant lists these cases itself
         if is_listed or (case != raw and self.subject.legal(raw) == raw):
-            hold_legal(self.subject, self.invariant, case)
+            _hold_legal(self.subject, self.invariant, case)
         return case
 
     def where_alone(self) -> str:
@@ -309,3 +313,26 @@ class CaseSearch:
         if self.counts or message is None:
             return None
         return "inconclusive" if self.invariant.name == KEEPS_CONTRACT else "skipped", message
+
+
+def _hold_legal(subject: Subject, invariant: Invariant, case: Any) -> None:
+    """Check a case that an invariant's strategy drew.
+
+    Raises:
+        IllegalCaseError: it is not a legal case of the subject.
+    """
+    name = invariant.name
+    if not isinstance(case, Case):
+        raise IllegalCaseError(
+            f"the cases of {name} must be attnbench.Case, but its strategy drew {case!r}"
+        )
+    if case.mistake is not None:
+        raise IllegalCaseError(f"the strategy of {name} drew {case.id}: its {case.mistake}")
+    legal = subject.legal(case)
+    # if a spec's sizes() is not idempotent, there is no nearest legal case
+    if legal != case and subject.legal(legal) == legal:
+        raise IllegalCaseError(
+            f"the strategy of {name} drew {case.id}, which is not legal for {subject.name}; the "
+            f"nearest legal case is {legal.id}. End the strategy with .map(subject.legal), or "
+            "filter such cases out."
+        )

@@ -7,15 +7,17 @@ these functions by name.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from attnbench.cases.case import Case
 from attnbench.errors import PluginError, UsageError
+from attnbench.processes.tracebacks import is_own_code
 from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry, spec_key
-from attnbench.specs import LayerSpec
+from attnbench.specs import KernelSpec, LayerSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions
 
 
@@ -144,13 +146,42 @@ def rendered(name: str, findings: Any) -> str:
     return text
 
 
-def code_line(target: Address) -> tuple[str, int] | None:
+def code_line_of(target: Address) -> tuple[str, int] | None:
     """File and line of the code of the subject of an address."""
-    from attnbench.checking.code_line import code_line
     from attnbench.subject.lookup import resolve
 
     (subject,) = resolve(target)
     return code_line(subject)
+
+
+def code_line(subject: Any) -> tuple[str, int] | None:
+    """File and line where the user's code that computes a subject's answer is defined.
+
+    That is the kernel, the function or class that an adapter calls, the class of the module that
+    ``make`` returns or of one within it, or else ``make``; ``None`` if no source of any is at hand.
+    """
+    for part in _code_parts(subject):
+        part = inspect.unwrap(getattr(part, "func", part))  # of a partial
+        part = part if inspect.isroutine(part) or inspect.isclass(part) else type(part)
+        if inspect.isclass(part) and "forward" in vars(part):
+            part = inspect.unwrap(vars(part)["forward"])
+        with contextlib.suppress(TypeError, OSError):
+            file = str(inspect.getsourcefile(part))
+            if is_own_code(file):
+                return file, inspect.getsourcelines(part)[1]
+    return None
+
+
+def _code_parts(subject: Any) -> Iterator[Any]:
+    if isinstance(subject.spec, KernelSpec):
+        yield subject.spec.attend
+        return
+    make = inspect.unwrap(subject.maker.make)
+    for holder in (subject.spec, make):
+        yield getattr(holder, "callee", None)
+    with contextlib.suppress(Exception):  # what is wrong with it, its check has told
+        yield from dict.fromkeys(type(part) for part in subject.make(4, 4, 4).modules())
+    yield make
 
 
 def adapted_fields(target: Address, style: str | None) -> dict[str, Any]:

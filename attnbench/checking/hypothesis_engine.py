@@ -109,30 +109,23 @@ class Failures:
     def stored(self, key: str) -> list[str]:
         """The texts under a key, in order; entries that are not text stay in the database."""
         entries = self._entries(key)
-        texts = [entry.decode() for entry in entries if entry.isascii()]
-        if len(texts) < len(entries):
+        if not all(map(bytes.isascii, entries)):
             self.note_unreadable()
-        return sorted(texts)
+        return sorted(entry.decode() for entry in entries if entry.isascii())
 
     def note_unreadable(self) -> None:
         """Note an entry that is damaged or of another version."""
-        self._tell(
-            f"{self._place} holds failures that cannot be read, damaged or of another version: "
-            "they are left there, and not tried first"
-        )
+        self._tell("holds failures that cannot be read, which are left there, and not tried first")
 
     def save(self, key: str, text: str) -> None:
         """Store a text."""
-        reason = "what was saved is not there"
         for _ in range(2):
-            try:
+            with contextlib.suppress(Exception):
                 self._database.save(key.encode(), text.encode())
-            except Exception as error:
-                reason = headline(error)
             if text.encode() in self._entries(key):  # an unwritable folder raises nothing
                 return
             self.delete(key, text)  # a damaged file may have its name
-        self._tell(f"{self._place} cannot be written ({reason}): what fails is not kept")
+        self._tell("cannot be written: what fails is not kept")
 
     def delete(self, key: str, text: str) -> None:
         """Delete a text."""
@@ -143,16 +136,9 @@ class Failures:
         try:
             return list(self._database.fetch(key.encode()))
         except Exception as error:
-            self._tell(
-                f"{self._place} cannot be read ({headline(error)}): what failed before is not "
-                "tried first"
-            )
+            self._tell(f"cannot be read ({headline(error)}): what failed before is not tried first")
             return []
 
-    @property
-    def _place(self) -> str:
-        place = getattr(self._database, "path", "")
-        return str(place) or f"the {type(self._database).__name__}"
-
     def _tell(self, trouble: str) -> None:
-        self.trouble = self.trouble or trouble
+        place = getattr(self._database, "path", "") or f"the {type(self._database).__name__}"
+        self.trouble = self.trouble or f"{place} {trouble}"

@@ -26,7 +26,7 @@ from attnbench.registry.address import Address
 _CHECK_IMPORTS = (
     "attnbench.checking.api",
     "torch.fx.experimental.symbolic_shapes",
-    "attnbench.checking.warmup",
+    "attnbench.processes.warmup",
 )
 """Imports of a check, which take 1 to 2 s per child, including those at the first use."""
 

@@ -17,8 +17,7 @@ from attnbench.cases.case_space import CaseSpace, NoCaseError, space_of
 from attnbench.cases.case_strategies import cases, listed
 from attnbench.checking.answer_faults import Fault, fault_at, raised_text, source_line_of
 from attnbench.checking.call_cost import calls_at
-from attnbench.checking.case_legality import IllegalCaseError
-from attnbench.checking.case_search import CaseSearch, UnjudgedError
+from attnbench.checking.case_search import CaseSearch, IllegalCaseError, UnjudgedError
 from attnbench.checking.explain.region import region_of
 from attnbench.checking.gaps import declaration
 from attnbench.checking.hypothesis_engine import failures, phases

@@ -16,7 +16,7 @@ from attnbench.processes.pool import Task, call
 
 _ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 """Variables that hold the folder of the repository, to which paths in annotations are relative."""
-_CODE_LINE = "attnbench.checking.child_tasks:code_line"
+_CODE_LINE = "attnbench.checking.child_tasks:code_line_of"
 _TIMEOUT_S = 60.0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.code_line import code_line
+from attnbench.checking.child_tasks import code_line
 from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.report.formats.findings import Findings, Place, place_at
 from attnbench.subject.lookup import resolve
