@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
-import tempfile
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +14,7 @@ from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing import print_json, print_line, print_table
 from attnbench.errors import AttnbenchError, UsageError
 from attnbench.processes.pool import Task, call, cores
-from attnbench.registry.discovery import absent_module, discover
+from attnbench.registry.discovery import discover
 from attnbench.registry.versions import installed_version, version_problems
 from attnbench.specs import DTYPES
 
@@ -145,14 +142,7 @@ def _show(row: dict[str, Any], case: str) -> None:
 
 def _plugin_rows(*, load: bool) -> list[dict[str, Any]]:
     """The installed plugins; unless they are loaded, only their metadata is read."""
-    if load:
-        return load_plugins(warn=False)
-    rows = []
-    for plugin in discover():
-        module = absent_module(plugin) if plugin.status == "found" else None
-        missing = {"status": f"missing: no module {module}"} if module else {}
-        rows.append(plugin.as_row() | missing)
-    return rows
+    return load_plugins(warn=False) if load else [plugin.as_row() for plugin in discover()]
 
 
 def _show_plugins(rows: list[dict[str, Any]]) -> None:
@@ -176,7 +166,7 @@ def _show_plugins(rows: list[dict[str, Any]]) -> None:
 
 def machine_facts() -> dict[str, Any]:
     """Versions, devices and compilers (``about``), and what is ``wrong`` with them, in words."""
-    problems = [*version_problems(), *_folder_problems()]
+    problems = version_problems()
     devices: list[str] = []
     if installed_version("torch"):
         try:
@@ -210,21 +200,3 @@ def _show_machine(facts: dict[str, Any]) -> None:
         print_line(f"wrong: {line}", "failed")
     if facts["ok"]:
         print_line("Nothing is wrong here.", "ok")
-
-
-def _folder_problems() -> list[str]:
-    """Required folders that cannot be written."""
-    problems = []
-    home = os.environ.get("HOME") or os.path.expanduser("~")
-    if not Path(home).is_dir():
-        problems.append(f"there is no home folder ({home}): set HOME, or caches are lost.")
-    caches = {
-        "compiled code": Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())),
-        "failing examples": Path(".hypothesis") if Path(".hypothesis").exists() else Path(),
-    }
-    for purpose, folder in caches.items():
-        if not os.access(folder, os.W_OK):
-            problems.append(
-                f"{folder.resolve()}, for {purpose}, cannot be written: nothing is kept there."
-            )
-    return problems

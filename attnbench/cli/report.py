@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing import check_writable, print_line, write_file
 from attnbench.errors import AttnbenchError, RecordError, UsageError
-from attnbench.processes.pool import Task, call
 
 
 def command(
@@ -49,7 +48,6 @@ def command(
         records,
         outcomes=[outcome for path in files for outcome in load_outcomes(path)],
         formulas=_formulas(subjects),
-        heat_maps=_weights(subjects),
         sources=[path.name for path in paths],
     )
     write_file(output, page.encode(), "--output")
@@ -69,13 +67,3 @@ def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
     formulas = {row["subject"]: (row["formula"], row["source"]) for row in rows if row["formula"]}
     bases = {name: name.partition("(")[0] for name in subjects}  # options do not change the formula
     return {name: formulas[bases[name]] for name in subjects if bases[name] in formulas}
-
-
-def _weights(subjects: list[str]) -> Any:
-    """Weights of the installed scoring functions; none if they cannot be computed."""
-    function = "attnbench.report.scoring_weights:weights_of_scorings"
-    try:
-        return call(Task("heat maps", function, {"subjects": subjects}, timeout_s=120.0))
-    except AttnbenchError as error:
-        print(f"warning: the page is without heat maps: {error}", file=sys.stderr)
-        return {}

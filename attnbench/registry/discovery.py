@@ -14,8 +14,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import pluggy
@@ -228,29 +226,6 @@ def _check_core(distribution: metadata.Distribution | None) -> None:
                 f"{requirement.specifier}, but {core} is installed. Install versions that fit: "
                 f"pip install --upgrade attnbench {distribution.name}."
             )
-
-
-def absent_module(plugin: Plugin) -> str | None:
-    """The module of an entry point, or the package that contains it, if it is not installed.
-
-    Nothing is imported.
-    """
-    spec: ModuleSpec | None = None
-    parts = plugin.value.partition(":")[0].strip().split(".")
-    for count in range(1, len(parts) + 1):
-        name = ".".join(parts[:count])
-        try:
-            # for a nested name, find_spec would import the packages that contain it
-            spec = (
-                PathFinder.find_spec(name, spec.submodule_search_locations)
-                if spec
-                else find_spec(name)
-            )
-        except (ImportError, ValueError):
-            return None  # already imported by other means
-        if spec is None or (count < len(parts) and spec.submodule_search_locations is None):
-            return name if spec is None else ".".join(parts[: count + 1])
-    return None
 
 
 def load_plugin(plugin: Plugin) -> Plugin:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -91,7 +90,6 @@ def render(
     records: Sequence[Record],
     *,
     outcomes: Sequence[Mapping[str, Any]] = (),
-    heat_maps: Mapping[str, Sequence[Sequence[float]]] | None = None,
     formulas: Mapping[str, tuple[str, str]] | None = None,
     sources: Sequence[str] = (),
 ) -> str:
@@ -102,8 +100,6 @@ def render(
     folder = resources.files(__package__)
     read = {name: folder.joinpath(f"page.{name}").read_text("utf-8") for name in ("css", "js")}
     template = environment.from_string(folder.joinpath("page.html").read_text("utf-8"))
-    weights = {name: [w for line in grid for w in line] for name, grid in (heat_maps or {}).items()}
-    largest = max((w for own in weights.values() for w in own if math.isfinite(w)), default=1.0)
     return template.render(
         **{name: Markup(text) for name, text in read.items()},  # noqa: S704 -- our own
         table=table,
@@ -118,12 +114,6 @@ def render(
         scaling=_scaling(table),
         pictures=_pictures(table),
         properties=_properties(outcomes),
-        heat_maps={
-            name: pictures.heat_map(f"weights of {name}", grid, largest)
-            for name, grid in (heat_maps or {}).items()
-        },
-        heat_top=largest,
-        strange=sorted(name for name, own in weights.items() if not all(map(math.isfinite, own))),
         machines=machines(records),
         sources=sources,
     )

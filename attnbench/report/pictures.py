@@ -9,18 +9,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from attnbench.report.ranking import Curve
 from attnbench.report.texts import bytes_text, seconds_text
 
-_COLOURS = {"#010203": "var(--main)", "#040506": "var(--dim)", "#070809": "var(--bad)"}
+_COLOURS = {"#010203": "var(--main)", "#040506": "var(--dim)"}
 """Colours in a picture, and the page's that take their place."""
-_MAIN, _DIM, _BAD = _COLOURS
-
-_NEAR = (0.15, 0.06)
-"""How near two points are, in shares of the axes, so that their names would cover each other."""
+_MAIN, _DIM = _COLOURS
 
 
 def panel(curve: Curve, times: Sequence[float]) -> Markup:
@@ -51,7 +47,7 @@ def gaps(points: Sequence[tuple[int, float]], lengths: Sequence[int]) -> list[bo
 
 
 def scatter(title: str, points: Sequence[tuple[str, float, int]]) -> Markup:
-    """Names at their seconds (x) and bytes (y); of two that are close, one is below its point."""
+    """Names at their seconds (x) and bytes (y); every second one is below its point."""
     figure, axes = _axes(6.4, 3.4)
     _set_log_scale(axes, "x")
     axes.set_yscale("log", base=2)
@@ -59,38 +55,11 @@ def scatter(title: str, points: Sequence[tuple[str, float, int]]) -> Markup:
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
     axes.plot([s for _, s, _ in points], [count for *_, count in points], "o", color=_MAIN)
     axes.margins(0.15)
-    taken: list[Any] = []
-    for name, seconds, count in points:
-        at = axes.transAxes.inverted().transform(axes.transData.transform((seconds, count)))
-        is_near = any(all(abs(at - other) < _NEAR) for other in taken)
-        taken.append(at)
-        offset = (6, -12) if is_near else (6, 4)
+    for number, (name, seconds, count) in enumerate(sorted(points, key=lambda point: point[1])):
+        offset = (6, -12) if number % 2 else (6, 4)  # neighbours do not cover each other
         axes.annotate(
             name, (seconds, count), offset, textcoords="offset points", color=_DIM, parse_math=False
         )
-    return _svg(figure, title)
-
-
-def heat_map(title: str, weights: Sequence[Sequence[float]], top: float = 1.0) -> Markup:
-    """Weights of queries (rows) over keys (columns); opacity is the root of the share of ``top``.
-
-    NaN and infinities have another colour.
-    """
-    from matplotlib.colors import LinearSegmentedColormap, to_rgba
-
-    colours = LinearSegmentedColormap.from_list("", [to_rgba(_MAIN, 0.0), to_rgba(_MAIN)])
-    shares = np.sqrt(np.clip(np.array(weights, dtype=float) / (top or 1.0), 0.0, None))
-    figure, axes = _axes(shares.shape[1] / 4, shares.shape[0] / 4)
-    axes.set_axis_off()
-    axes.pcolormesh(
-        np.ma.masked_invalid(shares),
-        cmap=colours.with_extremes(bad=_BAD),
-        vmin=0.0,
-        vmax=1.0,
-        edgecolors=_DIM,
-        linewidth=0.2,
-    )
-    axes.invert_yaxis()
     return _svg(figure, title)
 
 

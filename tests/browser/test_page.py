@@ -73,7 +73,7 @@ def page(browser: Any, tmp_path: Path) -> Any:
     records.append(record("absent", 64, None, status="out_of_memory", reason="needs 9 GiB"))
     outcomes = [{"subject": HOSTILE, "invariant": QUOTED, "status": "failed", "reason": HOSTILE}]
     path = tmp_path / "a 'page' \"quoted\".html"
-    path.write_text(render(records, outcomes=outcomes, heat_maps={HOSTILE: [[0.2, 0.8]]}))
+    path.write_text(render(records, outcomes=outcomes))
     browser.get(path.as_uri())
     return browser
 

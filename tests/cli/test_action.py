@@ -174,14 +174,6 @@ def test_the_speed_is_compared_with_the_base_branch_also_if_a_check_failed(check
     assert "slower" in job.summary.partition("### attnbench: speed")[2]
 
 
-def test_what_stops_the_comparison_stands_in_the_summary(checkout: Path) -> None:
-    job = run_job(
-        checkout, "pull_request", install="", targets="mine.py:SPEC", arguments=ONE,
-        compare="true", **{"compare-arguments": "--set no_such_set"},
-    )  # fmt: skip
-    assert "no_such_set" in job.summary.partition("### attnbench: speed")[2]
-
-
 def test_every_input_and_output_is_described_and_no_input_is_pasted_into_a_script() -> None:
     for about in (*ACTION["inputs"].values(), *ACTION["outputs"].values()):
         assert about["description"]

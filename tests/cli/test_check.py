@@ -7,15 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 import attnbench
-from attnbench.checking.parallel import shared_out, works_of
 from attnbench.checking.plan import all_targets
-from attnbench.registry.address import Address
 from tests.cli_runs import HERE, SUM, outcome, run
 
 
@@ -31,28 +28,6 @@ def test_check_shows_one_line_a_subject_and_each_outcome_if_it_is_asked_for() ->
     whole = run("check", "scaled_dot", *arguments, "--verbose").out
     assert "scheduled, 4 drawn" in whole
     assert "law not declared" in whole
-
-
-def test_check_tells_subjects_of_one_name_apart(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(
-        f"import sys\nsys.path.insert(0, {str(HERE)!r})\nfrom bad_subjects import RIGHT\n"
-    )
-    same = f"{path}:RIGHT"
-    result = run("check", same, "bad_subjects.py:RIGHT", *SUM, "--json")
-    name = result.json["outcomes"][0]["subject"].partition(" of ")[0]
-    found = [o["subject"] for o in result.json["outcomes"]]
-    assert found == [f"{name} of {same}", f"{name} of bad_subjects.py:RIGHT"]
-
-
-def test_one_seed_gives_the_same_outcomes_each_time() -> None:
-    def found() -> tuple[int, list[Any]]:
-        result = run("check", "bad_subjects.py:RANDOM", *SUM, "--seed", "3", "--json").json
-        return result["seed"], [{**o, "seconds": 0} for o in result["outcomes"]]
-
-    first = found()
-    assert first[0] == 3
-    assert found() == first
 
 
 def test_a_dtype_that_is_asked_for_is_the_only_one() -> None:
@@ -145,26 +120,6 @@ def test_junit_has_a_suite_a_subject_and_tells_failures_from_crashes(tmp_path: P
     assert "returned scores of shape" in str(failure.text)
 
 
-def test_one_subject_is_shared_out_among_jobs_and_each_invariant_told_of_once() -> None:
-    works = works_of([(Address("additive"), "additive")], ["keeps_the_contract", "a", "b", "c"])
-    parts = [work.invariants for work in shared_out(works, 2)]
-    assert parts == [("keeps_the_contract", "a", "c"), ("keeps_the_contract", "b")]
-    assert [w.invariants for w in shared_out(works_of([(Address("x"), "x")], ["a", "b"]), 4)] == [
-        ("a",),
-        ("b",),
-    ]
-    assert shared_out(works * 2, 2) == works * 2
-    names = ("keeps_the_contract", "weights_sum_to_one", "pools_values", "layouts_agree")
-    chosen = [text for name in names for text in ("--invariant", name)]
-    results = [
-        run("check", "bad_subjects.py:RAISES", *chosen, "--profile", "quick", "-j", jobs, "--json")
-        for jobs in ("1", "2")
-    ]
-    one, two = ([{**o, "seconds": 0} for o in r.json["outcomes"]] for r in results)
-    assert [o["invariant"] for o in two] == [o["invariant"] for o in one] == list(names)
-    assert [(o["status"], o["reason"]) for o in two] == [(o["status"], o["reason"]) for o in one]
-
-
 def test_quick_leaves_subjects_with_options_to_other_profiles_and_says_so() -> None:
     names = [name for name in attnbench.subjects() if name.partition("(")[0] == "static"]
     assert names == ["static", "static(scoring=scaled_dot)"]
@@ -184,17 +139,6 @@ def test_a_kernel_that_runs_nothing_is_no_success() -> None:
     (told,) = (o for o in result.json["outcomes"] if o["status"] == "inconclusive")
     assert told["invariant"] == "keeps_the_contract"
     assert told["reason"] == "it takes none of the property's cases: only lengths from 100000"
-
-
-def test_a_failure_says_how_what_is_meant_so_is_exempt() -> None:
-    arguments = ("--profile", "quick", "--invariant", "pools_values")
-    shown = run("check", "bad_subjects.py:RAISES", *arguments).out
-    assert 'by design? exempt={"pools_values": "why"} in the spec skips it' in shown
-
-
-def test_the_profile_is_quick_unless_another_is_named() -> None:
-    arguments = ("dot", "--invariant", "weights_sum_to_one", "--json")
-    assert run("check", *arguments).json["profile"] == "quick"
 
 
 def test_where_everything_is_skipped_nothing_is_known() -> None:
@@ -222,15 +166,6 @@ def test_outcomes_are_shown_as_they_come_and_failures_at_once() -> None:
     assert "1 failed" in rest
 
 
-def test_later_failures_of_a_subject_are_brief_unless_all_is_asked_for() -> None:
-    names = ("unit_variance", "weights_sum_to_one", "output_lies_within_values")
-    chosen = [text for name in names for text in ("--invariant", name)]
-    brief = run("check", "bad_subjects.py:SHAPE", *chosen, "-j", "1").out
-    whole = run("check", "bad_subjects.py:SHAPE", *chosen, "-j", "1", "--verbose").out
-    assert brief.count("property: ") == brief.count("reproduce:") == 1
-    assert whole.count("property: ") == whole.count("reproduce:") > 1
-
-
 @pytest.mark.parametrize("path", ["/dev/full", "."], ids=["full", "folder"])
 def test_a_file_for_junit_that_cannot_be_written_is_one_line_and_loses_nothing(path: str) -> None:
     result = run("check", "dot", *SUM, "--format", f"junit={path}")
@@ -238,12 +173,6 @@ def test_a_file_for_junit_that_cannot_be_written_is_one_line_and_loses_nothing(p
     assert len(result.err.splitlines()) == 1
     assert result.err.startswith(f"attnbench: --format junit {path}: ")
     assert ("1 passed" in result.out) is (path == "/dev/full")  # a folder is found out before
-
-
-def test_a_wrong_value_of_an_option_is_one_line() -> None:
-    result = run("check", "dot", "multi_head(scoring=additve)")
-    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
-    assert "Did you mean 'additive'" in result.err
 
 
 @pytest.mark.parametrize(

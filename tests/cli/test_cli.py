@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -53,13 +51,6 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         assert f" {command} " in text
 
 
-@pytest.mark.parametrize("command", [*cli.COMMANDS, *entry_points(COMMAND_GROUP)])
-def test_every_command_has_help(command: str) -> None:
-    result = run(command, "--help")
-    assert result.code == 0
-    assert f"attnbench {command}" in result.out
-
-
 def test_a_command_that_is_not_installed_is_named_with_its_distribution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -88,36 +79,6 @@ def test_a_name_that_is_not_installed_is_named_with_its_distribution(
     monkeypatch.setattr("attnbench.distributions.entry_points", lambda group: {})
     with pytest.raises(AttributeError, match="pip install attnbench-answers"):
         attnbench.drift  # noqa: B018  # the access is what raises
-
-
-def test_the_text_of_help_is_wrapped_at_the_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = [line.strip() for line in run("compare", "--help").out.splitlines()]
-    first = next(n for n, line in enumerate(lines) if line.startswith("Revisions and subjects"))
-    paragraph = lines[first : lines.index("", first)]
-    for line, after in itertools.pairwise(paragraph):
-        assert len(f"{line} {after.split()[0]}") > 78, paragraph
-
-
-def test_a_shell_completes_commands_and_options() -> None:
-    def completed(words: str, place: int) -> list[str]:
-        asked = {"_ATTNBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words}
-        done = subprocess.run(
-            [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"],
-            env=os.environ | asked | {"COMP_CWORD": str(place)},
-            capture_output=True,
-            encoding="utf-8",
-        )
-        return done.stdout.split()
-
-    assert completed("attnbench rep", 1) == ["report"]
-    assert completed("attnbench check --upd", 2) == ["--update-exempt"]
-
-
-def test_the_version_is_that_of_the_distribution() -> None:
-    from importlib.metadata import version
-
-    assert run("--version").out.strip() == f"attnbench {version('attnbench')}"
 
 
 @pytest.mark.parametrize(

@@ -109,30 +109,6 @@ def test_a_row_of_several_is_named_as_the_table_shows_it(repository: Path) -> No
     assert [row["subject"] for row in alone.json["rows"]] == names[1:]
 
 
-ADAPTED = """\
-import functools
-
-from attnbench.adapters import sdpa
-
-
-def attention(query, key, value, scaling):
-    return (query @ key.mT * scaling).softmax(-1) @ value
-
-
-SPEC = sdpa(lambda query, key, value: attention(query, key, value, 0.1), conventions={"masks": ()})
-PART = sdpa(functools.partial(attention, scaling=0.125), conventions={"masks": ()})
-"""
-
-
-def test_subjects_of_an_adapter_are_compared_by_the_code_that_it_calls(repository: Path) -> None:
-    commit(repository, "adapted.py", ADAPTED)
-    commit(repository, "adapted.py", ADAPTED.replace("    return", "    query.exp()\n    return"))
-    targets = ("adapted.py:SPEC", "adapted.py:PART")
-    done = run("compare", "HEAD~1", *targets, "--budget", "0", "--json", folder=repository)
-    assert done.code == 4, done.out + done.err
-    assert [row["reason"] for row in done.json["rows"]] == 2 * [TOO_FEW]
-
-
 def test_without_subjects_the_table_of_the_project_names_them(repository: Path) -> None:
     (repository / "pyproject.toml").write_text('[tool.attnbench]\ntargets = ["scores.py:SPEC"]\n')
     done = run("compare", "quick", "--budget", "0", "--json", folder=repository)
@@ -192,34 +168,6 @@ def test_a_revision_that_does_not_build_says_what_pip_said(repository: Path) -> 
     assert done.code == 2, done.out + done.err
     assert "does not build" in done.err
     assert not left_over(repository)
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no process chooses its core")
-def test_one_core_is_enough(repository: Path) -> None:
-    arguments = ("quick", "slow", "scores.py:SPEC", "--budget", "0", "--json")
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    try:
-        done = run("compare", *arguments, folder=repository)
-    finally:
-        os.sched_setaffinity(0, cores)
-    assert done.code == 4, done.out + done.err
-    (row,) = done.json["rows"]
-    assert row["pairs"] == 1
-    assert row["values"][0] > 0.2
-    assert row["reason"] == TOO_FEW
-
-
-def test_a_call_longer_than_the_slot_and_the_budget_is_measured_once(tmp_path: Path) -> None:
-    text = SCORES.format(scale=8, work=2)
-    slow = "        __import__('time').sleep(0.05)\n        found = query"
-    (tmp_path / "long.py").write_text(text.replace("        found = query", slow, 1))
-    done = run(
-        "compare", "long.py:SPEC", "long.py:SPEC", "--budget", "0.04", "--json", folder=tmp_path
-    )
-    assert done.code == 4, done.out + done.err
-    (row,) = done.json["rows"]
-    assert (row["pairs"], row["reason"]) == (1, TOO_FEW)
 
 
 def test_ctrl_c_removes_the_worktrees_and_ends_soon(repository: Path) -> None:

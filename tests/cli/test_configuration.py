@@ -10,9 +10,8 @@ import jsonschema
 import pytest
 
 import attnbench.cli.configuration as configuration
-from attnbench.checking.outcomes import Outcome
 from attnbench.cli import main
-from attnbench.cli.configuration import check_defaults, update
+from attnbench.cli.configuration import check_defaults
 from attnbench.errors import UsageError
 
 SCHEMA = json.loads(
@@ -153,11 +152,3 @@ def test_known_failures_are_written_into_the_table_and_taken_out_when_they_hold(
     assert main([*asked, "--update-exempt"]) == 0
     assert "known failures in pyproject.toml: 0" in capsys.readouterr().out
     assert (folder / "pyproject.toml").read_text() == kept
-
-
-def test_exemptions_in_another_form_of_table_are_one_line(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text('[tool.attnbench]\nexempt = {soft = "x"}\n')
-    with pytest.raises(
-        UsageError, match=r"write the exemptions as a table \[tool\.attnbench\.exempt"
-    ):
-        update([Outcome("soft", "unit_variance", "failed", "wrong")])

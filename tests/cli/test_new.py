@@ -100,14 +100,6 @@ def test_nothing_that_is_there_is_overwritten(
     assert "already exists" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_error(
-    here: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "file").write_text("")
-    assert main(["new", "mine", "--into", "file"]) == 2
-    assert "cannot write" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -9,7 +9,7 @@ from torch import nn
 import attnbench
 from attnbench.errors import AddressError, DuplicateNameError, UnknownNameError
 from attnbench.registry.catalog import Registry, load, registry
-from attnbench.registry.discovery import Plugin, absent_module, call_hooks, discover, load_plugin
+from attnbench.registry.discovery import Plugin, call_hooks, discover, load_plugin
 
 
 def spec(name: Any = "cosine", **changes: Any) -> Any:
@@ -312,20 +312,3 @@ def test_a_contract_that_is_no_version_is_an_error(version: Any) -> None:
     stated = hooks(attnbench_contract=lambda: version, attnbench_scorings=lambda: [spec()])
     with pytest.raises(attnbench.AttnbenchError, match=r"should return the version .*, 1 to 3"):
         call_hooks(stated)
-
-
-@pytest.mark.parametrize(
-    ("value", "absent"),
-    [
-        ("attnbench_plugins.scorings.dot", None),
-        ("attnbench_plugins.scorings.dot:thing", None),
-        ("nothing_of_this_name", "nothing_of_this_name"),
-        ("attnbench_plugins.scorings.nothing", "attnbench_plugins.scorings.nothing"),
-        ("attnbench_plugins.nothing.deeper", "attnbench_plugins.nothing"),
-        ("json.decoder.deeper", "json.decoder.deeper"),
-    ],
-)
-def test_a_module_that_is_not_installed_is_told_without_importing(
-    value: str, absent: str | None
-) -> None:
-    assert absent_module(plugin(value=value)) == absent

@@ -1,7 +1,6 @@
 import errno
 import html
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any, Never
@@ -107,7 +106,7 @@ FORMULAS = dict.fromkeys(["slow", "slow/quick"], ("qᵀk", "Luong")) | {"mine": 
 
 def test_a_page_says_this() -> None:
     page = render(
-        RECORDS, outcomes=OUTCOMES, formulas=FORMULAS, heat_maps={"slow": [[0.25, 0.5]]},
+        RECORDS, outcomes=OUTCOMES, formulas=FORMULAS,
         sources=["r.jsonl"],
     )  # fmt: skip
     body = re.sub("(?s)<(style|script)>.*?</\\1>|<svg.*?</svg>", "", page)
@@ -170,7 +169,6 @@ def test_names_cannot_become_markup() -> None:
         outcomes=[
             {"subject": hostile, "invariant": hostile, "status": "failed", "reason": hostile}
         ],
-        heat_maps={hostile: [[0.5, 0.5]]},
         formulas={hostile: (Markup(hostile), Markup(hostile))},
         sources=[quoted],
     )
@@ -195,7 +193,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return path
 
 
-def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(
+def test_the_command_writes_a_page_of_what_was_recorded(
     folder: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = {"subject": "additive", "invariant": "i", "status": "failed", "reason": "off by 3"}
@@ -204,8 +202,6 @@ def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(
     page = (folder.parents[2] / "sub" / "page.html").read_text()
     assert "3 records of 1 run." in capsys.readouterr().out
     assert "off by 3" in page
-    assert "weights of additive" in page
-    assert "weights of gone" not in page
 
 
 def test_the_command_looks_formulas_up_and_does_without_those_that_are_not_installed(
@@ -229,21 +225,6 @@ def test_a_page_needs_nothing_but_records(
     assert main(["report"]) == 0
     assert "additive</th>" in (folder.parents[2] / "report.html").read_text()
     assert "without formulas: this command needs torch" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("code", "maps", "warns"), [("1 / 0", True, False), ("import os; os._exit(7)", False, True)]
-)
-def test_a_recorded_subject_that_breaks_on_import_costs_the_page_only_heat_maps(
-    folder: Any, capsys: pytest.CaptureFixture[str], code: Any, maps: Any, warns: Any
-) -> None:
-    (folder.parents[2] / "broken.py").write_text(code)
-    store.append(folder, record("broken.py:SPEC"))
-    assert main(["report"]) == 0
-    page = (folder.parents[2] / "report.html").read_text()
-    assert "broken.py:SPEC" in page
-    assert ("weights of additive" in page) == maps
-    assert ("the page is without heat maps: heat maps: " in capsys.readouterr().err) == warns
 
 
 @pytest.mark.parametrize(
@@ -284,18 +265,6 @@ def _full(path: Path, *arguments: Any, **more: Any) -> Any:
     if path.suffix == ".html":
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
     return open(path, *arguments, **more)
-
-
-def test_nan_in_one_heat_map_is_said_and_leaves_the_scale_of_the_others() -> None:
-    maps = {"right": [[0.25, 0.5]], "broken": [[math.nan, 0.0]], "none": [[0.0, 0.0]]}
-    page = render([record()], heat_maps=maps)
-    assert "Full colour is a weight of 0.50" in page
-    assert "have the other colour: broken." in page
-    assert page.count("fill: var(--bad)") == 1
-    assert "nan" not in page.partition('<section id="weights">')[2].partition("</section>")[0]
-    plain = render([record()], heat_maps={"right": [[0.25, 0.5]]})
-    assert "the other colour" not in plain
-    assert pictures.heat_map("x", [[0.0]], 0.0).startswith("<svg")
 
 
 def test_names_of_close_points_stand_side_by_side() -> None:
