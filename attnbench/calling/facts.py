@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Mask
+from attnbench.calling.formulas import formula_of
 from attnbench.calling.scaled_dot_floats import SCALED_DOT, scaled_dot_rows
 from attnbench.calling.trials import KEYS, MASK_AXES, QUERIES, Callee, Calls, folds
 from attnbench.specs import DTYPES
@@ -285,6 +286,9 @@ def _formula(calls: Calls, found: Facts) -> None:
         found.fields["laws"] = ("pools_values",)
     if pools and is_scaled_dot(calls):
         found.fields |= {"reference": scaled_dot_rows, "formula": SCALED_DOT["formula"]}
+    elif pools and (formula := formula_of(calls)) is not None:
+        found.fields |= {"reference": formula.rows, "formula": formula.spec.formula}
+        found.notes.insert(0, f"it computes {formula}")
     else:
         found.notes.append("no reference: a wrong but self-consistent formula would pass")
 

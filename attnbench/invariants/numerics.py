@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.calling.formulas import is_found
 from attnbench.calling.scaled_dot_floats import scaled_dot_rows
 from attnbench.cases.case import Case
 from attnbench.checking.profiles import current_profile
@@ -98,7 +99,8 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
 def representable(oracle: Oracle, case: Case, *, room: float = 1.0) -> None:
     """Reject a case in which a true score, or a mechanism's true output, is too large for float16.
 
-    The scores of a mechanism without a reference may be ``q·k`` as it is, which has to fit too.
+    The scores of a mechanism without a reference of its own may be ``q·k`` as it is, which has to
+    fit too.
 
     Args:
         oracle, case: the case.
@@ -112,7 +114,9 @@ def representable(oracle: Oracle, case: Case, *, room: float = 1.0) -> None:
         what = "output" if is_mechanism else "score"
         reject(f"a true {what} is larger than the dtype's largest number")
     query, key = oracle.inputs.query, oracle.inputs.key
-    if oracle.subject.kind == "mechanism" and oracle.subject.maker.reference is None:
+    reference = oracle.subject.maker.reference
+    is_declared = reference is not None and not is_found(reference)
+    if oracle.subject.kind == "mechanism" and not is_declared:
         longest = (float(t.double().norm(dim=-1).max()) for t in (query, key))
         if room * math.prod(longest) > torch.finfo(torch.float16).max:
             reject("nothing says that its scores are scaled, and q·k is larger than float16 holds")

@@ -38,6 +38,25 @@ class Additive(nn.Module):
             scores = scores.masked_fill(~matrix_mask, -math.inf)
         return scores.softmax(-1)
 
+class Wrong(Additive):
+    """Another formula from 9 keys on."""
+    def forward(self, vector, matrix, matrix_mask=None):
+        vector = vector if matrix.shape[1] < 9 else 1.5 * vector
+        return super().forward(vector, matrix, matrix_mask)
+
+class Biased(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.w, self.u, self.v = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, 1)
+    def forward(self, query, keys):
+        scores = self.v(torch.tanh(self.w(query)[:, None] + self.u(keys))).squeeze(-1)
+        return scores.softmax(-1)
+
+class Sined(Biased):
+    """Of no formula that is known."""
+    def forward(self, query, keys):
+        return self.v((self.w(query)[:, None] + self.u(keys)).sin()).squeeze(-1).softmax(-1)
+
 class Luong(nn.Module):
     """State (1, B, E) over outputs (S, B, E); gives the context and the weights."""
     def __init__(self, method, hidden_size):
@@ -308,8 +327,33 @@ def test_a_formula_that_is_that_of_scaled_dot_products_is_held_to_it(tmp_path: P
     spec = spec_of(found(tmp_path, SCORED, "Tempered"))
     assert spec.reference is not None
     assert spec.conventions["mask_value"] == -1e9
-    unscaled = spec_of(found(tmp_path, SCORED, "Additive"))
-    assert "no reference: a wrong but self-consistent formula would pass" in unscaled.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Additive", "it computes additive: w_vᵀ tanh(W_q q + W_k k)"),
+        ("Biased", "it computes additive: w_vᵀ tanh(W_q q + W_k k), with w.bias and u.bias"),
+        ("Luong", "it computes dot: qᵀk, of projected keys"),
+        ("Unscaled", "it computes dot: qᵀk"),
+        ("Sined", "no reference: a wrong but self-consistent formula would pass"),
+    ],
+)
+def test_the_formula_that_it_computes_is_found_and_said(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    spec = spec_of(found(tmp_path, SCORED, name))
+    assert isinstance(spec, MechanismSpec)
+    assert said in spec.notes  # type: ignore[attr-defined]
+    assert ("no reference" in said) == (spec.reference is None)
+
+
+@pytest.mark.parametrize(("name", "status"), [("Biased", "passed"), ("Wrong", "failed")])
+def test_it_is_held_to_its_formula_at_other_sizes(tmp_path: Path, name: str, status: str) -> None:
+    target = found(tmp_path, SCORED, name)
+    names = ["agrees_with_scalar_reference"]
+    report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float64"])
+    assert set(statuses(report).values()) == {status}, str(report)
 
 
 def test_a_layer_is_said_to_be_causal_and_what_is_left_alone_is_named(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def _refused(call: str, refusals: list[str]) -> Iterator[None]:
     except InvariantViolation:
         raise
     except AttnbenchError as error:
-        raise InvariantViolation(f"{call}: {error}") from error
+        if not isinstance(error, RefusalError):
+            raise InvariantViolation(f"{call}: {error}") from error
+        refusals.append(f"it refuses {call} ({error})")
     except Exception as error:
         refusals.append(f"it refuses {call} ({type(error).__name__})")
 

@@ -34,11 +34,12 @@ _LARGE = {"float64": 1e4, "float32": 1e3, "bfloat16": 64.0, "float16": 16.0}
 
 def layer_cases(subject: Subject, **narrowed: Any) -> CaseStrategy:
     """Short cases of a layer, by default without a mask."""
+    tokens = getattr(subject.spec, "tokens", None) or 0
     chosen: dict[str, Any] = {
         "masks": ("none",),
         "layouts": ("contiguous",),
         "regimes": ("normal", "equal_keys"),
-        "max_len": 17,
+        "max_len": max(17, tokens),
         "max_features": 17,
     }
     return cases(subject, **{**chosen, **narrowed})

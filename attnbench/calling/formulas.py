@@ -1,0 +1,168 @@
+"""The registered scoring function that a callee computes, with the callee's own parameters.
+
+A formula is taken only if it is the single one that gives the callee's outputs; then the callee is
+held to it at all sizes, in Python floats.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.calling.trials import Calls
+from attnbench.registry.catalog import registry
+from attnbench.specs import ScoringSpec
+
+Rows = list[list[float]]
+Place = tuple[str, bool]
+"""A parameter of a callee, and whether it is transposed."""
+
+_MOST = 96
+_CLEAR = 1e-4
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A scoring function and where its parameters are in a callee.
+
+    Args:
+        spec: the scoring function.
+        places: the callee's parameter for each of its own.
+        keys: the parameter that maps keys first; ``None`` for none.
+        biases: parameters that are added to the projected keys.
+    """
+
+    spec: ScoringSpec
+    places: tuple[tuple[str, Place], ...]
+    keys: Place | None = None
+    biases: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        beside = f", with {' and '.join(self.biases)}" if self.biases else ""
+        beside += ", of projected keys" if self.keys else ""
+        return f"{self.spec.name}: {self.spec.formula}{beside}"
+
+    def scoring(self, callee: Any, width: int) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+        """The scoring function with the parameters of a callee, and what is done to keys first."""
+        made: nn.Module = self.spec.make(width, width)
+        own = _parameters(callee)
+        for name, place in self.places:
+            part, _, last = name.rpartition(".")
+            value = _taken(own, place)
+            if made.get_parameter(name).dim() == 1:
+                value = value.reshape(-1)
+            if self.biases and name == _KEYS:  # of keys that end with one
+                added = torch.stack([own[bias].reshape(-1) for bias in self.biases]).sum(0)
+                value = torch.cat([value, added[:, None]], 1)
+            setattr(made.get_submodule(part), last, nn.Parameter(value, requires_grad=False))
+
+        def mapped(key: Tensor) -> Tensor:
+            key = key if self.keys is None else key @ _taken(own, self.keys).mT.to(key)
+            return torch.cat([key, key[..., :1] * 0 + 1], -1) if self.biases else key
+
+        return made, mapped
+
+    def rows(
+        self, module: Any, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
+    ) -> Rows:
+        """The output's rows, as ``reference`` of a mechanism's spec."""
+        (scoring, mapped), reference = self.scoring(module.callee, len(query[0])), _reference(self)
+        keys = mapped(torch.tensor(key, dtype=torch.float64)).tolist()
+        found = []
+        for row, may in zip(query, allowed, strict=True):
+            slots = [slot for slot, left in enumerate(may) if left]
+            scores = [reference(scoring, row, keys[slot]) for slot in slots]
+            top = max(scores, default=0.0)
+            weights = [math.exp(score - top) for score in scores]
+            total = math.fsum(weights) or 1.0
+            columns = zip(*(value[slot] for slot in slots), strict=True)
+            pooled = [math.fsum(map(float.__mul__, weights, each)) / total for each in columns]
+            found.append(pooled if slots else [0.0] * len(value[0]))
+        return found
+
+
+_KEYS = "key_proj.weight"
+
+
+def _reference(formula: Formula) -> Callable[[nn.Module, list[float], list[float]], float]:
+    assert formula.spec.reference is not None
+    return formula.spec.reference
+
+
+def _parameters(callee: Any) -> dict[str, Tensor]:
+    named = callee.named_parameters() if isinstance(callee, nn.Module) else ()
+    return {name: parameter.detach() for name, parameter in named}
+
+
+def _taken(own: dict[str, Tensor], place: Place) -> Tensor:
+    return own[place[0]].mT if place[1] else own[place[0]]
+
+
+def is_found(reference: object) -> bool:
+    """Whether a reference is of a formula that was found by trying."""
+    return isinstance(getattr(reference, "__self__", None), Formula)
+
+
+def formula_of(calls: Calls) -> Formula | None:
+    """The only formula that gives what a callee gives; ``None`` if there is none, or are more."""
+    drawn = [calls.tensors()]
+    drawn += [[2.5 * tensor.roll(shift, 0) for tensor in drawn[0]] for shift in (1, 2)]
+    outputs = [calls(tensors) for tensors in drawn]
+    own, width = calls.callee.at(), calls.callee.width
+    found: list[Formula] = []
+    for _, spec, _ in registry().specs():
+        reference = spec.reference if isinstance(spec, ScoringSpec) else None
+        if reference is None or reference.__code__.co_argcount != 3:  # it takes positions
+            continue
+        ways = itertools.islice(_ways(spec, _parameters(own), width), _MOST)
+        found += itertools.islice((w for w in ways if _gives(w, own, drawn, outputs)), 1)
+    return found[0] if len(found) == 1 else None
+
+
+def _ways(spec: Any, own: dict[str, Tensor], width: int) -> Iterator[Formula]:
+    """The ways in which the parameters of a callee may be those of a scoring function."""
+    made: nn.Module = spec.make(width, width)
+    wanted = dict(made.named_parameters())
+    if not wanted:
+        yield Formula(spec, ())
+        squares = [name for name, value in own.items() if value.shape == (width, width)]
+        yield from (Formula(spec, (), (n, turned)) for n in squares for turned in (False, True))
+    options = [[(name, place) for place in _sources(value, own)] for name, value in wanted.items()]
+    for places in itertools.product(*options) if options else ():
+        taken = {place[0] for _, place in places}
+        if len(taken) < len(places):
+            continue
+        yield Formula(spec, places)
+        rows = len(wanted[_KEYS]) if _KEYS in wanted else 0
+        if biases := tuple(n for n, v in own.items() if n not in taken and v.numel() == rows):
+            yield Formula(spec, places, biases=biases)
+
+
+def _sources(parameter: Tensor, own: dict[str, Tensor]) -> list[Place]:
+    """The parameters of that shape, as they are and transposed; of vectors, those of as many."""
+    if parameter.dim() < 2:
+        return [(name, False) for name, value in own.items() if value.numel() == parameter.numel()]
+    shapes = {False: parameter.shape, True: parameter.mT.shape}
+    pairs = itertools.product(shapes.items(), own.items())
+    return [(name, turned) for (turned, shape), (name, v) in pairs if v.shape == shape]
+
+
+def _gives(
+    formula: Formula,
+    callee: Any,
+    drawn: Sequence[Sequence[Tensor]],
+    outputs: Sequence[Tensor | None],
+) -> bool:
+    for (query, key, value), output in zip(drawn, outputs, strict=True):
+        with torch.no_grad():
+            scoring, mapped = formula.scoring(callee, query.shape[-1])
+            expected = scoring(query, mapped(key)).softmax(-1) @ value
+        if output is None or not torch.allclose(output, expected.to(output), _CLEAR, _CLEAR):
+            return False
+    return True
