@@ -23,29 +23,26 @@ Noise that is common to both cancels, so it can be compared between commits that
 different days. Layers have their own cases, :data:`LAYER_CASES`, and ``track_cache_bytes``.
 
 Set ``PYTHONHASHSEED`` in ``matrix.env_nobuild`` of ``asv.conf.json``, so that asv fixes and records
-it. The load of the machine during each measurement is appended to ``asv-load.jsonl``, beside the
-folder of asv's results.
-
-Importing this module runs no tensor operation, so that ``asv run --launch-method=forkserver`` may
-fork after it.
+it. Importing this module runs no tensor operation, so that ``asv run --launch-method=forkserver``
+may fork after it.
 """
 
 from __future__ import annotations
 
+import functools
+import json
+import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from attnbench.benchmark.asv_quantities import TRACKED, VERSION, Tracked, prepare
-from attnbench.benchmark.asv_results import ExpectedBenchmarks
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.machine import Load
 from attnbench.benchmark.records import BASELINES, baseline_of
-from attnbench.benchmark.verification import Unverified
 from attnbench.benchmark.workloads import layer_case
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError, UsageError
@@ -79,50 +76,28 @@ LAYER_CASES = {
 """The cases of layers."""
 
 
-def _accelerators() -> tuple[str, ...]:
-    """``accelerator`` if there seems to be one, determined without touching the device."""
-    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        for line in path.read_text(errors="replace").splitlines():
-            if line.startswith("Model:"):
-                return (f"accelerator, {line.partition(':')[2].strip()}",)
+def _has_accelerator() -> bool:
+    """Whether there seems to be an accelerator, determined without touching it."""
     device = torch.accelerator.current_accelerator(check_available=False)
-    has_device = device is not None and (device.type != "cuda" or Path("/dev/kfd").exists())
-    return ("accelerator",) if has_device else ()
+    files = map(Path, ("/dev/nvidiactl", "/dev/kfd"))
+    return device is not None and (device.type != "cuda" or any(file.exists() for file in files))
 
 
-DEVICES = ("cpu", *_accelerators())
-"""The CPU, and the accelerator with its name if there is one, in the order of asv's parameters."""
+DEVICES = ("cpu", "accelerator") if _has_accelerator() else ("cpu",)
+"""The devices, in the order of asv's parameters."""
 
-# settings that asv reads from a benchmark's module; a class must not have such a name
-_ASV_NAMES = frozenset(
-    (
-        "setup",
-        "teardown",
-        "setup_cache",
-        "timeout",
-        "version",
-        "params",
-        "param_names",
-        "skip_params",
-        "number",
-        "repeat",
-        "rounds",
-        "processes",
-        "sample_time",
-        "warmup_time",
-        "min_run_count",
-        "timer",
-        "type",
-        "unit",
-    )
+_ASV_NAMES = (
+    "setup|teardown|setup_cache|timeout|version|params|param_names|skip_params|number|repeat|rounds"
+    "|processes|sample_time|warmup_time|min_run_count|timer|type|unit"
 )
+"""Settings that asv reads from a benchmark's module; a class must not have such a name."""
 
 
 def class_name(address: str) -> str:
     """The name of a subject's class, such as ``additive__factorised``."""
     name = re.sub(r"[/(]|, ", "__", address.removesuffix(")")).replace("=", "_")
     label = re.sub(r"\W", "_", name, flags=re.ASCII)  # \w also matches characters such as "²"
-    if label != name or not label[0].isalpha() or label in _ASV_NAMES:
+    if label != name or not label[0].isalpha() or re.fullmatch(_ASV_NAMES, label):
         # other characters all become "_": the sum keeps my-score and my.score apart
         label = f"subject_{label}_{zlib.crc32(address.encode()):08x}"
     return label
@@ -155,28 +130,32 @@ def fill(
                 "rename one, or fill() them into two modules."
             )
     module = str(namespace["__name__"])
-    expected = ExpectedBenchmarks(namespace.get("__file__"), module)
     baselines = BASELINES
     if baseline is not None:
         is_layer = _is_layer(baseline)
         baselines = (BASELINES[0], baseline) if is_layer else (baseline, BASELINES[1])
-    for name, address in names.items():
-        namespace[name] = _suite(name, address, module, expected, baselines)
+
+    @functools.cache
+    def versions() -> dict[str, str]:
+        return _expected_versions(namespace.get("__file__"), module)
+
+    def suite(name: str, address: str | None) -> type:
+        return _suite(name, address, module, versions, baselines)
 
     def missing_class(name: str) -> type:
-        if name.startswith("_") or name not in {n.partition(".")[0] for n in expected.versions}:
+        if name.startswith("_") or name not in {key.partition(".")[0] for key in versions()}:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return _suite(name, None, module, expected, baselines)
+        return suite(name, None)
 
+    namespace.update({name: suite(name, address) for name, address in names.items()})
     namespace["__getattr__"] = missing_class
 
 
+Versions = Callable[[], Mapping[str, str]]
+
+
 def _suite(
-    name: str,
-    address: str | None,
-    module: str,
-    expected: ExpectedBenchmarks,
-    baselines: tuple[str, str],
+    name: str, address: str | None, module: str, versions: Versions, baselines: tuple[str, str]
 ) -> type:
     """The class of a subject; without an address, that of a missing subject."""
 
@@ -190,7 +169,7 @@ def _suite(
     baseline = baseline_of("layer" if is_layer else "", baselines)
     cases = list(LAYER_CASES if is_layer else CASES)
     methods = {
-        method: _benchmark(f"{name}.{method}", address or name, expected, tracked, cases, baseline)
+        method: _benchmark(f"{name}.{method}", address or name, versions, tracked, cases, baseline)
         for method, tracked in TRACKED.items()
         if tracked.of in ("", "layers" if is_layer else "attention") or address is None
     }
@@ -209,7 +188,7 @@ def _is_layer(address: str) -> bool:
 def _benchmark(
     name: str,
     address: str,
-    expected: ExpectedBenchmarks,
+    versions: Versions,
     tracked: Tracked,
     cases: Sequence[str],
     baseline: str,
@@ -217,20 +196,10 @@ def _benchmark(
     """Make a method ``track_*``."""
 
     def benchmark(self: Any, case: str, device: str) -> Any:
-        place = name, case, device
-        if earlier := expected.refused(*place):
-            raise Unverified(earlier)
-        load = Load()
-        try:
-            result = tracked.measure(self.prepared)
-        except (Unverified, ValueError) as error:  # wrong in a timed call, or before
-            expected.refuse(*place, str(error))
-            raise
-        expected.write(*place, load.read())
-        return result
+        return tracked.measure(self.prepared)
 
     def setup(case: str, device: str) -> None:
-        version = expected.versions.get(name)
+        version = versions().get(name)
         if version not in (None, VERSION):
             raise NotImplementedError(f"this commit measures as of {VERSION}, not of {version}")
 
@@ -246,3 +215,30 @@ def _benchmark(
     )
     benchmark.__name__ = name.rpartition(".")[2]
     return benchmark
+
+
+def _expected_versions(file: str | None, module: str) -> dict[str, str]:
+    """The version of each ``class.method`` that asv lists in its results before it starts.
+
+    Args:
+        file: path of the module with the benchmarks.
+        module: its name; asv's names are relative to the folder ``benchmarks``.
+    """
+    prefix = module.partition(".")[2] + "."
+    folders = [Path(os.environ["ASV_CONF_DIR"])] if "ASV_CONF_DIR" in os.environ else []
+    folders += Path(file).resolve().parents if file else []
+    names = ("asv.conf.json", "asv.conf.jsonc")
+    conf = next((p for f in folders for name in names if (p := f / name).is_file()), None)
+    try:
+        # the file may have comments, which the standard library does not read
+        pattern = r'^\s*"results_dir"\s*:\s*"([^"]+)"'
+        match = re.search(pattern, conf.read_text("utf-8") if conf else "", re.MULTILINE)
+        results = (conf or Path()).parent / (match[1] if match else "results")
+        content = json.loads((results / "benchmarks.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {
+        name.removeprefix(prefix): str(row.get("version"))
+        for name, row in content.items()
+        if name.startswith(prefix) and isinstance(row, dict)
+    }

@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,9 +14,7 @@ from typing import Any
 import pytest
 
 from attnbench import asv
-from attnbench.benchmark import asv_results
-from attnbench.benchmark.asv_quantities import TRACKED
-from attnbench.benchmark.verification import Unverified
+from attnbench.benchmark import asv_quantities
 from attnbench.errors import UsageError
 from tests.asv_scratch import Scratch
 
@@ -128,45 +125,6 @@ def expecting(folder: Path, versions: dict[str, str]) -> ModuleType:
     return module
 
 
-def test_no_process_gives_a_number_after_one_that_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """asv takes the numbers of the processes after a failed one: of ten, the last may be enough."""
-    given = [math.nan, 2.0]
-
-    def measure(prepared: object) -> float:
-        if math.isnan(found := given.pop(0)):
-            raise Unverified("wrong where timed")
-        return found
-
-    tracked = replace(TRACKED["track_time"], measure=measure)
-    monkeypatch.setitem(TRACKED, "track_time", tracked)
-    suite = expecting(tmp_path, {}).additive()
-    suite.prepared = None
-    first, other = list(asv.CASES)[:2]
-    with pytest.raises(Unverified, match="wrong where timed"):
-        suite.track_time(first, "cpu")
-    with pytest.raises(Unverified, match="wrong where timed"):
-        suite.track_time(first, "cpu")
-    assert suite.track_time(other, "cpu") == 2.0
-    given.append(3.0)
-    monkeypatch.setattr(asv_results, "_run", lambda: "another run")
-    assert suite.track_time(first, "cpu") == 3.0
-
-
-def test_the_servers_of_several_rounds_belong_to_one_run_of_asv() -> None:
-    told = (
-        "import os; from attnbench.benchmark.asv_results import _run\n"
-        "child = os.fork()\n"
-        "if child == 0: print(_run(), end='', flush=True); os._exit(0)\n"
-        "os.waitpid(child, 0)"
-    )
-    command = [sys.executable, "-c", told, "run_server"]
-    runs = {subprocess.check_output(command, text=True) for _ in range(2)}
-    assert len(runs) == 1
-    assert runs.pop().startswith(f"{os.getpid()} ")
-
-
 def test_a_subject_that_this_commit_lacks_is_skipped_and_other_names_are_unknown(
     tmp_path: Path,
 ) -> None:
@@ -254,37 +212,20 @@ def test_the_ratio_is_to_the_baseline_of_bench_or_to_a_chosen_one_and_is_rounded
 
 
 def test_compilers_find_nothing_that_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnbench.benchmark import asv_quantities
-
     seen: list[dict[str, str]] = []
-    start = subprocess.run
+    start = subprocess.check_output
 
     def watch(command: Any, **more: Any) -> Any:
         seen.append({name: more["env"][name] for name in asv_quantities.COMPILER_CACHES})
         assert not any(Path(folder).exists() for folder in seen[-1].values())
         return start(command, **more)
 
-    monkeypatch.setattr(subprocess, "run", watch)
+    monkeypatch.setattr(subprocess, "check_output", watch)
     suite = filled("scaled_dot").scaled_dot()
     suite.setup(FIRST_CASE, "cpu")
     (seconds,) = suite.track_compile_time(FIRST_CASE, "cpu")["samples"]
     assert 0 < seconds < 60
     assert set(seen[0]) >= {"TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"}
-
-
-def test_how_busy_the_machine_was_is_written_beside_the_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
-    monkeypatch.setenv("ASV_COMMIT", "abc")
-    suite = expecting(tmp_path, {}).additive()
-    suite.setup(FIRST_CASE, "cpu")
-    suite.track_error(FIRST_CASE, "cpu")
-    (line,) = (tmp_path / asv_results.LOADS).read_text().splitlines()
-    found = json.loads(line)
-    assert found["benchmark"] == "attention.additive.track_error"
-    assert (found["commit"], found["pythonhashseed"]) == ("abc", "0")
-    assert 0 <= found["others_cores"] <= found["cores"]
 
 
 def test_filling_a_suite_runs_no_tensor_operation_and_starts_no_thread() -> None:

@@ -28,6 +28,7 @@ from attnbench.benchmark.memory import peak_bytes
 from attnbench.benchmark.records import BASELINES
 from attnbench.benchmark.timed_calls import Step, bytes_a_token, measured_call
 from attnbench.benchmark.timing.blocks import low_quantile, pair_value, take_blocks
+from attnbench.benchmark.timing.samples import Samples
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.benchmark.verification import rating, verify
 from attnbench.cases.case import Case
@@ -36,7 +37,7 @@ from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-VERSION = f"{CONTRACT_VERSION}.5"
+VERSION = f"{CONTRACT_VERSION}.6"
 """asv compares results of equal versions only; raise the second part when this module changes."""
 
 PROCESSES = 10
@@ -66,6 +67,10 @@ class Prepared:
         """The call that is timed."""
         return measured_call(self.subject, self.module, self.inputs, direction)
 
+    def verify(self, samples: Samples, direction: str = "forward") -> None:
+        """Compare what was timed with the reference."""
+        verify(self.subject, self.module, self.inputs, direction, samples)
+
 
 def prepare(address: str, case: BenchCase, device: str, baseline: str = BASELINES[0]) -> Prepared:
     """Build the module and the inputs of a subject at a case.
@@ -81,10 +86,9 @@ def prepare(address: str, case: BenchCase, device: str, baseline: str = BASELINE
             raise NotImplementedError("there is no accelerator")
         device = accelerator.type
     try:
-        subjects = resolve(address)
+        subject = resolve(address)[0]
     except AttnbenchError as error:
         raise NotImplementedError(str(error)) from None
-    subject = subjects[0]
     bench = replace(case, case=case.case.replace(device=device))
     if bench.of_layers and bench.suits(subject.kind):
         bench = bench.sized(subject.legal(bench.case).query_size)
@@ -131,7 +135,7 @@ def _time(prepared: Prepared, direction: str) -> dict[str, Any]:
         for _ in range(_CONTRACT.blocks):
             timer.shake(chance.getrandbits(32))
             slots += [timer.slot(), timer.slot()]
-    verify(prepared.subject, prepared.module, prepared.inputs, direction, timer.samples)
+    prepared.verify(timer.samples, direction)
     return _sample(low_quantile(slots), timer.calls)
 
 
@@ -144,9 +148,7 @@ def _cache_bytes(prepared: Prepared) -> float:
 
 def _ratio(prepared: Prepared) -> dict[str, Any]:
     """Time over that of the baseline, taken in blocks."""
-    case = prepared.case
-    device = case.case.device.partition(":")[0]
-    baseline_call = prepare(prepared.baseline, case, device).call()
+    baseline_call = prepare(prepared.baseline, prepared.case, prepared.device.type).call()
     baseline_call()
     with settled(prepared.device):
         timer = _timer(prepared, "forward")
@@ -154,7 +156,7 @@ def _ratio(prepared: Prepared) -> dict[str, Any]:
         chance = random.Random(os.getpid())  # noqa: S311 -- an order, not a secret
         pace = {"slot_s": _CONTRACT.slot_s, "cap_s": math.inf}
         blocks = list(take_blocks(baseline_timer, timer, _CONTRACT.blocks, chance, **pace))
-    verify(prepared.subject, prepared.module, prepared.inputs, "forward", timer.samples)
+    prepared.verify(timer.samples)
     return _sample(_round(math.exp(pair_value(blocks)), 4), timer.calls)
 
 
@@ -171,9 +173,11 @@ COMPILER_CACHES = (
     "TORCH_EXTENSIONS_DIR",
     "XDG_CACHE_HOME",
 )
+
+
 _ALONE = """
 import json, sys
-sys.path[:], *case = json.load(sys.stdin)
+sys.path[:], *case = json.loads(sys.argv[1])
 from attnbench.benchmark import asv_quantities
 print(asv_quantities.first_call_s(*case))
 """
@@ -188,19 +192,13 @@ def first_call_s(address: str, case: str, direction: str, device: str) -> float:
 def _compile_time(prepared: Prepared) -> dict[str, Any]:
     """Time the first call in a new process, whose compilers start with empty caches."""
     _error(prepared)
-    case = prepared.case.case
-    direction = prepared.case.direction
+    case, direction = prepared.case.case, prepared.case.direction
     text = json.dumps([sys.path, prepared.address, case.id, direction, case.device])
     with tempfile.TemporaryDirectory(prefix="attnbench-compiled-") as folder:
-        process = subprocess.run(  # noqa: S603 -- this Python, and code of our own
-            [sys.executable, "-c", _ALONE],
-            input=text,
-            env={**os.environ, **{name: os.path.join(folder, name) for name in COMPILER_CACHES}},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    return _sample(float(process.stdout.split()[-1]), 1)
+        caches = {name: os.path.join(folder, name) for name in COMPILER_CACHES}
+        command = [sys.executable, "-c", _ALONE, text]
+        output = subprocess.check_output(command, env={**os.environ, **caches}, text=True)  # noqa: S603 -- this Python, and code of our own
+    return _sample(float(output.split()[-1]), 1)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,14 @@
-"""Recorded numbers as one tidy pandas frame: attnbench's own records and asv's results.
+"""What the processes of a run say together: medians, intervals and gains of each row.
 
-A row of a summary is one subject at one case: the processes of one run of attnbench, or one commit
-of asv. Names of columns that hold a quantity end in its unit: ``time_s``, ``peak_bytes``. A column
-that only one of the two sources fills is missing (``NaN`` or ``None``) in the rows of the other.
+Names of quantities end in their unit: ``time_s``, ``peak_bytes``.
 """
 
 from __future__ import annotations
 
-import ast
 import itertools
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +16,12 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from attnbench.benchmark.contract import LAYER_DIRECTIONS
 from attnbench.benchmark.machine import mean_load
-from attnbench.benchmark.records import Record, content_of, read, run_files, scoring_address
+from attnbench.benchmark.records import Record, read, run_files, scoring_address
 from attnbench.benchmark.timing.blocks import MOST_LOG
-from attnbench.errors import RecordError
-
-__all__ = ["asv_frame", "load", "records_frame", "summaries", "summary"]
 
 _ROW = ["run", "contract", "subject", "case"]
 """What the processes of a row share."""
-
-_NESTED = ("machine", "versions", "sentinel", "inputs")
-_PLAIN = tuple(f.name for f in fields(Record) if f.name not in (*_NESTED, "samples_s", "schema"))
-
-ASV_FORMAT = 2
-"""The version of asv's result files that this module reads."""
-
-_TRACKED = {
-    "track_time": ("forward", "time_s"),
-    "track_time_backward": ("forward_backward", "time_s"),
-    "track_peak_bytes": ("forward", "peak_bytes"),
-    "track_error": ("forward", "error_ratio"),
-    "track_compile_time": ("forward", "first_call_s"),
-    "track_cache_bytes": ("decode", "cache_bytes_per_token"),
-}
-"""The direction and the column of each benchmark method of :mod:`attnbench.asv`."""
 
 
 def summaries(lines: Iterable[Record]) -> list[Record]:
@@ -148,135 +124,11 @@ def _gains(lines: pd.DataFrame) -> pd.Series[float]:
 
 
 def load(*paths: Path) -> pd.DataFrame:
-    """Load files and folders of records, and folders of asv's results, into one frame.
+    """Load files and folders of records into one frame, a row for each subject at a case of a run.
+
+    Columns that hold a quantity end in its unit: ``time_s``, ``peak_bytes``.
 
     Raises:
-        RecordError: a path is missing, contains neither, or is damaged.
+        RecordError: a path is missing, has no records, or is damaged.
     """
-    frames = []
-    for path in paths:
-        if (path / "benchmarks.json").is_file():
-            frames.append(asv_frame(path))
-        else:
-            frames.append(records_frame(recorded([path])))
-    return pd.concat(frames, ignore_index=True) if frames else records_frame(())
-
-
-def records_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """Convert records to a frame, one row each.
-
-    The entries of ``machine``, ``versions``, ``sentinel`` and ``inputs`` become columns. The
-    samples are left out; the column ``samples`` holds their number.
-    """
-    rows = []
-    for record in records:
-        row: dict[str, Any] = {"source": "attnbench"}
-        row.update((name, getattr(record, name)) for name in _PLAIN)
-        row["lead"] = "x".join(map(str, record.lead))
-        row["samples"] = len(record.samples_s)
-        for prefix in _NESTED:
-            content: Mapping[str, Any] = getattr(record, prefix) or {}
-            row.update((f"{prefix.removesuffix('s')}_{key}", v) for key, v in content.items())
-        rows.append(row)
-    frame = pd.DataFrame(rows, columns=None if rows else ["source", *_PLAIN, "samples"])
-    frame["created"] = pd.to_datetime(frame["created"], utc=True, format="ISO8601")
-    return frame
-
-
-def asv_frame(folder: Path) -> pd.DataFrame:
-    """Convert the results in asv's ``results_dir`` to a frame.
-
-    Only results of suites made by :mod:`attnbench.asv` are read.
-
-    Raises:
-        RecordError: the folder has no such results, or a file is damaged or of another version.
-    """
-    benchmarks = _json(folder / "benchmarks.json")
-    suite = {n: row for n, row in benchmarks.items() if isinstance(row, dict) and "subject" in row}
-    files = [path for path in sorted(folder.glob("*/*.json")) if path.name != "machine.json"]
-    rows = pd.DataFrame([row for path in files for row in _asv_rows(path, suite)])
-    if rows.empty:
-        raise RecordError(
-            f"{folder} has no results of a suite made by attnbench.asv; run 'asv run' first."
-        )
-    # asv stores each quantity separately; here the quantities of a case are columns of one row
-    frame = rows.groupby(_ASV_ROW, sort=False, dropna=False).first().reset_index()
-    frame["created"] = pd.to_datetime(frame["created"], utc=True, unit="ms")
-    return frame.assign(source="asv", status=frame["failed"].map({True: "failed"}).fillna("ok"))
-
-
-_ASV_ROW = [
-    "commit",
-    "created",
-    "machine_node",
-    "environment",
-    "subject",
-    "case",
-    "device",
-    "direction",
-    "contract",
-]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(content_of(path))
-    except ValueError as error:
-        raise RecordError(f"{path} is damaged: it is not JSON ({error}).") from None
-    if not isinstance(content, dict):
-        raise RecordError(f"{path} is not one of asv's files: it is not a JSON object.")
-    if content.get("version") != ASV_FORMAT:
-        raise RecordError(
-            f"{path} has version {content.get('version')!r} of asv's format, and this attnbench "
-            f"reads {ASV_FORMAT}; 'asv update' brings older files up to date."
-        )
-    return content
-
-
-def _asv_rows(path: Path, suite: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    content = _json(path)
-    try:
-        common = {
-            "commit": content["commit_hash"],
-            "created": content["date"],
-            "machine_node": content["params"]["machine"],
-            "environment": content["env_name"],
-        }
-        for name, values in content["results"].items():
-            method = name.rpartition(".")[2]
-            if name in suite and method in _TRACKED:
-                result = dict(zip(content["result_columns"], values, strict=False))
-                yield from _case_rows(common, suite[name]["subject"], method, result)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(
-            f"{path} is damaged, or not one of asv's result files: {type(error).__name__}: {error}."
-        ) from None
-
-
-def _case_rows(
-    common: Mapping[str, Any], subject: str, method: str, result: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """A row of one quantity for each case; asv shortens a list that holds nothing but failures."""
-    direction, quantity = _TRACKED[method]
-    cases = list(itertools.product(*result["params"]))
-    values, low, high = (
-        result.get(name) or [None] * len(cases) for name in ("result", "stats_q_25", "stats_q_75")
-    )
-    for number, (case, device) in enumerate(cases):
-        if values[number] is not None and math.isnan(values[number]):
-            continue  # n/a: there was nothing to measure
-        name = str(ast.literal_eval(case))
-        prefix = name.partition(",")[0]  # the name of a layer's case begins with its direction
-        row = {
-            **common,
-            "subject": subject,
-            "case": name,
-            "device": ast.literal_eval(device),
-            "direction": prefix if prefix in LAYER_DIRECTIONS else direction,
-            "contract": f"asv, version {result['version']}",
-            "failed": True if values[number] is None else None,
-            quantity: values[number],
-        }
-        if quantity == "time_s":
-            row |= {"time_q1_s": low[number], "time_q3_s": high[number]}
-        yield row
+    return pd.json_normalize([asdict(row) for row in recorded(paths)])

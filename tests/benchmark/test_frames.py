@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from attnbench.benchmark import frames
-from attnbench.benchmark import records as store
 from attnbench.benchmark.records import Record
-from attnbench.errors import RecordError
 
 
 def record(**changes: Any) -> Record:
@@ -36,47 +31,6 @@ def record(**changes: Any) -> Record:
         **changes,
     }
     return Record(**values)
-
-
-BENCHMARKS = {
-    "version": 2,
-    "attention.additive.track_time": {"subject": "additive", "unit": "seconds"},
-    "attention.additive.track_peak_bytes": {"subject": "additive", "unit": "bytes"},
-    "other.TimeSomething.time_it": {"unit": "seconds"},
-}
-
-RESULT: dict[str, Any] = {
-    "version": 2,
-    "commit_hash": "abc",
-    "date": 1767225600000,
-    "env_name": "virtualenv-py3.11",
-    "params": {"machine": "here"},
-    "result_columns": ["result", "params", "version", "stats_q_25", "stats_q_75"],
-    "results": {
-        "attention.additive.track_time": [
-            [0.25, float("nan"), None, float("nan")],
-            [["'short'", "'long'"], ["'cpu'", "'accelerator'"]],
-            "1",
-            [0.2, None, None, None],
-            [0.3, None, None, None],
-        ],
-        "attention.additive.track_peak_bytes": [
-            [4096, float("nan"), 8192, float("nan")],
-            [["'short'", "'long'"], ["'cpu'", "'accelerator'"]],
-            "1",
-        ],
-        "other.TimeSomething.time_it": [[1.0], [], "x"],
-    },
-}
-
-
-def asv_folder(folder: Path, result: str | None = None) -> Path:
-    (folder / "machine").mkdir(parents=True)
-    (folder / "benchmarks.json").write_text(json.dumps(BENCHMARKS))
-    (folder / "machine" / "machine.json").write_text("{}")
-    content = json.dumps(RESULT) if result is None else result
-    (folder / "machine" / "abc-virtualenv-py3.11.json").write_text(content)
-    return folder
 
 
 def lines_of(*ratios: float | None, **changes: Any) -> list[Record]:
@@ -136,61 +90,8 @@ def test_a_later_line_of_a_process_replaces_the_earlier_one() -> None:
     assert row.ratio == 3.0
 
 
-def test_a_record_is_a_row_whose_columns_end_in_their_units() -> None:
-    frame = frames.records_frame([record(), record(status="failed", time_s=None, lead=())])
-    assert len(frame) == 2
-    row = frame.iloc[0]
-    assert (row["time_s"], row["peak_bytes"], row["lead"], row["samples"]) == (0.25, 4096, "2x3", 3)
-    assert (row["machine_node"], row["version_torch"]) == ("here", "2.13.0")
-    assert str(frame["created"].dtype).startswith("datetime64")
-    assert row["created"].year == 2026
-    assert pd.isna(frame.iloc[1]["time_s"])
-
-
-def test_asv_quantities_of_one_case_are_columns_of_one_row(tmp_path: Path) -> None:
-    frame = frames.asv_frame(asv_folder(tmp_path))
-    short = frame[frame["case"] == "short"].iloc[0]
-    assert (short["subject"], short["device"], short["commit"]) == ("additive", "cpu", "abc")
-    assert (short["time_s"], short["time_q1_s"], short["time_q3_s"]) == (0.25, 0.2, 0.3)
-    assert short["peak_bytes"] == 4096
-    assert short["created"] == pd.Timestamp("2026-01-01", tz="UTC")
-
-
-def test_asv_failures_are_named_and_what_does_not_apply_is_left_out(tmp_path: Path) -> None:
-    frame = frames.asv_frame(asv_folder(tmp_path))
-    assert sorted(zip(frame["case"], frame["device"], frame["status"], strict=True)) == [
-        ("long", "cpu", "failed"),
-        ("short", "cpu", "ok"),
-    ]
-
-
-def test_an_asv_case_of_a_layer_says_itself_what_was_called() -> None:
-    result = {"params": [["'decode, B=1 S=64'"], ["'cpu'"]], "result": [1.0], "version": "1"}
-    (row,) = frames._case_rows({}, "mine", "track_time", result)
-    assert (row["direction"], row["time_s"]) == ("decode", 1.0)
-
-
-def test_both_sources_load_into_one_frame(tmp_path: Path) -> None:
-    store.append(tmp_path / "runs" / "r.jsonl", record())
-    frame = frames.load(tmp_path / "runs", asv_folder(tmp_path / "asv"))
-    assert sorted(frame["source"]) == ["asv", "asv", "attnbench"]
-    assert sorted(frame["time_s"].dropna()) == [0.25, 0.25]
-
-
-@pytest.mark.parametrize(
-    ("result", "complaint"),
-    [
-        ("{", "is damaged: it is not JSON"),
-        ("[]", "not a JSON object"),
-        (json.dumps({**RESULT, "version": 1}), "'asv update' brings older files"),
-        (json.dumps({**RESULT, "version": 9}), "reads 2"),
-        (json.dumps({"version": 2}), "KeyError: 'commit_hash'"),
-        (json.dumps({**RESULT, "results": {"attention.additive.track_time": 3}}), "damaged"),
-        (json.dumps({**RESULT, "results": {}}), "has no results of a suite"),
-    ],
-)
-def test_results_of_asv_that_cannot_be_read_are_one_clear_error(
-    tmp_path: Path, result: str, complaint: str
-) -> None:
-    with pytest.raises(RecordError, match=complaint):
-        frames.asv_frame(asv_folder(tmp_path, result))
+def test_records_are_rows_of_a_frame_whose_columns_end_in_their_units(tmp_path: Path) -> None:
+    for line in lines_of(1.9, 2.1):
+        store.append(tmp_path / "r.jsonl", line)
+    (row,) = frames.load(tmp_path).to_dict("records")
+    assert (row["time_s"], row["machine.node"]) == (0.5, "here")
