@@ -53,7 +53,7 @@ def main(rounds: int) -> None:
         timer = Timer("call()", globals={"call": call}, num_threads=contract.threads)
         call()
         with settled(device):
-            slots = Slots(call, device, contract.pace(str(device)))
+            slots = Slots(call, device, contract)
         pairs = []
         for number in range(rounds):
             takes = {

@@ -119,7 +119,7 @@ def _timer(prepared: Prepared, direction: str) -> Timer:
     _error(prepared, direction)
     call = prepared.call(direction)
     call()
-    return Timer(call, prepared.device, _CONTRACT.pace(str(prepared.device)))
+    return Timer(call, prepared.device, _CONTRACT)
 
 
 def _sample(value: float, number: int) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _ratio(prepared: Prepared) -> dict[str, Any]:
     baseline_call()
     with settled(prepared.device):
         timer = _timer(prepared, "forward")
-        baseline_timer = Timer(baseline_call, prepared.device, timer.pace, timer.clock)
+        baseline_timer = Timer(baseline_call, prepared.device, timer.contract, timer.clock)
         chance = random.Random(os.getpid())  # noqa: S311 -- an order, not a secret
         pace = {"slot_s": _CONTRACT.slot_s, "cap_s": math.inf}
         blocks = list(take_blocks(baseline_timer, timer, _CONTRACT.blocks, chance, **pace))

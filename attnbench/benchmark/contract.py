@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from attnbench.benchmark.timing.blocks import QUANTILE
 from attnbench.benchmark.timing.clocks import CPU_CLOCK, EVENT_CLOCK, GRAPH_CLOCK, WALL_CLOCK
 from attnbench.errors import UsageError, check_name
-
-if TYPE_CHECKING:
-    from attnbench.benchmark.timing.slots import Pace
 
 DIRECTIONS = {
     "forward": "the output, without a graph",
@@ -31,7 +27,7 @@ CACHES = {
 
 TIMINGS = {
     "call": "as a user calls it, with the time that Python takes to start what the device does",
-    "device": "the calls of a replayed CUDA graph; with a cold cache, each on inputs of its own",
+    "device": "the calls of a replayed CUDA graph; with a warm cache only",
 }
 """What is timed on a CUDA device; elsewhere it is always ``call``."""
 
@@ -71,10 +67,9 @@ class Contract:
     def __post_init__(self) -> None:
         check_name("cache state", self.cache, CACHES, UsageError)
         check_name("timing", self.timing, TIMINGS, UsageError)
-        for name, minimum in (("threads", 1), ("blocks", 1)):
-            if getattr(self, name) < minimum:
-                raise UsageError(f"{name} = {getattr(self, name)}, but must be at least {minimum}.")
-        for name in ("slot_s", "cap_s"):
+        if (self.timing, self.cache) == ("device", "cold"):
+            raise UsageError("a replayed graph is timed with a warm cache; use '--timing call'.")
+        for name in ("threads", "blocks", "slot_s", "cap_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} = {getattr(self, name)}, but must be above 0.")
 
@@ -87,12 +82,6 @@ class Contract:
         if device.partition(":")[0] != "cpu":
             return GRAPH_CLOCK if self.timing_on(device) == "device" else EVENT_CLOCK
         return CPU_CLOCK if self.threads == 1 else WALL_CLOCK
-
-    def pace(self, device: str) -> Pace:
-        """The length and usual clock of slots on a device."""
-        from attnbench.benchmark.timing.slots import Pace
-
-        return Pace(self.clock(device), self.slot_s, self.cap_s, self.cache == "cold")
 
     def name(self, direction: str, device: str, clock: str = "") -> str:
         """The name of the contract; numbers with equal names are comparable.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,14 +15,13 @@ from attnbench.attention.compile_times import compilations
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.device import (
-    Ceilings,
     accelerator_facts,
     ceilings,
     device_name,
     impossible_s,
 )
 from attnbench.benchmark.machine import Load, own_s, stolen_s
-from attnbench.benchmark.memory import is_out_of_memory, limited, peak_bytes
+from attnbench.benchmark.memory import is_out_of_memory, peak_bytes
 from attnbench.benchmark.records import BASELINES, baseline_of
 from attnbench.benchmark.session import Job
 from attnbench.benchmark.timed_calls import (
@@ -39,8 +38,6 @@ from attnbench.benchmark.timing.blocks import (
     low_quantile,
     take_blocks,
 )
-from attnbench.benchmark.timing.clocks import GRAPH_CLOCK
-from attnbench.benchmark.timing.graphs import GRAPH_CALLS
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.benchmark.verification import Unverified, is_blind, rating, verify
 from attnbench.checking.outcomes import CHANGED
@@ -55,8 +52,6 @@ from attnbench.subject.subject import Subject
 _ELSEWHERE = 0.05
 """Most time that processes of a subject may compute while it is timed, as a share."""
 _MAX_TIMERS = 4
-_COPIED_BYTES = 2**28
-"""Most bytes of the copies of inputs and parameters that a graph with a cold cache uses."""
 
 Fields = dict[str, Any]
 """Fields of a record."""
@@ -71,63 +66,29 @@ class Bench:
         self.contract = contract
         self.baselines = baselines
         self.chance = random.Random(seed)  # noqa: S311 -- an order, not a secret
-        self._baselines: dict[str, Subject | None] = {}
-        self._timers: OrderedDict[tuple[str, str], Timer | None] = OrderedDict()
-        self._ceilings: dict[tuple[str, str], Ceilings] = {}
-        self._load = Load()
+        self.load = Load()
+        self.baseline = functools.lru_cache(_MAX_TIMERS)(self._baseline)
+        self.ceilings = functools.cache(ceilings)
 
-    def baseline(self, case: BenchCase, clock: str) -> Timer | None:
-        """The baseline's timer at a case; ``None`` if the baseline does not support the case."""
-        key = case.id, clock
-        if key not in self._timers:
-            while len(self._timers) >= _MAX_TIMERS:
-                self._timers.popitem(last=False)
-            self._timers[key] = self._timer(case, clock)
-        self._timers.move_to_end(key)
-        return self._timers[key]
+    def _baseline(self, case: BenchCase, clock: str) -> Timer | None:
+        """The baseline's timer at a case.
 
-    def _baseline_of(self, case: BenchCase) -> Subject | None:
-        """The baseline, if it supports the case; there is none without the built-in plugins."""
-        name = baseline_of("layer" if case.of_layers else "", self.baselines)
-        if name not in self._baselines:
-            try:
-                (self._baselines[name],) = resolve(name)
-            except AttnbenchError:
-                self._baselines[name] = None
-        subject = self._baselines[name]
-        return None if subject is None or case.reason_against(subject) is not None else subject
-
-    def _timer(self, case: BenchCase, clock: str) -> Timer | None:
-        subject = self._baseline_of(case)
-        if subject is None:
+        There is none if it does not support the case, or without the built-in plugins.
+        """
+        try:
+            (subject,) = resolve(baseline_of("layer" if case.of_layers else "", self.baselines))
+        except AttnbenchError:
+            return None
+        if case.reason_against(subject) is not None:
             return None
         call = measured_call(subject, *case.build(subject), case.direction)
         call()
-        return timer_of(subject, case, call, self.contract, clock)
+        return self.timer(call, case, clock)
 
-    def ceilings(self, case: BenchCase) -> Ceilings:
-        """The machine's bandwidth and rate of matrix products, measured once per process."""
-        key = case.case.device, case.case.dtype
-        if key not in self._ceilings:
-            self._ceilings[key] = ceilings(torch.device(key[0]), getattr(torch, key[1]))
-        return self._ceilings[key]
-
-    def load(self) -> dict[str, float]:
-        """Load of the machine since this process began to measure."""
-        return self._load.read()
-
-
-def timer_of(
-    subject: Subject, case: BenchCase, call: Call, contract: Contract, clock: str
-) -> Timer:
-    """The timer of a call, with copies of the call if a graph is replayed with a cold cache."""
-    device, copies = torch.device(case.case.device), []
-    is_replayed = (clock or contract.clock(case.case.device)) == GRAPH_CLOCK
-    if is_replayed and contract.cache == "cold" and not isinstance(call, Step):
-        size = max(1, compulsory_bytes(*case.build(subject), call))
-        for _ in range(min(GRAPH_CALLS, _COPIED_BYTES // size)):
-            copies.append(measured_call(subject, *case.build(subject), case.direction))
-    return Timer(call, device, contract.pace(case.case.device), clock, tuple(copies))
+    def timer(self, call: Call, case: BenchCase, clock: str) -> Timer:
+        """The timer of a call at a case."""
+        device = case.case.device
+        return Timer(call, torch.device(device), self.contract, clock)
 
 
 def measure_row(
@@ -148,12 +109,12 @@ def measure_row(
         reason = case.reason_against(subject)
         if reason is not None:
             return {"status": "unsupported", "reason": reason, **facts}
-        with torch.random.fork_rng(devices=[]), limited(device):
+        with torch.random.fork_rng(devices=[]):
             fields = _time_row(subject, case, bench, with_facts=with_facts, clock=clock)
         spec = subject.spec
         if isinstance(spec, KernelSpec) and spec.runs_as is not None:
             facts["runs_as"] = spec.runs_as()
-        facts["accelerator"] = accelerator_facts(device)  # clocks right after the load
+        facts["accelerator"] = accelerator_facts(device)
         return {**facts, **fields}
     except RefusalError as error:
         return {"status": "unsupported", "reason": message_of(error)}
@@ -176,7 +137,7 @@ def _time_row(
     fields: Fields = {"status": "ok", "reason": ""}
     fastest_s = 0.0
     if with_facts:
-        limits = bench.ceilings(case)
+        limits = bench.ceilings(device, getattr(torch, case.case.dtype))
         size = compulsory_bytes(module, inputs, call)
         fastest_s = impossible_s(subject, inputs, size, limits)
         fields = {
@@ -192,7 +153,7 @@ def _time_row(
             },
         }
     with settled(device):
-        timer = timer_of(subject, case, call, contract, clock)
+        timer = bench.timer(call, case, clock)
         base = bench.baseline(case, timer.clock) if fields["status"] == "ok" else None
         started_s, elsewhere_s = time.perf_counter(), _elsewhere_s()
         blocks = _blocks(timer, base, bench) if base else []
@@ -208,12 +169,16 @@ def _time_row(
                 fields |= {"status": "unverified", "reason": reason}
     if fields["status"] == "ok" and blocks:
         name = baseline_of(subject.kind, bench.baselines)
-        fields |= {"baseline": name, **blocks_interval(blocks).fields()}
+        ratio, low, high = blocks_interval(blocks)
+        fields |= {"baseline": name, "ratio": ratio, "ratio_low": low, "ratio_high": high}
     return {
         **fields,
         "clock": timer.clock,
         **_times(slots, timer, case),
-        "load": {**bench.load(), "disturbed_share": sum(s.disturbed for s in slots) / len(slots)},
+        "load": {
+            **bench.load.read(),
+            "disturbed_share": sum(s.disturbed for s in slots) / len(slots),
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""Memory: the peak during a call, and a limit that turns too large an allocation into an error.
+"""Memory: the peak during a call.
 
 The peak of tensors is exact. Torch's profiler does not see other allocations (a loop in C++,
 numpy), so the growth of the process is used instead if it is clearly larger.
@@ -6,23 +6,17 @@ numpy), so the growth of the process is used instead if it is clearly larger.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import re
-import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import torch
-
-from attnbench.benchmark.machine import available_bytes
 
 # otherwise the profiler's library prints a line on standard error for each profile
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
-_RESERVE = 256 * 2**20
 _MIN_RATIO = 1.2
 _NOISE = 8 * 2**20
 """Accuracy of the resident size: some pages, which may be huge pages of 2 MiB."""
@@ -94,32 +88,6 @@ def _resident_peak(call: Callable[[], object]) -> int:
 def _kib(status: Path, name: str) -> int:
     match = re.search(rf"^{name}:\s+(\d+) kB", status.read_text(), re.MULTILINE)
     return int(match[1]) if match else 0
-
-
-@contextlib.contextmanager
-def limited(device: torch.device) -> Iterator[None]:
-    """Make an allocation that does not fit raise instead of killing this or another process.
-
-    The operating system overcommits memory, and kills a process once it is used. Nothing changes on
-    systems without such a limit, nor for an accelerator, which needs none.
-    """
-    if device.type != "cpu":
-        yield
-        return
-    try:
-        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        size = int(psutil.Process().memory_info().vms)
-        limit = size + max(available_bytes() - _RESERVE, _RESERVE)
-        if soft != resource.RLIM_INFINITY:
-            limit = min(limit, soft)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    except (OSError, ValueError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

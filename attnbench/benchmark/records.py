@@ -1,9 +1,8 @@
 """Records: one line of JSON for each process that measured a subject at a case.
 
-A file holds a run. It is append-only, safe with several writers, and loses at most the line that is
-written when its writer is killed. What several processes say together (medians, intervals, gains)
-is computed when lines are read; see :mod:`attnbench.benchmark.frames`. This module does not import
-torch.
+A file holds a run and has one writer, which is killed at the price of the line that it writes. What
+several processes say together (medians, intervals, gains) is computed when lines are read; see
+:mod:`attnbench.benchmark.frames`. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ SCHEMA = 2
 """Version of the fields; increased when one that is read is removed or changes its meaning."""
 
 FORMAT = "attnbench-record"
-_PREFIX = f'{{"format":"{FORMAT}"'.encode()
 
 STATUSES = {
     "ok": "agreed with the reference on this case",
@@ -141,8 +139,7 @@ class Record:
         machine: node, system, processor, cores and memory; in a cluster also the machine's name.
         device_name: name of the processor or accelerator that computed.
         versions: versions of python, torch, attnbench, and the subject's distribution.
-        accelerator: for an accelerator: versions of CUDA, cuDNN and the driver, whether TF32 is
-            allowed, and its clocks after the measurement with the reasons if they were low.
+        accelerator: for CUDA: its version and cuDNN's, and whether TF32 is allowed.
         runs_as: for a kernel with several code paths: the one that ran.
         commit: git commit of the working directory, with ``+dirty`` if files differ; or ``""``.
         command: command line of the run.
@@ -234,42 +231,33 @@ class Record:
         Raises:
             RecordError: the line is damaged, not a record of attnbench, or of another version.
         """
-        content = _checked(text, where)
-        specs = {f.name: f for f in fields(cls)}
-        missing = [
-            name
-            for name, f in specs.items()
-            if f.default is MISSING and f.default_factory is MISSING and name not in content
-        ]
-        if missing:
-            raise RecordError(f"{where} is damaged: it lacks {', '.join(missing)}.")
-        if content["status"] not in STATUSES:
-            raise RecordError(f"{where} has the unknown status {content['status']!r}.")
-        values = {name: value for name, value in content.items() if name in specs}
-        given: dict[str, Any] = {n: tuple(v) if type(v) is list else v for n, v in values.items()}
-        return cls(**given)
-
-
-def _checked(text: str, where: str) -> dict[str, Any]:
-    """The object of a line, which is a record of this version."""
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise RecordError(f"{where} is damaged: it is not JSON ({error}).") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise RecordError(
-            f'{where} is not a record of attnbench: it has no "format": "{FORMAT}". '
-            "Keep other files out of the folder of records."
-        )
-    schema = content.get("schema")
-    if schema != SCHEMA:
-        age = "a newer" if isinstance(schema, int) and schema > SCHEMA else "an older"
-        advice = "upgrade attnbench" if age == "a newer" else "measure again"
-        raise RecordError(
-            f"{where} was written by {age} attnbench: its schema is {schema!r}, and this one "
-            f"reads {SCHEMA}; {advice}, or move the file away."
-        )
-    return content
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise RecordError(f"{where} is damaged: it is not JSON ({error}).") from None
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise RecordError(
+                f'{where} is not a record of attnbench: it has no "format": "{FORMAT}". '
+                "Keep other files out of the folder of records."
+            )
+        if (schema := content.get("schema")) != SCHEMA:
+            is_newer = isinstance(schema, int) and schema > SCHEMA
+            age, advice = ("newer", "upgrade") if is_newer else ("older", "measure again")
+            raise RecordError(
+                f"{where} was written by a version of attnbench that is {age}: its schema is "
+                f"{schema!r}, and this one reads {SCHEMA}; {advice}, or move the file away."
+            )
+        names = {f.name for f in fields(cls)}
+        given: dict[str, Any] = {
+            n: tuple(v) if type(v) is list else v for n, v in content.items() if n in names
+        }
+        try:
+            record = cls(**given)
+        except TypeError as error:
+            raise RecordError(f"{where} is damaged: {error}.") from None
+        if record.status not in STATUSES:
+            raise RecordError(f"{where} has the unknown status {record.status!r}.")
+        return record
 
 
 def new_run() -> str:
@@ -294,15 +282,10 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{error.strerror or error}; name another folder with --results"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason = "there is no space left; free some, or name another folder with --results"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            reason = (
-                "it may not be written to; change its permissions, or name another with --results"
-            )
-        text = f"cannot write to {path}: {reason}. What was recorded before is kept."
-        raise RecordError(text) from None
+        raise RecordError(
+            f"cannot write to {path}: {error.strerror or error}. What was recorded before is kept; "
+            "name another folder with --results."
+        ) from None
 
 
 def check_writable(folder: Path) -> None:
@@ -343,9 +326,7 @@ def release(lock: FileLock) -> None:
 
 
 def append(path: Path, record: Record) -> None:
-    """Append a record to a file, entirely or not at all; several processes may do so at once.
-
-    An incomplete last line, left by a killed writer, is removed first.
+    """Append a record to the file of a run; an incomplete last line is removed first.
 
     Raises:
         RecordError: the folder or the file cannot be written, or there is no space left.
@@ -353,61 +334,16 @@ def append(path: Path, record: Record) -> None:
     line = (record.to_json() + "\n").encode()
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                size = _mend(descriptor)
-                _write_whole(descriptor, line, size)
-            finally:
-                os.close(descriptor)
+        with path.open("a+b", buffering=0) as file:
+            file.seek(0)
+            file.truncate(len(_whole_lines(file.read())))
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _mend(descriptor: int) -> int:
-    """Add a missing newline to the last line, or remove an incomplete one; returns the size."""
-    size = os.fstat(descriptor).st_size
-    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
-        return size
-    line = os.pread(descriptor, size, 0).rpartition(b"\n")[2]
-    if not _is_torn(line):
-        return size + os.write(descriptor, b"\n")
-    os.ftruncate(descriptor, size - len(line))
-    return size - len(line)
-
-
-def _is_torn(line: bytes) -> bool:
-    """Whether a line is the beginning of a record, but incomplete."""
-    begin = min(len(line), len(_PREFIX))
-    if line[:begin] != _PREFIX[:begin]:
-        return False
-    try:
-        json.loads(line)
-    except ValueError:
-        return True
-    return False
-
-
-def _write_whole(descriptor: int, line: bytes, size: int) -> None:
-    """Write a line with one call; if the disk is full, remove the part that was written."""
-    try:
-        count = os.write(descriptor, line)
-    except OSError:
-        os.ftruncate(descriptor, size)
-        raise
-    if count != len(line):
-        os.ftruncate(descriptor, size)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def content_of(path: Path) -> bytes:
-    """The content of a file.
-
-    Raises:
-        RecordError: it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
+def _whole_lines(content: bytes) -> bytes:
+    """The content of a file without its last line, if the writer was killed in it."""
+    return content[: content.rfind(b"\n") + 1]
 
 
 def read(path: Path) -> list[Record]:
@@ -417,11 +353,12 @@ def read(path: Path) -> list[Record]:
         RecordError: the file cannot be read, or a line is damaged, not attnbench's, or of another
             version.
     """
-    lines = content_of(path).split(b"\n")
-    if _is_torn(lines[-1]):
-        lines.pop()
+    try:
+        lines = _whole_lines(path.read_bytes()).decode(errors="replace").split("\n")
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
     return [
-        Record.from_json(line.decode("utf-8", errors="replace"), f"{path}, line {number},")
+        Record.from_json(line, f"{path}, line {number},")
         for number, line in enumerate(lines, 1)
         if line.strip()
     ]

@@ -19,7 +19,7 @@ from typing import Any
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.machine import Setting, available_bytes
-from attnbench.benchmark.records import BASELINES, Record
+from attnbench.benchmark.records import BASELINES, Record, half_width
 from attnbench.benchmark.timing.blocks import interval
 from attnbench.processes.cluster import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
@@ -29,6 +29,8 @@ _TASK = "attnbench.benchmark.measure:measure_rows"
 _MEMORY = "attnbench.benchmark.machine:available_bytes"
 _FINAL_STATUSES = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
 _MAX_PASSES = 60
+_SHARE = 0.95
+"""Most of the available memory that a process may use, before the system ends one."""
 _MIN_WIDTH = 0.005
 """A row whose interval has a smaller half width, as a share, gets no further pass."""
 
@@ -137,7 +139,8 @@ class _Row:
     def width(self) -> float:
         """Half width of the ratio's interval; infinite while it is unknown."""
         logs = [math.log(record.ratio) for record in self.by_pass.values() if record.ratio]
-        return interval(logs).half_width if logs else math.inf
+        width = half_width(*interval(logs)[1:]) if logs else None
+        return math.inf if width is None else width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +249,7 @@ class Session:
             _TASK,
             arguments,
             timeout_s=self.timeout_s,
-            memory_gib=(self._memory_bytes or available_bytes()) / GIB,
+            memory_gib=_SHARE * (self._memory_bytes or available_bytes()) / GIB,
             threads=self.contract.threads,
         )
         place, start = 0, time.perf_counter()

@@ -17,7 +17,6 @@ from attnbench.benchmark.records import (
     LAYER_BASELINE,
     STATUSES,
     Record,
-    content_of,
     natural,
 )
 from attnbench.checking.outcomes import GOOD
@@ -33,9 +32,11 @@ def load_outcomes(path: Path) -> list[dict[str, Any]]:
         RecordError: the file cannot be read, or contains something else.
     """
     try:
-        content = json.loads(content_of(path))
+        content = json.loads(path.read_bytes())
         outcomes = content["outcomes"]
         return [{"subject": o["subject"], "invariant": o["invariant"], **o} for o in outcomes]
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
     except (ValueError, KeyError, TypeError):
         raise RecordError(
             f"{path} holds no outcomes; write them with 'attnbench check --json > FILE'."

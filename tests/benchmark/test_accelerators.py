@@ -1,8 +1,6 @@
 """Measuring on an accelerator, with stand-ins for its events, its libraries and its clocks."""
 
 import contextlib
-import importlib.util
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -10,14 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench.benchmark import device, measure
-from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.timed_calls import Step, StepInputs, measured_call
+from attnbench.benchmark.timed_calls import Step, StepInputs
 from attnbench.benchmark.timing import slots
 from attnbench.benchmark.timing.clocks import EVENT_CLOCK, GRAPH_CLOCK
 from attnbench.benchmark.workloads import layer_case
-from attnbench.cases.case import Case
 from attnbench.errors import RefusalError, UsageError
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
@@ -63,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_events_are_the_clock_and_half_a_second_of_calls_comes_before_the_first_reading(
     clock: Clock,
 ) -> None:
-    timer = slots.Timer(clock.call, GPU, Contract().pace("cuda:0"))
+    timer = slots.Timer(clock.call, GPU, Contract())
     assert timer.clock == EVENT_CLOCK
     assert clock.now >= slots.WARM_UP_S
     assert timer.calls == 4
@@ -115,7 +110,7 @@ def graphs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Graphs:
 
 
 def test_the_device_timing_replays_a_graph_of_a_slots_calls(clock: Clock, graphs: Graphs) -> None:
-    timer = slots.Timer(clock.call, GPU, Contract(timing="device").pace("cuda:0"))
+    timer = slots.Timer(clock.call, GPU, Contract(timing="device"))
     assert timer.clock == GRAPH_CLOCK
     assert graphs.sizes == [4]
     assert timer.calls == 12
@@ -123,30 +118,6 @@ def test_the_device_timing_replays_a_graph_of_a_slots_calls(clock: Clock, graphs
     assert timer.slot().seconds == pytest.approx(0.001 / 3)
     assert clock.calls == made, "a slot makes no call from Python"
     assert graphs.replays == replays + 3
-
-
-def test_with_a_cold_cache_a_graph_makes_each_call_on_inputs_of_its_own(
-    clock: Clock, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flushed: list[float] = []
-    monkeypatch.setattr(slots, "_flusher", lambda device: lambda: flushed.append(clock.now))
-    met: list[int] = []
-
-    def on(copy: int) -> Any:
-        def call() -> None:
-            met.append(copy)
-            clock.call()
-
-        return call
-
-    contract = Contract(timing="device", cache="cold")
-    timer = slots.Timer(on(0), GPU, contract.pace("cuda:0"), others=[on(1), on(2)])
-    assert met[-3:] == [0, 1, 2]
-    assert graphs.sizes == [3]
-    before, replays = len(flushed), graphs.replays
-    assert timer.slot().seconds == pytest.approx(0.001 / 3)
-    assert (len(flushed), graphs.replays) == (before + 1, replays + 1)
-    assert timer.calls == 3
 
 
 def test_what_a_graph_cannot_capture_is_refused_with_a_reason(
@@ -167,7 +138,7 @@ def test_what_a_graph_cannot_capture_is_refused_with_a_reason(
     monkeypatch.setattr(torch.cuda, "graph", capture)
     told = r"not permitted when stream is capturing\); measure it with '--timing call'"
     with pytest.raises(RefusalError, match=told):
-        slots.Timer(waits, GPU, Contract(timing="device").pace("cuda:0"))
+        slots.Timer(waits, GPU, Contract(timing="device"))
 
 
 def test_a_step_of_decoding_is_timed_by_events_and_refused_by_a_graph_with_a_reason(
@@ -189,12 +160,12 @@ def test_a_step_of_decoding_is_timed_by_events_and_refused_by_a_graph_with_a_rea
             prepared.append(calls)
             super().prepare(calls)
 
-    timer = slots.Timer(Timed(*step), GPU, Contract().pace("cuda:0"))
+    timer = slots.Timer(Timed(*step), GPU, Contract())
     assert timer.clock == EVENT_CLOCK
     assert timer.slot().seconds == pytest.approx(0.001)
     assert prepared[-1] == timer.calls == 4
     with pytest.raises(RefusalError, match="appends to a cache") as refused:
-        slots.Timer(Timed(*step), GPU, Contract(timing="device").pace("cuda:0"))
+        slots.Timer(Timed(*step), GPU, Contract(timing="device"))
     assert "\n" not in str(refused.value)
     assert not graphs.sizes
 
@@ -210,78 +181,6 @@ def test_the_two_timings_are_two_contracts_on_a_cuda_device_and_one_elsewhere() 
         Contract(timing="graph")
 
 
-def test_copies_of_a_cold_graph_are_built_anew_and_none_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given: list[Any] = []
-    monkeypatch.setattr(measure, "Timer", lambda *arguments: given.append(arguments))
-    (subject,) = resolve("dot")
-    case = BenchCase(Case((2,), 3, 5, 4, 4, 4))
-    call = measured_call(subject, *case.build(subject), "forward")
-    for contract, clock, count in (
-        (Contract(timing="device", cache="cold"), GRAPH_CLOCK, 16),
-        (Contract(timing="device"), GRAPH_CLOCK, 0),
-        (Contract(cache="cold"), "", 0),
-    ):
-        measure.timer_of(subject, case, call, contract, clock)
-        others = given[-1][-1]
-        assert len(others) == count
-        assert all(torch.equal(other(), call()) for other in others)
-
-
-def nvml(**more: Any) -> types.ModuleType:
-    """A stand-in for ``pynvml``."""
-    found = types.ModuleType("pynvml")
-
-    class NVMLError(Exception):
-        pass
-
-    content = {
-        "NVMLError": NVMLError,
-        "NVML_CLOCK_SM": 1,
-        "NVML_CLOCK_MEM": 2,
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlSystemGetDriverVersion": lambda: "580.1",
-        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
-        "nvmlDeviceGetClockInfo": lambda handle, clock: 1000 * clock,
-        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0b101,
-        **more,
-    }
-    reasons = ("GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "HwSlowdown", "SyncBoost")
-    reasons += ("SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
-    for place, reason in enumerate(reasons):
-        content[f"nvmlClocksThrottleReason{reason}"] = 1 << place
-    found.__dict__.update(content)
-    return found
-
-
-def facts(monkeypatch: pytest.MonkeyPatch, module: types.ModuleType) -> dict[str, Any]:
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: module)
-    properties = types.SimpleNamespace(uuid="a1")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    return device.accelerator_facts(GPU)
-
-
-def test_driver_clocks_and_throttling_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = facts(monkeypatch, nvml())
-    assert found["driver"] == "580.1"
-    assert (found["sm_clock_mhz"], found["memory_clock_mhz"]) == (1000, 2000)
-    assert found["throttled"] == ["idle", "power cap"]
-    assert set(found["tf32"]) == {"matmul", "cudnn"}
-
-
-def test_what_nvml_cannot_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = nvml()
-
-    def refused(*_: Any) -> Any:
-        raise module.NVMLError
-
-    module.nvmlDeviceGetClockInfo = refused  # type: ignore[attr-defined]
-    module.nvmlSystemGetDriverVersion = refused  # type: ignore[attr-defined]
-    found = facts(monkeypatch, module)
-    assert not {"driver", "sm_clock_mhz"} & set(found)
-    assert found["throttled"] == ["idle", "power cap"]
-    module.nvmlInit = refused  # type: ignore[attr-defined]
-    assert "throttled" not in facts(monkeypatch, module)
+def test_a_graph_has_no_cold_cache() -> None:
+    with pytest.raises(UsageError, match="a replayed graph is timed with a warm cache"):
+        Contract(timing="device", cache="cold")

@@ -19,14 +19,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench import adapters
-from attnbench.benchmark.agreement import Agreement
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.measure import measure_rows
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.session import Job
 from attnbench.benchmark.timing import clocks, switches
-from attnbench.benchmark.timing.slots import Pace, Timer
+from attnbench.benchmark.timing.slots import Timer
+from attnbench.benchmark.verification import Agreement
 from attnbench.cases.case import Case
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import parse_address
@@ -212,7 +212,7 @@ def test_switches_of_torch_that_a_call_leaves_turned_are_put_back_for_others() -
         torch.backends.cuda.enable_flash_sdp(False)
         return output
 
-    timer = Timer(lambda: turning(*(torch.ones(4, 4),) * 3), torch.device("cpu"), Pace())
+    timer = Timer(lambda: turning(*(torch.ones(4, 4),) * 3), torch.device("cpu"), Contract())
     seen.clear()
     timer.slot()
     assert True in seen
@@ -267,7 +267,7 @@ def test_code_that_patches_a_benchmark_is_not_ranked_nor_is_what_follows(
     file = tmp_path / "patching.py"
     file.write_text(
         "import torch\n"
-        "from attnbench.benchmark.agreement import Agreement\n"
+        "from attnbench.benchmark.verification import Agreement\n"
         "from attnbench.benchmark.timing import clocks\n"
         "from attnbench.checking.suite_guard import SuiteGuard\n"
         "def zeros(query, key, value):\n"
@@ -300,7 +300,7 @@ def test_gradients_that_stop_being_right_are_not_ranked() -> None:
         @staticmethod
         def backward(ctx: Any, gradient: Tensor) -> Tensor:
             calls.append(0)
-            return gradient if len(calls) < 40 else torch.zeros_like(gradient)
+            return gradient if len(calls) < 15 else torch.zeros_like(gradient)
 
     def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return right(Drifting.apply(query) if query.dtype == torch.float32 else query, key, value)
@@ -342,7 +342,7 @@ def test_what_is_remembered_by_content_is_never_met_again() -> None:
         return memo[content].clone()
 
     record = row(call)
-    assert len(memo) > 20  # a busy machine has time for fewer
+    assert len(memo) > 40
     assert record.ratio is not None
     assert record.ratio > 0.5
 

@@ -14,13 +14,12 @@ from torch import nn
 
 import attnbench
 from attnbench import adapters
-from attnbench.benchmark.agreement import ROWS, agreement
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.gradient_agreement import gradient_ratio
 from attnbench.benchmark.timed_calls import measured_call
 from attnbench.benchmark.timing import clocks, slots
 from attnbench.benchmark.timing.clocks import CPU_CLOCK, WALL_CLOCK
+from attnbench.benchmark.verification import ROWS, agreement, gradient_ratio
 from attnbench.benchmark.workloads import workload
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
@@ -238,7 +237,7 @@ def test_an_output_of_another_shape_does_not_agree() -> None:
 
 
 def timer(call: Any, **more: Any) -> Any:
-    return slots.Timer(call, CPU, Contract(**{"slot_s": 1e-3, **more}).pace("cpu"))
+    return slots.Timer(call, CPU, Contract(**{"slot_s": 1e-3, **more}))
 
 
 def test_a_call_so_short_is_repeated_within_a_slot() -> None:

@@ -1,13 +1,11 @@
-import errno
 import json
-import os
 import random
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 
 import pytest
 
@@ -71,20 +69,13 @@ def test_a_torn_last_line_is_left_out_and_the_next_record_takes_its_place(tmp_pa
     assert cases == ["1", "after 1", "after 5", "after 40", "after 200"]
 
 
-def test_a_whole_last_line_without_a_newline_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    path.write_text(record(case="1").to_json())
-    store.append(path, record(case="2"))
-    assert [r.case for r in store.read(path)] == ["1", "2"]
-
-
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
         ('{"format":"attnbench-record","schema":', "line 2, is damaged"),
         ('{"benchmark": 1}', "line 2, is not a record of attnbench"),
         ("[1, 2]", "line 2, is not a record of attnbench"),
-        ('{"format":"attnbench-record","schema":2}', "line 2, is damaged: it lacks run"),
+        ('{"format":"attnbench-record","schema":2}', "line 2, is damaged: .* 'run'"),
     ],
 )
 def test_a_damaged_or_foreign_line_is_named_by_file_and_number(
@@ -97,64 +88,22 @@ def test_a_damaged_or_foreign_line_is_named_by_file_and_number(
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize(("schema", "age"), [(SCHEMA + 1, "a newer"), (0, "an older")])
+@pytest.mark.parametrize(("schema", "age"), [(SCHEMA + 1, "newer"), (0, "older")])
 def test_a_record_of_another_version_says_which_and_what_to_do(
     tmp_path: Path, schema: Any, age: Any
 ) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps({**json.loads(record().to_json()), "schema": schema}) + "\n")
-    with pytest.raises(RecordError, match=f"{age} attnbench"):
+    with pytest.raises(RecordError, match=f"attnbench that is {age}"):
         list(store.read(path))
 
 
-def test_a_foreign_file_is_refused_and_not_changed_by_a_writer(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    path.write_text("not a record, and no newline")
-    with pytest.raises(RecordError, match="not JSON"):
-        list(store.read(path))
-    store.append(path, record())
-    assert path.read_text().startswith("not a record, and no newline\n")
-
-
-def test_no_space_left_takes_back_what_was_written_of_the_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "r.jsonl"
-    store.append(path, record(case="kept"))
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:30]))
-    with pytest.raises(RecordError, match="no space left"):
-        store.append(path, record(case="lost"))
-    monkeypatch.undo()
-    assert path.read_bytes().endswith(b"}\n")
-    assert [r.case for r in store.read(path)] == ["kept"]
-
-
-def test_a_folder_that_may_not_be_written_is_a_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: Any, **kwargs: Any) -> Never:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(RecordError, match="may not be written to"):
-        store.append(tmp_path / "r.jsonl", record())
-    with pytest.raises(RecordError, match="may not be written to"):
-        store.check_writable(tmp_path)
-
-
-def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, path, name, "40"], stdout=subprocess.DEVNULL
-        )
-        for name in ("one", "two")
-    ]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
-    found = list(store.read(path))
-    for name in ("one", "two"):
-        assert [r.case for r in found if r.subject == name] == [str(n) for n in range(40)]
+def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match=r"cannot write to .*name another folder"):
+        store.append(tmp_path / "file" / "r.jsonl", record())
+    with pytest.raises(RecordError, match=r"cannot write to .*name another folder"):
+        store.check_writable(tmp_path / "file")
 
 
 def test_a_writer_killed_at_a_random_moment_loses_at_most_the_record_it_was_writing(

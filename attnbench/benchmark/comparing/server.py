@@ -80,7 +80,7 @@ class Served:
         call = measured_call(self.subject, self.module, self.inputs, self.direction)
         call()
         contract = Contract(threads=torch.get_num_threads(), slot_s=slot_s, cap_s=cap_s)
-        self.timer = Timer(call, self.device, contract.pace(self.device.type))
+        self.timer = Timer(call, self.device, contract)
         return self.timer.seconds, self.timer.clock, _origin_of(self.subject.spec)
 
     def _on_device(self, inputs: Any, **tensors: torch.Tensor) -> Any:

@@ -142,40 +142,25 @@ def low_quantile(slots: Sequence[Slot]) -> float:
     return statistics.quantiles(times, n=round(1 / QUANTILE), method="inclusive")[0]
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A ratio and its 95 % interval; 0 and infinity if that is unknown."""
+def interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """The mean of logs of ratios and its 95 % interval by Student's t, as ratios.
 
-    ratio: float
-    low: float = 0.0
-    high: float = math.inf
-
-    @property
-    def half_width(self) -> float:
-        """Half the width of the interval, as a share of the ratio; infinite if it is unknown."""
-        return math.expm1(math.log(self.high / self.low) / 2) if self.low else math.inf
-
-    def fields(self) -> dict[str, float | None]:
-        """The fields of a record."""
-        bounds = (self.low, self.high) if self.low else (None, None)
-        return {"ratio": self.ratio, "ratio_low": bounds[0], "ratio_high": bounds[1]}
-
-
-def interval(logs: Sequence[float]) -> Interval:
-    """The mean of logs of ratios and its 95 % interval by Student's t, as ratios."""
+    The interval is ``None`` if it is not known.
+    """
     center = statistics.fmean(logs)
-    if len(logs) < 2:
-        return Interval(math.exp(center))
-    margin = student_quantile(len(logs) - 1, 0.025) * statistics.stdev(logs) / math.sqrt(len(logs))
-    if margin > MOST_LOG:
-        return Interval(math.exp(center))
-    return Interval(math.exp(center), math.exp(center - margin), math.exp(center + margin))
+    if len(logs) > 1:
+        deviation = statistics.stdev(logs) / math.sqrt(len(logs))
+        margin = student_quantile(len(logs) - 1, 0.025) * deviation
+        if margin <= MOST_LOG:
+            return math.exp(center), math.exp(center - margin), math.exp(center + margin)
+    return math.exp(center), None, None
 
 
-def blocks_interval(blocks: Sequence[Block]) -> Interval:
+def blocks_interval(blocks: Sequence[Block]) -> tuple[float, float | None, float | None]:
     """The ratio of a single process; its interval excludes the variation between processes."""
     values = [block.value for block in blocks]
     size = max(1, len(values) // _BATCHES)
     batches = [statistics.median(values[n : n + size]) for n in range(0, len(values), size)]
-    found, center = interval(batches), math.exp(pair_value(blocks))
-    return Interval(center, min(found.low, center), max(found.high, center))
+    _, low, high = interval(batches)
+    center = math.exp(pair_value(blocks))
+    return center, low and min(low, center), high and max(high, center)

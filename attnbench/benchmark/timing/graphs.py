@@ -20,40 +20,38 @@ _WARM_UP = 3  # torch requires some calls on a side stream before a capture
 
 
 class Graph:
-    """Captured calls, whose inputs get other values where they are before each slot.
+    """A captured slot of one call, whose inputs get other values where they are before each slot.
 
-    The output of one of them, drawn at random, is kept; every replay writes it anew.
+    The output of one of the calls, drawn at random, is kept; every replay writes it anew.
 
     Args:
-        calls: what is captured, in this order.
-        count: how often, if it is a single call.
+        call: what is captured.
+        count: how often.
         device: a CUDA device.
 
     Raises:
-        RefusalError: the calls cannot be captured.
+        RefusalError: the call cannot be captured.
     """
 
-    def __init__(self, calls: Sequence[Callable[[], Any]], count: int, device: torch.device):
-        if any(getattr(call, "appends", False) for call in calls):
+    def __init__(self, call: Callable[[], Any], count: int, device: torch.device):
+        if getattr(call, "appends", False):
             raise RefusalError(
                 "each call appends to a cache, which a replayed CUDA graph cannot do; measure it "
                 "with '--timing call'."
             )
-        self._fresh = [call for call in calls if isinstance(call, FreshCall)]
-        self._count = count if len(calls) == 1 else 1
-        for call in self._fresh:
-            call.prepare(self._count)
-        turns = [(call, number) for call in calls for number in range(self._count)]
-        kept = random.SystemRandom().randrange(len(turns))
-        self.size = len(turns)
-        self.replay, self._output = capture([_bound(*turn) for turn in turns], kept, device)
-        source, self._number = turns[kept]
-        self._kept = source if isinstance(source, FreshCall) else None
+        self.size = count
+        self._fresh = call if isinstance(call, FreshCall) else None
+        self._kept = random.SystemRandom().randrange(count)
+        calls = [call] * count
+        if isinstance(call, FreshCall):
+            call.prepare(count)
+            calls = [functools.partial(call.on, number) for number in range(count)]
+        self.replay, self._output = capture(calls, self._kept, device)
 
     def refresh(self, replays: int = 0) -> None:
         """Give the inputs other values, where the graph reads them."""
-        for call in self._fresh:
-            call.refresh()
+        if self._fresh is not None:
+            self._fresh.refresh()
 
     @property
     def output(self) -> tuple[torch.Tensor, ...]:
@@ -63,16 +61,12 @@ class Graph:
     @property
     def fault(self) -> str:
         """What is wrong with the form of that output, in words; empty if nothing is."""
-        return fault_of(self._output, self.inputs()[0]) if self._kept else ""
+        return fault_of(self._output, self.inputs()[0]) if self._fresh else ""
 
     def inputs(self) -> tuple[Sequence[torch.Tensor], Any]:
         """The tensors of the call that gave the output, and a copy of its argument."""
-        assert self._kept is not None, "the timed calls have no inputs"
-        return self._kept.inputs_of(self._number)
-
-
-def _bound(call: Callable[[], Any], number: int) -> Callable[[], Any]:
-    return functools.partial(call.on, number) if isinstance(call, FreshCall) else call
+        assert self._fresh is not None, "the timed calls have no inputs"
+        return self._fresh.inputs_of(self._kept)
 
 
 def capture(

@@ -28,7 +28,7 @@ class FreshCall:
 
     Args:
         run: function that is timed.
-        tensors: the tensors to vary.
+        tensors: the tensors to vary; windows are contiguous, whatever their layout.
         build: makes the argument of ``run`` of such tensors, before the clock starts.
         leaves: whether the tensors require gradients.
     """
@@ -38,10 +38,11 @@ class FreshCall:
         run: Callable[[Any], Any],
         tensors: Sequence[Tensor],
         build: Callable[[Sequence[Tensor]], Any],
-        leaves: bool,
+        leaves: bool = False,
     ) -> None:
         self.repeat, self._build, self._leaves = run, build, leaves
-        self._rotation = Rotation(tensors)
+        self._chance = random.SystemRandom()
+        self._pools = [_Pool(tensor, self._chance) for tensor in tensors]
         self._tensors = tensors
         self._turns: list[tuple[Sequence[Tensor], Any]] = []
         self._next: Iterator[tuple[Sequence[Tensor], Any]] = iter(())
@@ -52,8 +53,18 @@ class FreshCall:
         return tensors, self._build(tensors)
 
     def prepare(self, calls: int) -> None:
-        """Give each of the next calls inputs of its own."""
-        self._turns = [self._turn(tensors) for tensors in self._rotation.fresh(calls)]
+        """Give each of the next calls inputs of its own; those of earlier calls change."""
+        self.refresh()
+        order = self._chance.sample(range(_PLACES), _PLACES)
+        self._turns = [
+            self._turn(
+                [
+                    pool.window(order[(call + number * (call // _PLACES)) % _PLACES])
+                    for number, pool in enumerate(self._pools)
+                ]
+            )
+            for call in range(calls)
+        ]
         self._next = iter(self._turns)
 
     def on(self, number: int) -> Any:
@@ -61,8 +72,9 @@ class FreshCall:
         return self.repeat(self._turns[number][1])
 
     def refresh(self) -> None:
-        """Give the prepared inputs other values, where they are in memory."""
-        self._rotation.roll()
+        """Change the values of all inputs where they are, and not the versions torch counts."""
+        for pool in self._pools:
+            pool.roll(self._chance)
 
     def inputs_of(self, number: int) -> tuple[Sequence[Tensor], Any]:
         """The tensors of a call since :meth:`prepare`, and a copy of its argument."""
@@ -70,48 +82,15 @@ class FreshCall:
         return tensors, self._turn([tensor.detach().clone() for tensor in tensors])[1]
 
     def move(self) -> None:
-        """Move the inputs to other places in memory."""
-        self._rotation.move()
+        """With probability 1/2, move the inputs to other places in memory."""
+        if self._chance.random() < 0.5:
+            for pool in self._pools:
+                pool.place = pool.place.clone()
 
     def __call__(self) -> Any:
         """Make the call on the next inputs, or on the first ones if none are prepared."""
         turn = next(self._next, None)
         return self.repeat((turn or self._turn(self._tensors))[1])
-
-
-class Rotation:
-    """Tensors of equal shape with fresh values.
-
-    Args:
-        tensors: the tensors to vary; windows are contiguous, whatever their layout.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._chance = random.SystemRandom()
-        self._pools = [_Pool(tensor, self._chance) for tensor in tensors]
-
-    def fresh(self, calls: int) -> list[tuple[Tensor, ...]]:
-        """The tensors of each of the next calls; those of earlier calls change their values."""
-        self.roll()
-        order = self._chance.sample(range(_PLACES), _PLACES)
-        return [
-            tuple(
-                pool.window(order[(call + number * (call // _PLACES)) % _PLACES])
-                for number, pool in enumerate(self._pools)
-            )
-            for call in range(calls)
-        ]
-
-    def roll(self) -> None:
-        """Change the values of all tensors, and not the versions that torch counts."""
-        for pool in self._pools:
-            pool.roll(self._chance)
-
-    def move(self) -> None:
-        """With probability 1/2, move the pools to other places in memory."""
-        if self._chance.random() < 0.5:
-            for pool in self._pools:
-                pool.place = pool.place.clone()
 
 
 class _Pool:

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.timing.blocks import Slot
 from attnbench.benchmark.timing.clocks import (
     CPU_CLOCK,
@@ -38,23 +39,6 @@ _MOST_CALLS = 4_096
 """Most calls in a slot; no attention takes less than 1 µs."""
 WARM_UP_S = 0.5
 """Seconds for which an accelerator is kept busy before the first slot."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long slots are, and their usual clock.
-
-    Args:
-        clock: clock of calls that do not wait.
-        slot_s: duration of a slot, in seconds.
-        cap_s: seconds after which a call is not repeated to find its duration.
-        cold: whether a slot is one call with cold caches.
-    """
-
-    clock: str = CPU_CLOCK
-    slot_s: float = 0.004
-    cap_s: float = 0.3
-    cold: bool = False
 
 
 def cache_bytes() -> int:
@@ -122,16 +106,14 @@ class Timer:
         call: call to time, which has run before. If it has the methods of :class:`FreshCall`, every
             call gets fresh inputs, and outputs are kept.
         device: device on which it computes.
-        pace: length and usual clock of the slots.
+        contract: how it is measured.
         clock: one of the clocks; by default the one that fits the call.
-        others: the same call on other copies of the inputs, which a graph makes in turn.
     """
 
     call: Call
     device: torch.device
-    pace: Pace
+    contract: Contract
     clock: str = ""
-    others: Sequence[Call] = ()
     calls: int = field(default=1, init=False)
     seconds: float = field(default=math.inf, init=False)
     samples: Samples = field(default_factory=Samples, init=False)
@@ -140,10 +122,11 @@ class Timer:
         self._prepare = getattr(self.call, "prepare", _nothing)
         self._inputs_of = getattr(self.call, "inputs_of", None)
         self._ballast: list[torch.Tensor] = []
-        self._flush = _flusher(self.device) if self.pace.cold else None
-        if not self.clock and self.pace.clock == CPU_CLOCK:
-            self.clock = fitting_clock(self.call, self.pace.slot_s, self.pace.cap_s)
-        self.clock = self.clock or self.pace.clock
+        self._flush = _flusher(self.device) if self.contract.cache == "cold" else None
+        usual = self.contract.clock(self.device.type)
+        if not self.clock and usual == CPU_CLOCK:
+            usual = fitting_clock(self.call, self.contract.slot_s, self.contract.cap_s)
+        self.clock = self.clock or usual
         self._graph: Graph | None = None
         if self.device.type != "cpu":
             self._warm_up()
@@ -182,12 +165,12 @@ class Timer:
             self._timed(1)
 
     def _capture(self) -> None:
-        """Replay a graph from now on: of a slot's calls, or of one call on each copy of inputs."""
+        """Replay a graph of a slot's calls from now on."""
         from attnbench.benchmark.timing.graphs import GRAPH_CALLS, Graph
 
         call_s = self._timed(1).seconds
-        count = 1 if self._flush else min(GRAPH_CALLS, round(self.pace.slot_s / max(call_s, 1e-9)))
-        self._graph = Graph((self.call, *self.others), max(1, count), self.device)
+        count = max(1, min(GRAPH_CALLS, round(self.contract.slot_s / max(call_s, 1e-9))))
+        self._graph = Graph(self.call, count, self.device)
         self._prepare = self._graph.refresh
 
     def _slot_calls(self) -> int:
@@ -196,7 +179,7 @@ class Timer:
         It is raised until they fill a slot, which also warms everything up. The fastest of three
         tries counts, since an interrupted one would make the slots too short.
         """
-        calls, slot_s = 1, self.pace.slot_s
+        calls, slot_s = 1, self.contract.slot_s
         while calls < _MOST_CALLS:
             call_s = self._tried(calls)
             if call_s * calls < 20 * slot_s:

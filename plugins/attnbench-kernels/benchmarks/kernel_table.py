@@ -53,10 +53,11 @@ def timers(row: Row, contract: Contract) -> dict[str, Timer]:
     for side in row.sides.values():
         side()
     device = torch.get_default_device()
-    pace = contract.pace(str(device))
-    found = {name: Timer(side, device, pace) for name, side in row.sides.items()}
+    found = {name: Timer(side, device, contract) for name, side in row.sides.items()}
     if len({timer.clock for timer in found.values()}) > 1:
-        found = {name: Timer(side, device, pace, WALL_CLOCK) for name, side in row.sides.items()}
+        found = {
+            name: Timer(side, device, contract, WALL_CLOCK) for name, side in row.sides.items()
+        }
     return found
 
 

@@ -5,30 +5,39 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnbench.benchmark.timing.rotation import FreshCall, Rotation
+from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.benchmark.timing.samples import Samples, fault_of
+
+
+def call_of(*tensors: torch.Tensor) -> FreshCall:
+    """A call that gives its inputs as they are."""
+    return FreshCall(lambda argument: argument, tensors, list)
+
+
+def fresh(call: FreshCall, count: int) -> list[list[torch.Tensor]]:
+    call.prepare(count)
+    return [call() for _ in range(count)]
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 16, 8), (1, 1, 12), (2, 1, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_no_two_calls_get_equal_values(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    tensors = [torch.randn(shape, dtype=dtype) for _ in range(3)]
-    rotation = Rotation(tensors)
+    call = call_of(*(torch.randn(shape, dtype=dtype) for _ in range(3)))
     seen = set()
     for _ in range(4):
-        for fresh in rotation.fresh(150):
-            assert all(t.shape == shape and t.is_contiguous() for t in fresh)
-            assert all(t.dtype == dtype and t.data_ptr() % 64 == 0 for t in fresh)
-            seen.add(b"".join(t.float().numpy().tobytes() for t in fresh))
+        for tensors in fresh(call, 150):
+            assert all(t.shape == shape and t.is_contiguous() for t in tensors)
+            assert all(t.dtype == dtype and t.data_ptr() % 64 == 0 for t in tensors)
+            seen.add(b"".join(t.float().numpy().tobytes() for t in tensors))
     assert len(seen) == 600
 
 
 def test_addresses_come_back_with_other_values_and_the_version_of_before() -> None:
-    rotation = Rotation([torch.randn(4, 8, 16)])
+    call = call_of(torch.randn(4, 8, 16))
     values: dict[tuple[int, int], torch.Tensor] = {}
-    for (tensor,) in rotation.fresh(128):
+    for (tensor,) in fresh(call, 128):
         values[tensor.data_ptr(), tensor._version] = tensor.clone()
-    again = rotation.fresh(128)
+    again = fresh(call, 128)
     places = [(tensor.data_ptr(), tensor._version) for (tensor,) in again]
     assert set(places) == set(values)
     pairs = zip(places, again, strict=True)
@@ -39,17 +48,15 @@ def test_the_global_generator_is_not_drawn_from() -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    Rotation([torch.ones(3, 4)]).fresh(2)
+    fresh(call_of(torch.ones(3, 4)), 2)
     assert torch.rand(4).equal(expected)
 
 
 def test_values_are_distributed_as_those_of_the_case() -> None:
-    (fresh,) = (
-        torch.stack(tensors)
-        for tensors in zip(*Rotation([5 + 2 * torch.randn(64, 16)]).fresh(100), strict=True)
-    )
-    assert float(fresh.mean()) == pytest.approx(5, abs=0.5)
-    assert float(fresh.std()) == pytest.approx(2, abs=0.3)
+    drawn = fresh(call_of(5 + 2 * torch.randn(64, 16)), 100)
+    values = torch.stack([tensor for (tensor,) in drawn])
+    assert float(values.mean()) == pytest.approx(5, abs=0.5)
+    assert float(values.std()) == pytest.approx(2, abs=0.3)
 
 
 def test_what_is_kept_of_a_call_is_its_inputs_and_its_output_as_they_were() -> None:
