@@ -31,23 +31,28 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attnbench.benchmark.asv_quantities import TRACKED, VERSION, Tracked, prepare
+from attnbench.benchmark import contract
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.measure import Bench, measure_row
 from attnbench.benchmark.records import BASELINES, baseline_of
+from attnbench.benchmark.verification import Unverified
 from attnbench.benchmark.workloads import layer_case
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError, UsageError
 from attnbench.subject.lookup import resolve
 from attnbench.subject.lookup import subjects as installed_names
+from attnbench.subject.subject import Subject
 
 __all__ = ["CASES", "DEVICES", "LAYER_CASES", "class_name", "fill"]
 
@@ -74,6 +79,53 @@ LAYER_CASES = {
     )
 }
 """The cases of layers."""
+
+
+VERSION = f"{contract.VERSION}.6"
+"""asv compares results of equal versions only; raise the second part when this module changes."""
+
+_CONTRACT = contract.Contract(blocks=12)
+_PROCESSES = 10
+"""asv's test assumes independent samples, and those of one process are not: each process gives one,
+and with fewer than ten the test can detect nothing. A ratio has one more, so that asv's median is
+one of them and has no further digits."""
+
+
+@dataclass(frozen=True)
+class _Tracked:
+    """A quantity that asv tracks.
+
+    Args:
+        title: name of the quantity on the published page.
+        unit: asv's name of the unit.
+        field: field of a measurement.
+        processes: number of processes that measure it; if several, each gives a sample.
+        of: ``attention`` or ``layers`` if it applies to these only; empty for both.
+    """
+
+    title: str
+    unit: str
+    field: str
+    processes: int = 1
+    of: str = ""
+
+
+TRACKED = {
+    "track_time": _Tracked("time, forward", "seconds", "time_s", _PROCESSES),
+    "track_time_backward": _Tracked(
+        "time, forward and backward", "seconds", "time_s", _PROCESSES, "attention"
+    ),
+    "track_peak_bytes": _Tracked("peak memory, forward", "bytes", "peak_bytes"),
+    "track_error": _Tracked("error, of what is allowed", "", "error_ratio"),
+    "track_first_call": _Tracked(
+        "first call, with what it compiles", "seconds", "first_call_s", _PROCESSES
+    ),
+    "track_ratio": _Tracked("time over {baseline}", "", "ratio", _PROCESSES + 1),
+    "track_cache_bytes": _Tracked(
+        "bytes of cache a token", "bytes", "cache_bytes_per_token", of="layers"
+    ),
+}
+"""The tracked quantities by the name of their benchmark method."""
 
 
 def _has_accelerator() -> bool:
@@ -162,8 +214,7 @@ def _suite(
     def setup(self: Any, case: str, device: str) -> None:
         if address is None:
             raise NotImplementedError(f"{name} is not installed at this commit")
-        bench_case = LAYER_CASES.get(case) or BenchCase(CASES[case])
-        self.prepared = prepare(address, bench_case, device, baseline)
+        self.place = _place(address, LAYER_CASES.get(case) or BenchCase(CASES[case]), device)
 
     is_layer = address is not None and _is_layer(address)
     baseline = baseline_of("layer" if is_layer else "", baselines)
@@ -189,14 +240,27 @@ def _benchmark(
     name: str,
     address: str,
     versions: Versions,
-    tracked: Tracked,
+    tracked: _Tracked,
     cases: Sequence[str],
     baseline: str,
 ) -> Callable[..., Any]:
     """Make a method ``track_*``."""
+    method = name.rpartition(".")[2]
 
     def benchmark(self: Any, case: str, device: str) -> Any:
-        return tracked.measure(self.prepared)
+        subject, bench_case = self.place
+        if method == "track_time_backward":
+            bench_case = replace(bench_case, direction="forward_backward")
+        bench = Bench(_CONTRACT, seed=os.getpid(), baselines=(baseline, baseline))
+        fields = measure_row(subject, bench_case, bench)
+        if fields["status"] != "ok":
+            raise Unverified(f"{subject.name}: {fields['reason']}")
+        value = fields[tracked.field]
+        if not isinstance(value, int):  # asv prints all digits, and NaN as n/a
+            value = math.nan if value is None else float(f"{value:.4g}")
+        # the form in which asv stores samples that it took itself
+        one = {"samples": [value], "number": fields["calls"]}
+        return one if tracked.processes > 1 else value
 
     def setup(case: str, device: str) -> None:
         version = versions().get(name)
@@ -209,12 +273,37 @@ def _benchmark(
         unit=tracked.unit,
         version=VERSION,
         rounds=tracked.processes,
-        params=[cases[: None if tracked.every_case else 1], list(DEVICES)],
+        params=[list(cases), list(DEVICES)],
         subject=address,
         pretty_name=f"{address}: {tracked.title.format(baseline=baseline)}",
     )
-    benchmark.__name__ = name.rpartition(".")[2]
+    benchmark.__name__ = method
     return benchmark
+
+
+def _place(address: str, case: BenchCase, device: str) -> tuple[Subject, BenchCase]:
+    """A subject, and a case on a device.
+
+    Raises:
+        NotImplementedError: there is nothing to measure, because the device or the subject does not
+            exist or the subject does not support the case. asv shows ``n/a``.
+    """
+    if device != "cpu":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        if accelerator is None:
+            raise NotImplementedError("there is no accelerator")
+        device = accelerator.type
+    try:
+        subject = resolve(address)[0]
+    except AttnbenchError as error:
+        raise NotImplementedError(str(error)) from None
+    case = replace(case, case=case.case.replace(device=device))
+    if case.of_layers and case.suits(subject.kind):
+        case = case.sized(subject.legal(case.case).query_size)
+    reason = case.reason_against(subject)
+    if reason is not None:
+        raise NotImplementedError(f"{address} does not support this case: {reason}")
+    return subject, case
 
 
 def _expected_versions(file: str | None, module: str) -> dict[str, str]:

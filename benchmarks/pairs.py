@@ -75,7 +75,7 @@ def record(path: Path, pairs: int, load: str, change: int) -> None:
         duel(Request(subjects=addresses), [case]) as plan,
         path.open("a", encoding="utf-8") as file,
     ):
-        rows = [row.sides for row in plan.duel.rows]
+        rows = [(row.case, row.addresses) for row in plan.duel.rows]
         for _ in range(pairs):
             busy, started = Load(whole=True), time.perf_counter()
             for _, found in plan.duel.exchange.pair(rows):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from attnbench import asv
-from attnbench.benchmark import asv_quantities
+from attnbench.benchmark.verification import Unverified
 from attnbench.errors import UsageError
 from tests.asv_scratch import Scratch
 
@@ -155,7 +155,7 @@ def test_a_wrong_subject_is_not_timed(tmp_path: Path) -> None:
     address = f"{tmp_path}/wrong_scores.py:SPEC"
     suite = getattr(filled(address), asv.class_name(address))()
     suite.setup(next(iter(asv.CASES)), "cpu")
-    with pytest.raises(ValueError, match=r"times\s+the allowed error"):
+    with pytest.raises(Unverified, match=r"times\s+the allowed error"):
         suite.track_time(next(iter(asv.CASES)), "cpu")
 
 
@@ -209,23 +209,6 @@ def test_the_ratio_is_to_the_baseline_of_bench_or_to_a_chosen_one_and_is_rounded
         (ratio,) = suite.track_ratio(FIRST_CASE, "cpu")["samples"]
         assert 0.2 < ratio < 8.0
         assert len(str(ratio)) <= 6
-
-
-def test_compilers_find_nothing_that_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, str]] = []
-    start = subprocess.check_output
-
-    def watch(command: Any, **more: Any) -> Any:
-        seen.append({name: more["env"][name] for name in asv_quantities.COMPILER_CACHES})
-        assert not any(Path(folder).exists() for folder in seen[-1].values())
-        return start(command, **more)
-
-    monkeypatch.setattr(subprocess, "check_output", watch)
-    suite = filled("scaled_dot").scaled_dot()
-    suite.setup(FIRST_CASE, "cpu")
-    (seconds,) = suite.track_compile_time(FIRST_CASE, "cpu")["samples"]
-    assert 0 < seconds < 60
-    assert set(seen[0]) >= {"TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"}
 
 
 def test_filling_a_suite_runs_no_tensor_operation_and_starts_no_thread() -> None:
@@ -352,30 +335,10 @@ def test_the_current_environment_is_benchmarked_without_building(history: Histor
     assert 0.0 < error <= 1.0
 
 
-@pytest.mark.parametrize("method", ["track_peak_bytes", "track_compile_time"])
+@pytest.mark.parametrize("method", ["track_peak_bytes", "track_time_backward"])
 def test_wrong_results_have_no_number_at_all(method: str) -> None:
     address = f"{CHEATS / 'less_work.py'}:zeros as sdpa"
     suite = getattr(filled(address), asv.class_name(address))()
     suite.setup(FIRST_CASE, "cpu")
-    with pytest.raises(ValueError, match="off the float64 reference"):
+    with pytest.raises(Unverified, match="off the float64 reference"):
         getattr(suite, method)(FIRST_CASE, "cpu")
-
-
-REMEMBERS = """
-from torch.nn.functional import scaled_dot_product_attention as right
-results = {}
-def call(query, key, value, attn_mask=None):
-    place = query.data_ptr(), query._version, query.shape
-    if place not in results:
-        results[place] = right(query, key, value, attn_mask)
-    return results[place]
-"""
-
-
-def test_a_remembered_result_takes_as_much_memory(tmp_path: Path) -> None:
-    file = tmp_path / "own.py"
-    file.write_text(REMEMBERS)
-    address = f"{file}:call as sdpa"
-    suite = getattr(filled(address), asv.class_name(address))()
-    suite.setup(FIRST_CASE, "cpu")
-    assert suite.track_peak_bytes(FIRST_CASE, "cpu") >= suite.prepared.inputs.value.nbytes

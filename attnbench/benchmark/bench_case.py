@@ -128,22 +128,3 @@ class BenchCase:
         # with the same seed, the query's extra heads would repeat the numbers of the keys
         query_case = self.case.replace(kv_len=1, mask="none", seed=self.case.seed + 1)
         return inputs.replace(query=make_inputs(query_case).query, enable_gqa=True)
-
-    def write_inputs(self, path: str) -> None:
-        """Write the inputs to a file in the format of :mod:`attnbench.saved_inputs`."""
-        from attnbench.subject.input_files import load_inputs, save_inputs
-        from attnbench.subject.tensors import make_inputs
-
-        if self.path is not None:
-            inputs = load_inputs(Path(self.path))
-        else:
-            inputs = self._grouped(make_inputs(self._with_kv_heads))
-        save_inputs(
-            path,
-            inputs.query,
-            inputs.key,
-            inputs.value,
-            attn_mask=inputs.attn_mask,
-            valid_lens=inputs.valid_lens,
-            is_causal=inputs.is_causal,
-        )

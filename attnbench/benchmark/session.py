@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.machine import Setting, available_bytes
 from attnbench.benchmark.records import BASELINES, Record, half_width
 from attnbench.benchmark.timing.blocks import interval
+from attnbench.cases.case import Case
 from attnbench.processes.cluster import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 from attnbench.registry.address import Address
@@ -69,18 +70,7 @@ class Job:
     clock: str = ""
 
 
-_CASE_FIELDS = (
-    "lead",
-    "q_len",
-    "kv_len",
-    "query_size",
-    "key_size",
-    "value_size",
-    "dtype",
-    "device",
-    "mask",
-    "seed",
-)
+_CASE_FIELDS = {f.name for f in fields(Case)} & {f.name for f in fields(Record)}
 
 
 def fields_of(
@@ -95,7 +85,7 @@ def fields_of(
     """The fields of a record that are known before the measurement."""
     point = case.case
     return {
-        "run": setting.run,
+        **vars(setting),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "contract": contract.name(case.direction, point.device, clock),
         "subject": subject,
@@ -109,10 +99,6 @@ def fields_of(
         "timing": contract.timing_on(point.device),
         "threads": contract.threads,
         "inputs": None if case.path is None else {"path": case.path, "sha256": case.sha256},
-        "machine": dict(setting.machine),
-        "versions": dict(setting.versions),
-        "commit": setting.commit,
-        "command": setting.command,
     }
 
 
@@ -226,10 +212,10 @@ class Session:
             count = 0
             # on a cluster, a lost worker then costs one row only
             batch = queue if self.machine is None else queue[:1]
-            for row, fields, seconds in self._process(batch, number):
+            for row, measured, seconds in self._process(batch, number):
                 count += 1
                 row.seconds = seconds
-                row.by_pass[number] = self._record(row, number, fields)
+                row.by_pass[number] = self._record(row, number, measured)
                 yield row.by_pass[number]
             del queue[: max(count, 1)]
 

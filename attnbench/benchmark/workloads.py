@@ -170,14 +170,6 @@ def saved(
     return BenchCase(case, direction, path.name, heads, str(path), digest(path))
 
 
-def write_inputs(cases: Sequence[BenchCase], folder: str) -> list[str]:
-    """Write the inputs of each case into a folder, and return the paths of the files."""
-    paths = [str(Path(folder) / f"{number}.safetensors") for number in range(len(cases))]
-    for case, path in zip(cases, paths, strict=True):
-        case.write_inputs(path)
-    return paths
-
-
 @dataclass(frozen=True)
 class Selection:
     """The cases that a command asks for.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +18,6 @@ from attnbench.cli.configuration import check_defaults
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.cli.printing import print_json, print_parts, progress
 from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, similar
-from attnbench.processes.pool import Task, call
 from attnbench.registry.address import parse_address
 
 if TYPE_CHECKING:
@@ -229,19 +227,12 @@ def duel(
     if core is None:
         notes.append("Both sides ran on any core: this system does not let a process choose one.")
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
-        arguments = {"cases": cases, "folder": folder}
-        inputs = call(Task("inputs", "attnbench.benchmark.workloads:write_inputs", arguments))
         sides = _sides(request, stack)
         exchange = stack.enter_context(Exchange(sides, core if threads == 1 else None, threads))
         rows = [
-            Row(
-                a if a == b else f"{b} against {a}",
-                case,
-                (_order(a, sides[0], case, path), _order(b, sides[1], case, path)),
-            )
+            Row(a if a == b else f"{b} against {a}", case, (a, b))
             for a, b in _subjects(request, exchange, notes)
-            for case, path in zip(cases, inputs, strict=True)
+            for case in cases
         ]
         names = [side.name for side in sides] if request.revisions else request.subjects
         yield Plan(names, Duel(exchange, rows, **options), notes)
@@ -286,14 +277,3 @@ def _subjects(request: Request, exchange: Exchange, notes: list[str]) -> list[tu
             f"{', '.join(b) or 'none'}. Name one, such as path/to/file.py:ATTRIBUTE."
         )
     return common
-
-
-def _order(text: str, side: Side, case: BenchCase, inputs: str) -> Mapping[str, Any]:
-    return {
-        "address": text,
-        "folder": str(side.folder),
-        "inputs": inputs,
-        "seed": case.case.seed,
-        "device": case.case.device,
-        "direction": case.direction,
-    }

@@ -29,7 +29,7 @@ from attnbench.processes.cluster import (
     ClusterWorkers,
     Machine,
     MachineLostError,
-    Machines,
+    machines,
 )
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import Address, parse_address
@@ -114,11 +114,11 @@ def planned(
     store.check_writable(results)
     run = run or store.new_run()
     with contextlib.ExitStack() as stack:
-        machines: Sequence[Machine | None] = [None]
+        places: Sequence[Machine | None] = [None]
         if cluster is not None:
-            machines = _machines(stack, cluster, request.devices)
+            places = _machines(stack, cluster, request.devices)
         runs = []
-        for machine in machines:
+        for machine in places:
             suffix = "" if machine is None else "-" + re.sub(r"[^\w.-]", "-", machine.name)
             path = store.run_path(results, run + suffix)
             stack.callback(store.release, store.claim(path))
@@ -131,10 +131,10 @@ def _machines(
 ) -> list[Machine]:
     """The machines of a cluster; to measure an accelerator they need the resource ``GPU``."""
     accelerators = [name for name in devices or () if not name.startswith("cpu")]
-    resources = {MEASURING: 1, **({"GPU": 1} if accelerators else {})}
+    resources = [MEASURING, "GPU"] if accelerators else [MEASURING]
     workers = ClusterWorkers(cluster, preload=with_plugins(*PRELOAD), resources=resources)
     only_accelerators = len(accelerators) == len(devices or ("cpu",))
-    return Machines(stack.enter_context(workers), accelerator=only_accelerators).all
+    return machines(stack.enter_context(workers), accelerator=only_accelerators)
 
 
 def _planned(request: Request, path: Path, machine: Machine | None) -> Run:

@@ -1,27 +1,22 @@
 """Tasks on a Dask cluster, with the face of the pool of this machine.
 
 A worker runs each task in a child of its own, with the same limits as on this machine; if a worker
-is lost, its tasks run again elsewhere. For benchmarks a :class:`Machine` runs one task at a time.
-Its workers have the Dask resource ``machine`` (and ``GPU`` to measure an accelerator) and share a
-boot of the system, as containers do.
+is lost, its tasks run again elsewhere. For benchmarks a :class:`Machine` runs one task at a time:
+it is a host with a worker that has the Dask resource ``machine`` (and ``GPU`` to measure an
+accelerator).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import itertools
 import json
 import logging
 import multiprocessing
 import os
 import pickle
-import platform
-import threading
 import time
 import uuid
-import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,17 +27,10 @@ from attnbench.registry.versions import installed_versions
 
 MEASURING = "machine"
 """The Dask resource of a worker that measures."""
-MACHINE_VARIABLE = "ATTNBENCH_MACHINE"
-"""Environment variable of a worker with a name for its machine, instead of its host name."""
 
 _ANSWER_S = 10.0
 _LOOK_S = 0.5
 _RETURN_S = 60.0
-_LOSSES = 3
-
-
-class UnencryptedWarning(UserWarning):
-    """Tasks cross a network unencrypted."""
 
 
 class MachineLostError(AttnbenchError):
@@ -56,34 +44,18 @@ def run_task(pickled: bytes, preload: Sequence[str]) -> bytes:
 
     Both are pickled here, since Dask would search containers for its keys and measure them.
     """
+    from distributed import get_worker
+
     # a worker under a nanny is a daemon, which multiprocessing would allow no children
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     warm_up(*preload)
-    events: list[Event] = []
-    with Workers() as workers:
-        workers.stopped = _is_cancelled()
-        workers.submit(pickle.loads(pickled))  # noqa: S301 -- of the client, which may run code here
-        events.extend(workers.events())
-    return pickle.dumps(events)
-
-
-def _is_cancelled() -> Any:
-    """A function that says whether the task of this thread was cancelled; Dask does not stop it."""
-    from distributed import get_worker
-
     worker = get_worker()
-    task = worker.state.tasks.get(worker.get_current_task())
-    return lambda: task is not None and task.state == "cancelled"
-
-
-def machine_facts() -> tuple[str, str]:
-    """An identifier of the worker's machine, and its name; host names may be ambiguous."""
-    name = os.environ.get(MACHINE_VARIABLE, "")
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = platform.node()
-    return f"{boot} {name}", name or platform.node()
+    own = worker.state.tasks.get(worker.get_current_task())
+    with Workers() as workers:
+        # Dask does not stop a task that is cancelled
+        workers.stopped = lambda: own is not None and own.state == "cancelled"
+        workers.submit(pickle.loads(pickled))  # noqa: S301 -- of the client, which may run code here
+        return pickle.dumps([*workers.events()])
 
 
 class ClusterWorkers:
@@ -100,11 +72,7 @@ class ClusterWorkers:
     """
 
     def __init__(
-        self,
-        where: str,
-        *,
-        preload: Sequence[str] = (),
-        resources: Mapping[str, float] | None = None,
+        self, where: str, *, preload: Sequence[str] = (), resources: Sequence[str] = ()
     ) -> None:
         try:
             import distributed
@@ -119,15 +87,20 @@ class ClusterWorkers:
         self._tasks: dict[str, Task] = {}
         self._futures: dict[str, Any] = {}
         self._numbers = itertools.count()
-        self.client = _client_of(where)
+        address = where if "://" in where else _read_address(Path(where))
         try:
-            self._check_workers(where, dict(resources or {}))
+            self.client = distributed.Client(address, timeout=_ANSWER_S, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            message = f"no scheduler answers at {where} within 10 s ({message_of(error)})."
+            raise UsageError(message) from None
+        try:
+            self._check_workers(where, resources)
         except BaseException:
             self.client.close(timeout=5)
             raise
         self._completions = distributed.as_completed(loop=self.client.loop)
 
-    def _check_workers(self, where: str, resources: Mapping[str, float]) -> None:
+    def _check_workers(self, where: str, resources: Sequence[str]) -> None:
         """Check before the first task that workers have the resources and the same versions."""
         try:
             self.client.wait_for_workers(1, timeout=_ANSWER_S)
@@ -142,8 +115,8 @@ class ClusterWorkers:
                 f"a worker of the cluster at {where} cannot import {error.name}; install attnbench "
                 "there, in the version that is here."
             ) from None
-        if not any(resources.items() <= _whole(w).items() for w in self.workers().values()):
-            text = ", ".join(f"{name}={n:g}" for name, n in resources.items())
+        if not self.hosts(resources):
+            text = ", ".join(f"{name}=1" for name in resources)
             raise UsageError(
                 f"no worker of the cluster at {where} has the resource {text}; start one with "
                 f'`dask worker --resources "{text}"`.'
@@ -161,21 +134,26 @@ class ClusterWorkers:
                 f"others:{''.join(differences)}\nInstall the same on both."
             )
 
-    def workers(self) -> dict[str, Any]:
-        """The scheduler's current information on each worker, by the worker's address.
+    def _workers(self) -> list[Mapping[str, Any]]:
+        """The scheduler's current information on each worker."""
+        try:
+            return list(self.client.scheduler_info(n_workers=-1)["workers"].values())
+        except (OSError, TimeoutError, KeyError) as error:  # a lost scheduler reports nothing
+            raise _scheduler_lost(error) from error
+
+    def hosts(self, resources: Sequence[str] = ()) -> list[str]:
+        """The hosts that have a worker with all of these resources now.
 
         Raises:
             UsageError: the scheduler was lost.
         """
-        try:
-            return dict(self.client.scheduler_info(n_workers=-1)["workers"])
-        except (OSError, TimeoutError, KeyError) as error:  # a lost scheduler reports nothing
-            raise _scheduler_lost(error) from error
+        workers = [w for w in self._workers() if all(w["resources"].get(n, 0) for n in resources)]
+        return sorted({worker["host"] for worker in workers})
 
     @property
     def count(self) -> int:
         """The number of tasks that the cluster can currently run at once."""
-        return sum(int(worker["nthreads"]) for worker in self.workers().values()) or 1
+        return sum(int(worker["nthreads"]) for worker in self._workers()) or 1
 
     def submit(self, task: Task, *, first: bool = False) -> None:
         """Queue a task; allowed while events are read, and sent before the next one.
@@ -223,26 +201,13 @@ class ClusterWorkers:
         except Exception as error:
             yield Event(task, "raised", reason=f"{type(error).__name__}: {error}")
 
-    def cancel(self) -> None:
-        """Cancel the tasks that have not ended."""
-        self._queue.clear()
-        self._tasks.clear()
-        with contextlib.suppress(Exception):
-            self.client.cancel(list(self._futures.values()), force=True)
-        self._futures.clear()
-        self._completions.clear()
-
     def __enter__(self) -> ClusterWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.cancel()
+        with contextlib.suppress(Exception):
+            self.client.cancel(list(self._futures.values()), force=True)
         self.client.close(timeout=5)
-
-
-def _whole(worker: Mapping[str, Any]) -> dict[str, int]:
-    """The resources of which a worker has at least one, as one each."""
-    return {name: 1 for name, number in worker["resources"].items() if number >= 1}
 
 
 def _scheduler_lost(error: BaseException) -> UsageError:
@@ -250,27 +215,6 @@ def _scheduler_lost(error: BaseException) -> UsageError:
         f"the scheduler was lost ({type(error).__name__}); what was recorded stays, and the same "
         "--run NAME goes on with the rest."
     )
-
-
-def _client_of(where: str) -> Any:
-    from distributed import Client
-
-    address = where if "://" in where else _read_address(Path(where))
-    host = address.partition("://")[2].rpartition(":")[0].strip("[]")
-    with contextlib.suppress(ValueError):
-        host = "" if ipaddress.ip_address(host).is_loopback else host
-    if not address.startswith("tls://") and host not in ("", "localhost"):
-        warnings.warn(
-            f"{address} is not encrypted: whoever reaches it can run code there. Use tls:// with "
-            "Dask's own configuration, distributed.comm.tls.",
-            UnencryptedWarning,
-            stacklevel=3,
-        )
-    try:
-        return Client(address, timeout=_ANSWER_S, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        message = f"no scheduler answers at {where} within 10 s ({message_of(error)})."
-        raise UsageError(message) from None
 
 
 def _read_address(file: Path) -> str:
@@ -285,64 +229,16 @@ def _read_address(file: Path) -> str:
         ) from None
 
 
-class Machines:
-    """The machines of a cluster that have workers for measuring.
-
-    Args:
-        cluster: the cluster.
-        accelerator: whether only workers with the resource ``GPU`` are used.
-
-    Raises:
-        UsageError: there is no worker left for measuring.
-    """
-
-    def __init__(self, cluster: ClusterWorkers, *, accelerator: bool = False) -> None:
-        self.cluster = cluster
-        self._needed = {MEASURING, "GPU"} if accelerator else {MEASURING}
-        self._facts: dict[str, tuple[str, str]] = {}
-        self._lock = threading.Lock()
-        found: dict[str, Machine] = {}
-        for address, (key, name) in sorted(self.workers().items()):
-            resources = _whole(cluster.workers().get(address, {"resources": {}}))
-            if key not in found or len(resources) > len(found[key].resources):
-                found[key] = Machine(self, key, name, resources, address)
-        if not found:
-            raise UsageError(
-                "the cluster's workers went while they were asked where they are: no worker that "
-                "measures is left."
-            )
-        names = Counter(machine.name for machine in found.values())
-        for machine in found.values():
-            if names[machine.name] > 1:
-                host = machine.address.partition("://")[2].rpartition(":")[0]
-                machine.name = f"{machine.name}-{host}"
-        self.all = sorted(found.values(), key=lambda machine: (machine.name, machine.address))
-
-    def workers(self) -> dict[str, tuple[str, str]]:
-        """Identifier and name of the machine of each present worker for measuring, by address."""
-        with self._lock:
-            present = [a for a, w in self.cluster.workers().items() if self._needed <= {*_whole(w)}]
-            new = [address for address in present if address not in self._facts]
-            if new:  # one may be lost after it was listed; it is then left out
-                options = {"workers": new, "on_error": "ignore"}
-                self._facts |= self.cluster.client.run(machine_facts, **options)
-            return {address: self._facts[address] for address in present if address in self._facts}
-
-
 class Machine:
-    """One machine of a cluster; all resources of its worker are taken while it measures."""
+    """A host of a cluster that measures; all resources of its worker are taken meanwhile."""
 
-    def __init__(
-        self, machines: Machines, key: str, name: str, resources: Mapping[str, int], address: str
-    ) -> None:
-        self.name, self.address = name, address
-        self.resources = {n: resources[n] for n in (MEASURING, "GPU") if n in resources}
-        self._machines, self._key = machines, key
+    def __init__(self, cluster: ClusterWorkers, host: str, resources: Sequence[str]) -> None:
+        self.name, self.cluster, self._resources = host, cluster, resources
 
     @property
     def has_accelerator(self) -> bool:
         """Whether its worker has the resource ``GPU``."""
-        return "GPU" in self.resources
+        return "GPU" in self._resources
 
     def call(self, task: Task) -> Any:
         """Run one task and return its value; see :func:`attnbench.processes.pool.call`.
@@ -367,31 +263,26 @@ class Machine:
             MachineLostError: no worker of this machine is left.
             UsageError: the scheduler was lost.
         """
-        cluster = self._machines.cluster
-        for _ in range(_LOSSES):
-            address = self._present_address()
-            future = cluster.send(task, resources=self.resources, workers=[address])
-            while not future.done() and address in cluster.workers():
-                with contextlib.suppress(Exception):  # reported when the task has ended
-                    future.result(timeout=_LOOK_S)
-            if future.done():
-                yield from cluster.ended(task, future)
-                return
-            future.cancel(force=True)
-        reason = f"the workers that ran it on {self.name} were lost, {_LOSSES} in a row"
-        yield Event(task, "crashed", reason=reason)
+        resources = dict.fromkeys(self._resources, 1)
+        future = self.cluster.send(task, resources=resources, workers=[self.name])
+        seen = time.monotonic()
+        while not future.done():
+            if self.name in self.cluster.hosts(self._resources):
+                seen = time.monotonic()
+            elif time.monotonic() > seen + _RETURN_S:
+                future.cancel(force=True)
+                raise MachineLostError(
+                    f"the machine {self.name} was lost: it has no worker that measures, and none "
+                    f"came back within {_RETURN_S:g} s. What was recorded stays, and the same "
+                    "--run NAME goes on with the rest."
+                )
+            with contextlib.suppress(Exception):  # reported when the task has ended
+                future.result(timeout=_LOOK_S)
+        yield from self.cluster.ended(task, future)
 
-    def _present_address(self) -> str:
-        """The address of a worker of this machine with the resources of the first one."""
-        deadline = time.monotonic() + _RETURN_S
-        while time.monotonic() < deadline:
-            infos = self._machines.cluster.workers()
-            for address, (key, _) in self._machines.workers().items():
-                resources = _whole(infos[address]) if address in infos else {}
-                if key == self._key and self.resources.items() <= resources.items():
-                    return address
-            time.sleep(_LOOK_S)
-        raise MachineLostError(
-            f"the machine {self.name} was lost: it has no worker that measures, and none came back "
-            f"within {_RETURN_S:g} s. What was recorded stays, and --run NAME goes on."
-        )
+
+def machines(cluster: ClusterWorkers, *, accelerator: bool = False) -> list[Machine]:
+    """The machines of a cluster that measure, or with ``accelerator`` those that have one."""
+    gpu = cluster.hosts([MEASURING, "GPU"])
+    hosts = gpu if accelerator else cluster.hosts([MEASURING])
+    return [Machine(cluster, h, [MEASURING, "GPU"] if h in gpu else [MEASURING]) for h in hosts]

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers find ``worker_tasks``; they start with the environment of this process."""
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    monkeypatch.syspath_prepend(paths[0])  # a spawned worker has the path of this process
+
+
 @pytest.fixture
-def scheduler() -> Iterator[Any]:
+def scheduler(importable: None) -> Iterator[Any]:
     """A scheduler with two workers under nannies, as ``dask worker`` starts them."""
     from distributed import LocalCluster
 
@@ -19,35 +29,16 @@ def scheduler() -> Iterator[Any]:
         yield cluster
 
 
-def _measuring(**names: str) -> Any:
-    """A cluster of workers that measure, by their name the machine that each says it is on."""
+@pytest.fixture
+def two_machines(importable: None) -> Iterator[Any]:
+    """A scheduler with workers that measure on two hosts, of which this machine plays both."""
     from distributed import Nanny, Scheduler, SpecCluster
 
+    options = {"nthreads": 1, "memory_limit": 0, "resources": {"machine": 1}}
     workers = {
-        worker: {
-            "cls": Nanny,
-            "options": {
-                "nthreads": 1,
-                "memory_limit": 0,
-                "resources": {"machine": 1},
-                "env": {"ATTNBENCH_MACHINE": machine},
-            },
-        }
-        for worker, machine in names.items()
+        name: {"cls": Nanny, "options": {**options, "host": f"127.0.0.{number}"}}
+        for number, name in enumerate(("one", "two"), 1)
     }
     options = {"dashboard_address": ":0", "port": 0, "host": "127.0.0.1"}
-    return SpecCluster(scheduler={"cls": Scheduler, "options": options}, workers=workers)
-
-
-@pytest.fixture
-def two_machines() -> Iterator[Any]:
-    """A scheduler with workers of two machines, of which this one plays both."""
-    with _measuring(one="north", two="south") as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def shared_machine() -> Iterator[Any]:
-    """A scheduler with two workers of one machine."""
-    with _measuring(one="north", two="north") as cluster:
+    with SpecCluster(scheduler={"cls": Scheduler, "options": options}, workers=workers) as cluster:
         yield cluster

@@ -11,36 +11,23 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attnbench.checking.outcomes import COMPILING, KEEPS_CONTRACT, key_of
-from attnbench.checking.parallel import run_checks, works_of
-from attnbench.checking.plan import planned
 from attnbench.errors import UsageError
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task
-from attnbench.registry.address import parse_address
 
 HERE = Path(__file__).parents[1]
 MAIN = (sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())")
 FEW = ("weights_sum_to_one", "masked_weights_are_zero", "output_lies_within_values")
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers find ``worker_tasks``; they start with the environment of this process."""
-    paths = [str(HERE), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-    monkeypatch.syspath_prepend(paths[0])  # a spawned worker has the path of this process
-
-
 @pytest.fixture
-def workers(importable: None, scheduler: Any) -> Iterator[ClusterWorkers]:
+def workers(scheduler: Any) -> Iterator[ClusterWorkers]:
     with ClusterWorkers(scheduler.scheduler_address) as found:
         yield found
 
@@ -82,27 +69,6 @@ def test_outcomes_order_and_exit_code_are_those_of_this_machine(
     assert check("--cluster", str(file), cwd=tmp_path) == check(cwd=tmp_path)
 
 
-def test_a_long_profile_has_the_outcomes_of_this_machine(scheduler: Any) -> None:
-    names = (KEEPS_CONTRACT, "weights_sum_to_one", "masked_weights_are_zero", *COMPILING[:1])
-    targets = ("dot", f"{HERE}/bad_subjects.py:SHAPE")
-    pairs = [(parse_address(target), planned(target)[0][0].name) for target in targets]
-    works = works_of(pairs, names)
-    options = {"profile": "default", "device": "cpu", "dtypes": None}
-    limits: dict[str, Any] = {"jobs": 1, "timeout_s": 300.0, "memory_gib": 2.0}
-    here, there = (
-        {key_of(o): replace(o, seconds=0.0) for o in run_checks(works, options, **limits, **where)}
-        for where in ({}, {"cluster": scheduler.scheduler_address})
-    )
-    assert len(here) == 2 * len(names)
-    assert there == here
-
-
-def test_values_come_back_and_the_task_is_done(workers: ClusterWorkers) -> None:
-    events = ended(workers, Task("x", "worker_tasks:many", {"count": 3}))
-    assert [(event.kind, event.value) for event in events[:-1]] == [("value", n) for n in range(3)]
-    assert events[-1].kind == "done"
-
-
 def test_a_task_that_hangs_or_dies_is_one_outcome_and_its_worker_goes_on(
     workers: ClusterWorkers,
 ) -> None:
@@ -119,7 +85,7 @@ def test_a_task_that_hangs_or_dies_is_one_outcome_and_its_worker_goes_on(
 
 
 def test_the_tasks_of_a_worker_that_is_lost_run_again_none_lost_and_none_twice(
-    importable: None, scheduler: Any
+    scheduler: Any,
 ) -> None:
     tasks = [Task(str(n), "worker_tasks:many", {"count": 2, "pause": 0.2}) for n in range(12)]
     with ClusterWorkers(scheduler.scheduler_address) as workers:
@@ -131,20 +97,6 @@ def test_the_tasks_of_a_worker_that_is_lost_run_again_none_lost_and_none_twice(
     values = Counter((event.task.name, event.value) for event in events if event.kind == "value")
     assert values == Counter({(str(n), v): 1 for n in range(12) for v in range(2)})
     assert Counter(event.kind for event in events)["done"] == 12
-
-
-def test_a_task_that_ends_each_worker_it_meets_is_crashed(importable: None, scheduler: Any) -> None:
-    with ClusterWorkers(scheduler.scheduler_address) as workers:
-        (event,) = ended(
-            workers, Task("deadly", "worker_tasks:kill_cluster_worker", timeout_s=60.0)
-        )
-    assert event.kind == "crashed"
-    assert "workers that ran it were lost" in event.reason
-
-
-def test_a_resource_that_no_worker_has_is_refused(scheduler: Any) -> None:
-    with pytest.raises(UsageError, match=r"no worker .* has the resource GPU=1"):
-        ClusterWorkers(scheduler.scheduler_address, resources={"GPU": 1})
 
 
 def test_other_versions_are_refused_with_the_difference(
@@ -186,23 +138,6 @@ def test_a_scheduler_without_workers_is_one_line() -> None:
 def test_a_place_that_cannot_be_is_one_clear_error(where: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ClusterWorkers(where)
-
-
-def test_two_runs_on_one_cluster_get_each_their_own(tmp_path: Path, scheduler: Any) -> None:
-    found: dict[str, tuple[int, list[dict[str, Any]]]] = {}
-
-    def run(seed: str) -> None:
-        where = ("--cluster", scheduler.scheduler_address, "--seed", seed)
-        found[seed] = check(*where, cwd=tmp_path)
-
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in ("1", "2")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for seed, (code, outcomes) in found.items():
-        assert code == 0
-        assert [outcome["seed"] for outcome in outcomes] == [int(seed)] * 2 * len(FEW)
 
 
 def test_ctrl_c_leaves_the_cluster_no_task(scheduler: Any) -> None:

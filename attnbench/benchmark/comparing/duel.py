@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ class Row:
     Args:
         subject: address of the subject, or both addresses if the sides' differ.
         case: case at which it is measured.
-        sides: what each side prepares.
+        addresses: address of the subject on either side.
         values: log of B's time over A's, by pair.
         judged: latest verdict and interval.
         reason: why the row is not decided.
@@ -41,7 +40,7 @@ class Row:
 
     subject: str
     case: BenchCase
-    sides: tuple[Mapping[str, Any], Mapping[str, Any]]
+    addresses: tuple[str, str]
     values: dict[int, float] = field(default_factory=dict)
     judged: Verdict | None = None
     reason: str = ""
@@ -109,7 +108,7 @@ class Duel:
         return [row for row in self.rows if not row.decided]
 
     def _take_pair(self, rows: Sequence[Row]) -> None:
-        for number, result in self.exchange.pair([row.sides for row in rows]):
+        for number, result in self.exchange.pair([(row.case, row.addresses) for row in rows]):
             row = rows[number]
             if not isinstance(result, Unmeasured):
                 row.values[self.pairs] = pair_value(result)

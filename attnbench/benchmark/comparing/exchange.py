@@ -15,13 +15,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.timing.blocks import Block, Slot, take_blocks
 from attnbench.benchmark.timing.clocks import WALL_CLOCK
 from attnbench.errors import UsageError
@@ -241,12 +242,12 @@ class Exchange:
         return shared, "" if shared else fault
 
     def pair(
-        self, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+        self, rows: Sequence[tuple[BenchCase, tuple[str, str]]]
     ) -> Iterator[tuple[int, list[Block] | Unmeasured]]:
         """Take one pair: new processes of both sides measure all rows in random order.
 
         Args:
-            rows: for each row, what each side prepares.
+            rows: for each row, the case, and the address of the subject on either side.
 
         Yields:
             The index of a row, and its blocks or the reason why there are none.
@@ -257,18 +258,18 @@ class Exchange:
         chance = random.Random(f"{self.seed} {self.taken}")  # noqa: S311 -- orders, not secrets
         for number in chance.sample(range(len(rows)), len(rows)):
             try:
-                yield number, self._blocks(rows[number], chance)
+                yield number, self._blocks(*rows[number], chance)
             except Unmeasured as error:
                 if isinstance(error, Lost):
                     self.restart()
                 yield number, error
 
     def _blocks(
-        self, row: tuple[Mapping[str, Any], Mapping[str, Any]], chance: random.Random
+        self, case: BenchCase, addresses: tuple[str, str], chance: random.Random
     ) -> list[Block]:
         clocks: set[str] = set()
-        for server, part in zip(self._servers, row, strict=True):
-            server.seconds, clock, origin = server.ask("prepare", part, SLOT_S, ROW_S)
+        for server, address in zip(self._servers, addresses, strict=True):
+            server.seconds, clock, origin = server.ask("prepare", address, case, SLOT_S, ROW_S)
             clocks.add(clock)
             root = server.side.inside
             if root is not None and not Path(origin).is_relative_to(root.resolve()):

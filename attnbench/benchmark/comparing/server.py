@@ -14,21 +14,20 @@ import inspect
 import io
 import os
 import sys
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import VERSION, Contract
 from attnbench.benchmark.timed_calls import measured_call
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.benchmark.timing.samples import difference, tensors_of
 from attnbench.benchmark.timing.slots import Timer, settled
-from attnbench.errors import headline
+from attnbench.errors import SpecError, headline
 from attnbench.specs import KernelSpec
-from attnbench.subject.input_files import load_inputs
 from attnbench.subject.lookup import resolve, subjects
 
 
@@ -60,7 +59,7 @@ class Served:
         return [str(subject.address) for subject in resolve(address)]
 
     def prepare(
-        self, row: Mapping[str, Any], slot_s: float, cap_s: float
+        self, address: str, case: BenchCase, slot_s: float, cap_s: float
     ) -> tuple[float, str, str]:
         """Put a subject in the place of the previous one, and call it until it is warm.
 
@@ -69,24 +68,16 @@ class Served:
         """
         vars(self).clear()
         gc.collect()
-        os.chdir(row["folder"])
-        (self.subject,) = resolve(row["address"])
-        self.device, self.direction = torch.device(row["device"]), row["direction"]
-        self.inputs = self._on_device(load_inputs(Path(row["inputs"])))
-        torch.manual_seed(row["seed"])
-        query, key, value = self.inputs.query, self.inputs.key, self.inputs.value
-        module = self.subject.make(query.shape[-1], key.shape[-1], value.shape[-1])
-        self.module = module.to(self.device, query.dtype).eval()
-        call = measured_call(self.subject, self.module, self.inputs, self.direction)
+        (self.subject,) = resolve(address)
+        self.case = case
+        if reason := case.reason_against(self.subject):
+            raise SpecError(reason)
+        self.module, self.inputs = case.build(self.subject)
+        call = measured_call(self.subject, self.module, self.inputs, case.direction)
         call()
         contract = Contract(threads=torch.get_num_threads(), slot_s=slot_s, cap_s=cap_s)
-        self.timer = Timer(call, self.device, contract)
+        self.timer = Timer(call, torch.device(case.case.device), contract)
         return self.timer.seconds, self.timer.clock, _origin_of(self.subject.spec)
-
-    def _on_device(self, inputs: Any, **tensors: torch.Tensor) -> Any:
-        """Inputs on the device, with some tensors replaced."""
-        tensors = {**dict(inputs.tensors()), **tensors}
-        return inputs.replace(**{name: t.detach().to(self.device) for name, t in tensors.items()})
 
     def use_clock(self, clock: str) -> None:
         """Time the next slots by this clock."""
@@ -109,7 +100,7 @@ class Served:
         sample, buffer = samples.items[0], io.BytesIO()
         content = {
             "state": self.module.state_dict(),
-            "inputs": {name: tensor.detach() for name, tensor in sample.inputs.tensors()},
+            "inputs": {name: tensor.detach().cpu() for name, tensor in sample.inputs.tensors()},
             "results": list(sample.copies),
         }
         torch.save(content, buffer)
@@ -122,8 +113,10 @@ class Served:
             self.module.load_state_dict(other["state"])
         except RuntimeError as error:
             return f"its parameters differ ({headline(error)})"
-        inputs = self._on_device(self.inputs, **other["inputs"])
-        if self.direction != "forward":
+        inputs = self.inputs.replace(
+            **{name: tensor.to(self.case.case.device) for name, tensor in other["inputs"].items()}
+        )
+        if self.case.direction != "forward":
             inputs = inputs.map(lambda tensor: tensor.detach().requires_grad_())
         assert isinstance(self.timer.call, FreshCall)
         found = difference(tensors_of(self.timer.call.repeat(inputs)), other["results"])

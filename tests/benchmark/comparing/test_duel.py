@@ -28,9 +28,9 @@ class Exchange:
         self.asked: list[list[str]] = []
 
     def pair(self, rows: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        self.asked.append([row[0]["address"] for row in rows])
+        self.asked.append([row[1][0] for row in rows])
         for number, row in enumerate(rows):
-            effect = self.effects[row[0]["address"]]
+            effect = self.effects[row[1][0]]
             if isinstance(effect, str):
                 yield number, AnotherAnswer(effect)
                 continue
@@ -39,7 +39,7 @@ class Exchange:
 
 
 def duel(effects: dict[str, float | str], *, spread: float = 0.01, **more: Any) -> Any:
-    rows = [Row(name, CASE, ({"address": name}, {"address": name})) for name in effects]
+    rows = [Row(name, CASE, (name, name)) for name in effects]
     found = Duel(Exchange(effects, spread), rows, **more)
     list(found.run())
     return found
@@ -109,7 +109,7 @@ def test_an_interruption_keeps_what_was_decided() -> None:
             yield from super().pair(rows)
 
     effects: dict[str, float | str] = {"slow": 0.2, "near": 0.035}
-    rows = [Row(name, CASE, ({"address": name}, {"address": name})) for name in effects]
+    rows = [Row(name, CASE, (name, name)) for name in effects]
     found = Duel(Interrupted(effects, 0.04), rows)
     with pytest.raises(KeyboardInterrupt):
         list(found.run())

@@ -18,8 +18,10 @@ from attnbench.benchmark.comparing.exchange import (
     Side,
     Unmeasured,
 )
+from attnbench.benchmark.workloads import named_set
 from attnbench.errors import UsageError
 
+CASE = named_set("compare")[0]
 SIDES = Side("A", Path()), Side("B", Path())
 
 
@@ -59,7 +61,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 def pair(**options: Any) -> Any:
     with Exchange(SIDES, **options) as found:
-        ((_, result),) = found.pair([({}, {})])
+        ((_, result),) = found.pair([(CASE, ("a", "b"))])
     return result
 
 
@@ -139,6 +141,6 @@ def test_a_process_that_dies_says_how_and_its_row_alone_is_lost(
     monkeypatch.setattr(exchange, "_SERVER", (str(script),))
     side = Side("here", tmp_path)
     with Exchange((side, side)) as found:
-        results = dict(found.pair([({}, {}), ({}, {})]))
+        results = dict(found.pair([(CASE, ("a", "b"))] * 2))
     assert [type(result) for result in results.values()] == [Lost, Lost]
     assert "here: its process ended with exit code 7" in str(results[0])

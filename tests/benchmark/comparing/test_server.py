@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.comparing.server import Served
-from attnbench.saved_inputs import save_inputs
+from attnbench.cases.case import Case
 
 MECHANISM = """\
 import attnbench
@@ -32,30 +29,14 @@ SPEC = attnbench.MechanismSpec(name="plain", make=lambda q, k, v: Plain())
 """
 
 
-@pytest.fixture(autouse=True)
-def _folder() -> Iterator[None]:
-    here = os.getcwd()
-    yield
-    os.chdir(here)
-
-
 def served(folder: Path, name: str, work: str, direction: str, seed: int = 0) -> Served:
-    inputs = folder / "inputs.safetensors"
-    if not inputs.exists():
-        save_inputs(inputs, *torch.randn(3, 2, 16, 4), valid_lens=torch.tensor([9, 16]))
-    (folder / f"{name}.py").write_text(MECHANISM.format(work=work))
-    row: dict[str, Any] = {
-        "address": f"{name}.py:SPEC",
-        "folder": str(folder),
-        "inputs": str(inputs),
-        "device": "cpu",
-        "seed": seed,
-        "direction": direction,
-    }
+    file = folder / f"{name}.py"
+    file.write_text(MECHANISM.format(work=work))
+    case = BenchCase(Case((2,), 16, 16, 4, 4, 4, mask="padding", seed=seed), direction)
     found = Served()
-    seconds, _, origin = found.prepare(row, 1e-3, 1.0)
+    seconds, _, origin = found.prepare(f"{file}:SPEC", case, 1e-3, 1.0)
     assert seconds > 0
-    assert origin == str(folder / f"{name}.py")
+    assert origin == str(file)
     return found
 
 
