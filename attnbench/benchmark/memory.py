@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from attnbench.benchmark.timing.rotation import FreshCall
+
 # otherwise the profiler's library prints a line on standard error for each profile
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
@@ -30,8 +32,8 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
     its growth is returned. On an accelerator it comes from the allocator's statistics. The inputs
     are fresh, so that no result is remembered.
     """
-    if (prepare := getattr(call, "prepare", None)) is not None:
-        prepare(1)
+    if isinstance(call, FreshCall):
+        call.prepare(1)
     if device.type == "cpu":
         tensors = _peak_on_cpu(call)
         resident = min(_resident_peak(call) for _ in range(2))

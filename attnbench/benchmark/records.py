@@ -15,7 +15,6 @@ import math
 import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -26,14 +25,8 @@ from filelock import FileLock, Timeout
 
 from attnbench.errors import RecordError
 
-BASELINE = "scaled_dot"
-"""The subject with which every subject but layers is paired, including itself."""
-
-LAYER_BASELINE = "causal_attention"
-"""The layer with which every layer is paired, including itself."""
-
-BASELINES = (BASELINE, LAYER_BASELINE)
-"""Both baselines, unless a run names another."""
+BASELINES = ("scaled_dot", "causal_attention")
+"""What attention, and what a layer is paired with, itself included, unless a run names another."""
 
 SCHEMA = 2
 """Version of the fields; increased when one that is read is removed or changes its meaning."""
@@ -83,43 +76,34 @@ def half_width(low: float | None, high: float | None) -> float | None:
 class Record:
     """One subject at one case under one contract: of one process, or of several together.
 
-    Times are those of one call, in seconds; ``direction`` says what a call computes. A line of a
-    file is of one process; :func:`attnbench.benchmark.frames.summaries` gives what the processes of
-    a run say together, with the same fields. The facts that one process is enough for (error,
-    memory, first call) are in the line of the first one.
+    Times are those of one call, in seconds. A line of a file is of one process;
+    :func:`attnbench.benchmark.frames.summaries` gives what the processes of a run say together,
+    with the same fields. Error, memory and first call are in the line of the first process only.
 
     Args:
         run: id of the run, which is also the name of its file.
         created: time of creation, ISO 8601 in UTC.
-        contract: name of the contract; see
-            :class:`attnbench.benchmark.contract.Contract`.
-        subject: address of the subject.
-        kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
+        contract: name of the contract; see :class:`attnbench.benchmark.contract.Contract`.
+        subject, kind: address of the subject; ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
         case: stable id of the case.
         process: number of the pass over all rows to which the process belongs, from 0.
         workload: displayed name of the workload or grid that the case comes from.
-        lead, q_len, kv_len, query_size, key_size, value_size, kv_heads: sizes; ``kv_heads`` is the
-            number of key and value heads if they are grouped, else ``None``.
-        dtype, device, mask, seed: as in :class:`attnbench.Case`; the device is the torch name.
-        direction: ``forward`` or ``forward_backward``; for a layer ``prefill`` or ``decode``, where
-            ``q_len`` is the number of tokens of a call.
-        cache: ``warm`` or ``cold``.
-        timing: ``call``, as a user calls it, or ``device``, by a replayed CUDA graph.
+        lead, q_len, kv_len, query_size, key_size, value_size, dtype, device, mask, seed: as in
+            :class:`attnbench.Case`; of a layer, ``q_len`` is the number of tokens of a call.
+        kv_heads: number of key and value heads if they are grouped, else ``None``.
+        direction, cache, timing: keys of the tables of :mod:`attnbench.benchmark.contract`.
         clock: clock that timed the slots.
-        status: a key of :data:`STATUSES`.
-        reason: why the status is not ``ok``.
+        status, reason: a key of :data:`STATUSES`, and why it is not ``ok``.
         baseline: subject that it was paired with; ``None`` if there is no ratio.
         ratio: time over the baseline's, both measured in turn in the same process; together, the
             geometric mean over processes.
         ratio_low, ratio_high: 95 % interval of the ratio, over the blocks of a single process, else
             over processes.
-        ratios: together: ratio of each process.
+        ratios, times_s: together: ratio and time of each process.
         gain: together, for a kernel: the time of its scoring function over its own.
         time_s: a low quantile of slots, as the contract says; together, the median over processes.
         time_q1_s, time_q3_s: quartiles over processes if there are at least three, else over slots.
-        times_s: together: time of each process.
         samples_s: each slot: the mean time of ``calls`` consecutive calls.
-        calls: calls in a slot.
         first_call_s: time of the first call in the process, including compilation.
         compile_s: of that, the time that compilers took: 0 if nothing was compiled.
         compiled: ``compiled`` if the first call compiled anything, ``cache`` if all of it came from
@@ -128,9 +112,8 @@ class Record:
             inputs and parameters.
         tokens_per_s: for a layer: tokens of a call, over all items, per second.
         cache_bytes_per_token: for a layer that decodes: bytes of its cache per token given to it.
-        error_abs: largest absolute error of the output against float64.
-        error_ratio: largest error over the allowed error; at most 1 if they agree.
-        error_rows: number of query rows compared.
+        error_abs, error_ratio, error_rows: largest absolute error of the output against float64,
+            and over the allowed error, at most 1 if they agree; query rows compared.
         sentinel: ceilings of the machine.
         load: cores kept busy by other processes, number of cores, share of disturbed slots, and
             share of time stolen by a hypervisor.
@@ -288,27 +271,17 @@ def _writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def check_writable(folder: Path) -> None:
-    """Create a folder of records and check that it is writable, before anything is measured.
-
-    Raises:
-        RecordError: the folder cannot be created or written.
-    """
-    with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".writable-") as file:
-            file.write(b"x")
-
-
 def claim(path: Path) -> FileLock:
     """Lock a run's file for this process, until the lock is released or the process ends.
 
     Raises:
-        RecordError: another process is recording this run.
+        RecordError: another process is recording this run, or the folder cannot be written.
     """
     lock = FileLock(path.with_suffix(".running"))
     try:
-        lock.acquire(timeout=0)
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
     except Timeout:
         raise RecordError(
             f"run {path.stem!r} is being recorded by another process; wait until it ends, or "
@@ -321,8 +294,8 @@ def claim(path: Path) -> FileLock:
 def release(lock: FileLock) -> None:
     """Release a lock of :func:`claim`; further calls have no effect."""
     if lock.is_locked:
-        lock.release()
         Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def append(path: Path, record: Record) -> None:

@@ -111,7 +111,6 @@ def planned(
     """
     if run is not None and not re.fullmatch(r"\w[\w.-]*", run):
         raise UsageError(f"--run {run} names a file: use letters, digits, '_', '-' and '.' only.")
-    store.check_writable(results)
     run = run or store.new_run()
     with contextlib.ExitStack() as stack:
         places: Sequence[Machine | None] = [None]

@@ -13,8 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from attnbench.benchmark.records import (
-    BASELINE,
-    LAYER_BASELINE,
+    BASELINES,
     STATUSES,
     Record,
     natural,
@@ -104,8 +103,8 @@ def render(
     return template.render(
         **{name: Markup(text) for name, text in read.items()},  # noqa: S704 -- our own
         table=table,
-        baseline=BASELINE,
-        layer_baseline=LAYER_BASELINE,
+        baseline=BASELINES[0],
+        layer_baseline=BASELINES[1],
         layers=any(row.kind == "layer" for row in table),
         counts=dict(Counter(row.status for row in table).most_common()),
         dates=sorted({record.created[:10] for record in records}),

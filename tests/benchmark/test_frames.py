@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attnbench.benchmark import frames
+from attnbench.benchmark import records as store
 from attnbench.benchmark.records import Record
 
 

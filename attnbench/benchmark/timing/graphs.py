@@ -48,7 +48,7 @@ class Graph:
             calls = [functools.partial(call.on, number) for number in range(count)]
         self.replay, self._output = capture(calls, self._kept, device)
 
-    def refresh(self, replays: int = 0) -> None:
+    def refresh(self) -> None:
         """Give the inputs other values, where the graph reads them."""
         if self._fresh is not None:
             self._fresh.refresh()

@@ -28,6 +28,7 @@ from attnbench.benchmark.timing.clocks import (
     fitting_clock,
     read,
 )
+from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.benchmark.timing.samples import Samples
 from attnbench.benchmark.timing.switches import put_back
 
@@ -103,8 +104,8 @@ class Timer:
     """Takes slots of one call.
 
     Args:
-        call: call to time, which has run before. If it has the methods of :class:`FreshCall`, every
-            call gets fresh inputs, and outputs are kept.
+        call: call to time, which has run before. If it is a :class:`FreshCall`, every call gets
+            fresh inputs, and outputs are kept.
         device: device on which it computes.
         contract: how it is measured.
         clock: one of the clocks; by default the one that fits the call.
@@ -119,21 +120,20 @@ class Timer:
     samples: Samples = field(default_factory=Samples, init=False)
 
     def __post_init__(self) -> None:
-        self._prepare = getattr(self.call, "prepare", _nothing)
-        self._inputs_of = getattr(self.call, "inputs_of", None)
+        self._fresh = self.call if isinstance(self.call, FreshCall) else None
+        self._graph: Graph | None = None
         self._ballast: list[torch.Tensor] = []
         self._flush = _flusher(self.device) if self.contract.cache == "cold" else None
         usual = self.contract.clock(self.device.type)
         if not self.clock and usual == CPU_CLOCK:
             usual = fitting_clock(self.call, self.contract.slot_s, self.contract.cap_s)
         self.clock = self.clock or usual
-        self._graph: Graph | None = None
         if self.device.type != "cpu":
             self._warm_up()
         if self.clock == GRAPH_CLOCK:
             self._capture()
         self.calls = self._slot_calls() * self._batch
-        self.samples = Samples(getattr(self.call, "repeat", None))
+        self.samples = Samples(self._fresh.repeat if self._fresh else None)
         if self._graph is not None:
             self.samples.fault = self._graph.fault
 
@@ -154,7 +154,8 @@ class Timer:
         self._ballast = ballast(random.Random(seed))  # noqa: S311 -- places, not secrets
         if self._graph is not None:
             return  # it reads its inputs where they were captured
-        getattr(self.call, "move", _nothing)()
+        if self._fresh is not None:
+            self._fresh.move()
         self.call()
 
     def _warm_up(self) -> None:
@@ -171,7 +172,6 @@ class Timer:
         call_s = self._timed(1).seconds
         count = max(1, min(GRAPH_CALLS, round(self.contract.slot_s / max(call_s, 1e-9))))
         self._graph = Graph(self.call, count, self.device)
-        self._prepare = self._graph.refresh
 
     def _slot_calls(self) -> int:
         """The number of calls, or of replays, that fill a slot.
@@ -197,15 +197,18 @@ class Timer:
     def _timed(self, calls: int) -> Slot:
         """Time consecutive calls; the output of one of them may be kept."""
         count = max(1, calls // self._batch)
-        self._prepare(count)
-        measure = self._by_clock if self.device.type == "cpu" else self._by_events
-        slot, (output, number) = measure(count)
-        if self._inputs_of is None:
-            return slot
         if self._graph is not None:
-            self.samples.add(self._graph.output, self._graph.inputs, count)
-        else:
-            self.samples.add(output, lambda: self._inputs_of(number), count)
+            self._graph.refresh()
+        elif self._fresh is not None:
+            self._fresh.prepare(count)
+        slot, (output, number) = (
+            self._by_clock(count) if self.device.type == "cpu" else self._by_events(count)
+        )
+        if (fresh := self._fresh) is not None:
+            if self._graph is not None:
+                self.samples.add(self._graph.output, self._graph.inputs, count)
+            else:
+                self.samples.add(output, lambda: fresh.inputs_of(number), count)
         return slot
 
     def _by_clock(self, calls: int) -> tuple[Slot, tuple[object, int]]:
@@ -239,10 +242,6 @@ class Timer:
             del output  # or each call would find one more buffer taken
         output = call()
         return kept or (output, calls - 1)
-
-
-def _nothing(calls: int = 0) -> None:
-    """The default ``prepare`` and ``move``: nothing to do."""
 
 
 def _flusher(device: torch.device) -> Call:
