@@ -278,15 +278,15 @@ def claim(path: Path) -> FileLock:
         RecordError: another process is recording this run, or the folder cannot be written.
     """
     lock = FileLock(path.with_suffix(".running"))
-    try:
-        with _writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
             lock.acquire(timeout=0)
-    except Timeout:
-        raise RecordError(
-            f"run {path.stem!r} is being recorded by another process; wait until it ends, or "
-            "choose another name with --run."
-        ) from None
+        except Timeout:
+            raise RecordError(
+                f"run {path.stem!r} is being recorded by another process; wait until it ends, or "
+                "choose another name with --run."
+            ) from None
     atexit.register(release, lock)  # also if the run is refused before it begins
     return lock
 
