@@ -42,10 +42,10 @@ from typing import Any
 
 import torch
 
-from attnbench.benchmark import contract
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.measure import Bench, measure_row
 from attnbench.benchmark.records import BASELINES, baseline_of
+from attnbench.benchmark.timing import contract
 from attnbench.benchmark.verification import Unverified
 from attnbench.benchmark.workloads import layer_case
 from attnbench.cases.case import Case

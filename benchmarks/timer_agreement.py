@@ -33,8 +33,8 @@ def main(rounds: int) -> None:
     from torch.utils.benchmark import Timer
 
     from attnbench.benchmark.bench_case import BenchCase
-    from attnbench.benchmark.contract import Contract
     from attnbench.benchmark.timed_calls import measured_call
+    from attnbench.benchmark.timing.contract import Contract
     from attnbench.benchmark.timing.slots import Timer as Slots
     from attnbench.benchmark.timing.slots import settled
     from attnbench.cases.case import Case

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.machine import Setting
 from attnbench.benchmark.measure import Bench, measure_row
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.session import fields_of
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.subject.subject import Subject
 
 __all__ = ["measure"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnbench.benchmark.contract import LAYER_DIRECTIONS
+from attnbench.benchmark.timing.contract import LAYER_DIRECTIONS
 from attnbench.cases.case import Case
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class BenchCase:
 
     Args:
         case: the sizes, dtype, device, mask and seed.
-        direction: a key of :data:`attnbench.benchmark.contract.DIRECTIONS`.
+        direction: a key of :data:`attnbench.benchmark.timing.contract.DIRECTIONS`.
         workload: label for display: a workload's name, ``L=S=...`` or a file name.
         kv_heads: number of key and value heads if grouped (it divides the query's), else ``None``.
         path: file of saved inputs; if ``None``, tensors are drawn from the seed.

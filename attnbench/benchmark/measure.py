@@ -13,7 +13,6 @@ import torch
 
 from attnbench.attention.compile_times import compilations
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.device import (
     accelerator_facts,
     ceilings,
@@ -38,6 +37,7 @@ from attnbench.benchmark.timing.blocks import (
     low_quantile,
     take_blocks,
 )
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.benchmark.verification import Unverified, is_blind, rating, verify
 from attnbench.checking.outcomes import CHANGED

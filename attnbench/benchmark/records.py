@@ -83,7 +83,7 @@ class Record:
     Args:
         run: id of the run, which is also the name of its file.
         created: time of creation, ISO 8601 in UTC.
-        contract: name of the contract; see :class:`attnbench.benchmark.contract.Contract`.
+        contract: name of the contract; see :class:`attnbench.benchmark.timing.contract.Contract`.
         subject, kind: address of the subject; ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
         case: stable id of the case.
         process: number of the pass over all rows to which the process belongs, from 0.
@@ -91,7 +91,7 @@ class Record:
         lead, q_len, kv_len, query_size, key_size, value_size, dtype, device, mask, seed: as in
             :class:`attnbench.Case`; of a layer, ``q_len`` is the number of tokens of a call.
         kv_heads: number of key and value heads if they are grouped, else ``None``.
-        direction, cache, timing: keys of the tables of :mod:`attnbench.benchmark.contract`.
+        direction, cache, timing: keys of the tables of :mod:`attnbench.benchmark.timing.contract`.
         clock: clock that timed the slots.
         status, reason: a key of :data:`STATUSES`, and why it is not ``ok``.
         baseline: subject that it was paired with; ``None`` if there is no ratio.

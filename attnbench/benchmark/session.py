@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.machine import Setting, available_bytes
 from attnbench.benchmark.records import BASELINES, Record, half_width
 from attnbench.benchmark.timing.blocks import interval
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.cases.case import Case
 from attnbench.processes.cluster import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers

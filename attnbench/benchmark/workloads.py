@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.contract import DIRECTIONS
+from attnbench.benchmark.timing.contract import DIRECTIONS
 from attnbench.cases.case import Case
 from attnbench.errors import InputsError, UsageError, check_name
 from attnbench.specs import DTYPES

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import Selection
 from attnbench.cli import options as option
 from attnbench.cli.measured_runs import PRELOAD, Request, measure, planned

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.records import BASELINES, Record, half_width, natural
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import Selection
 from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport

@@ -16,7 +16,7 @@ RECORD = """
 import json, warnings, torch, attnbench
 from torch import nn
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.measure import measure_row
 from attnbench.benchmark.measure import Bench
 from attnbench.subject.lookup import resolve

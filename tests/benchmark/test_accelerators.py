@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.timed_calls import Step, StepInputs
 from attnbench.benchmark.timing import slots
 from attnbench.benchmark.timing.clocks import EVENT_CLOCK, GRAPH_CLOCK
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import layer_case
 from attnbench.errors import RefusalError, UsageError
 from attnbench.subject.layer import LayerSubject

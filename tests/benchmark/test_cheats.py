@@ -20,11 +20,11 @@ from torch.nn.functional import scaled_dot_product_attention
 import attnbench
 from attnbench import adapters
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.measure import measure_rows
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.session import Job
 from attnbench.benchmark.timing import clocks, switches
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.timing.slots import Timer
 from attnbench.benchmark.verification import Agreement
 from attnbench.cases.case import Case

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.measure import Bench
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.timed_calls import Step, StepInputs, cache_tensors, measured_call
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import layer_case
 from attnbench.subject.lookup import resolve
 from tests.measured_records import measure

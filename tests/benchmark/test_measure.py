@@ -15,10 +15,10 @@ from torch import nn
 import attnbench
 from attnbench import adapters
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.timed_calls import measured_call
 from attnbench.benchmark.timing import clocks, slots
 from attnbench.benchmark.timing.clocks import CPU_CLOCK, WALL_CLOCK
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.verification import ROWS, agreement, gradient_ratio
 from attnbench.benchmark.workloads import workload
 from attnbench.cases.case import Case

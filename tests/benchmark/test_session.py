@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.machine import Setting
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.session import Planned, Session
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import named_set
 
 CASES = named_set("run")

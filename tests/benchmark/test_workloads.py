@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from attnbench.benchmark.contract import CACHES, Contract
+from attnbench.benchmark.timing.contract import CACHES, Contract
 from attnbench.benchmark.workloads import Selection, named_set, set_names, workload
 from attnbench.cases.case import Case
 from attnbench.errors import UnknownNameError, UsageError

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.contract import VERSION, Contract
 from attnbench.benchmark.timed_calls import measured_call
+from attnbench.benchmark.timing.contract import VERSION, Contract
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.benchmark.timing.samples import difference, tensors_of
 from attnbench.benchmark.timing.slots import Timer, settled

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.timing.blocks import Slot
 from attnbench.benchmark.timing.clocks import (
     CPU_CLOCK,
@@ -28,6 +27,7 @@ from attnbench.benchmark.timing.clocks import (
     fitting_clock,
     read,
 )
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.benchmark.timing.samples import Samples
 from attnbench.benchmark.timing.switches import put_back

@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.memory import peak_bytes
 from attnbench.benchmark.timing.blocks import (
     Block,
@@ -32,6 +31,7 @@ from attnbench.benchmark.timing.blocks import (
     take_blocks,
 )
 from attnbench.benchmark.timing.clocks import WALL_CLOCK
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.timing.slots import Timer, settled
 
 SIZES = [(4, 256, 256, 128, 64), (2, 1024, 1024, 128, 128), (1, 2048, 2048, 64, 64)]

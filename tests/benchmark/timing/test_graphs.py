@@ -12,10 +12,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench import adapters
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.measure import Bench, measure_row
 from attnbench.benchmark.timing import graphs
 from attnbench.benchmark.timing.clocks import GRAPH_CLOCK
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
 
