@@ -22,10 +22,10 @@ from typing import Any
 
 from attnbench.calling.adaptation import spec_of
 from attnbench.calling.functions import flash, sdpa
-from attnbench.calling.probing.probe_result import probe
+from attnbench.calling.probing import probe
 from attnbench.calling.styles.layer_adapter import layer
 from attnbench.calling.styles.multihead import multihead
-from attnbench.calling.styles.textbook_adapter import textbook
+from attnbench.calling.textbooks import textbook
 from attnbench.distributions import NAME_GROUP, advice, entry_points
 
 __all__ = [

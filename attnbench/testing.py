@@ -36,8 +36,8 @@ from attnbench.calling.adapted import refusals
 from attnbench.calling.adapted import spec_of as adapted_spec
 from attnbench.calling.adapted import unfold as unfold_heads
 from attnbench.calling.keywords import keywords_of
+from attnbench.calling.renaming import renames
 from attnbench.calling.scaled_dot_floats import scaled_dot_rows
-from attnbench.calling.styles.renaming import renames
 from attnbench.cases.case import MASKS
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.bitwise import ARRANGEMENTS

@@ -38,7 +38,7 @@ MARKS = {
     "tests/cli": "slow",
     "tests/docs": "slow",
     "tests/calling/styles/test_layer_adapter.py": "slow",
-    "tests/calling/styles/test_textbook_adapter.py": "slow",
+    "tests/calling/test_textbooks.py": "slow",
     "tests/test_asv.py": "slow",
     "tests/test_pytest_plugin.py": "slow",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from attnbench.calling.adapted import name_of
@@ -54,7 +56,7 @@ def _split(target: Any) -> tuple[Any, Recipe | None]:
     return target, recipe_of(target) if is_made else None
 
 
-def _origin(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
+def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     """How a callee was imported and made, for the lines about it."""
     module = sys.modules.get(getattr(target, "__module__", ""))
     notes = [] if module is None else [*notes_of(module)]
@@ -135,7 +137,7 @@ def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> B
 
 def _agree(callee: Callee, one: Binding, two: Binding) -> bool:
     """Whether two ways to call give the same outputs, or the second takes more queries at once."""
-    if one.one_query and not two.one_query and one.memory == two.memory:
+    if one.one_query and not two.one_query and one.memory == two.memory.replace("H", ""):
         return True
     plain = Calls(callee, one.replace(layout="BLE")).tensors()
     one_found, two_found = (Calls(callee, binding).both(plain) for binding in (one, two))
@@ -252,7 +254,7 @@ def spec_of(
     if (style := _style_of(target, binding)) is not None:
         known_style: MechanismSpec = adapted(target, style, **fields)
         return known_style
-    return bound_spec(target, callee, binding, fields, _origin(target, recipe))
+    return bound_spec(target, callee, binding, fields, origin_of(target, recipe))
 
 
 def bound_spec(
@@ -261,6 +263,7 @@ def bound_spec(
     binding: Binding,
     fields: Mapping[str, Any],
     origin: tuple[str, ...] = (),
+    style: str = "spec_of",
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
     """The spec of a bound callee, with what calls of it show.
 
@@ -269,12 +272,17 @@ def bound_spec(
         callee, binding: how it is made and called.
         fields: further fields of the spec.
         origin: how it was imported and made.
+        style: what says how it is called.
     """
     kind = {"scores": Scores, "layer": Layer}.get(binding.shape, Attention)
     name = name_of(target)
 
     def make(*sizes: int) -> nn.Module:
-        return kind(callee.make(*(*sizes, sizes[-1], sizes[-1])[:3]), binding)
+        module = kind(callee.make(*(*sizes, sizes[-1], sizes[-1])[:3]), binding)
+        if any(is_lazy(parameter) for parameter in module.parameters()):
+            with torch.no_grad(), contextlib.suppress(Exception):  # the next call raises it again
+                module(*(torch.zeros(1, 5, size) for size in sizes))
+        return module
 
     make.__qualname__ = name
     if binding.shape == "scores":
@@ -306,7 +314,7 @@ def bound_spec(
         "make": make,
         "conventions": facts.conventions,
     }
-    return mechanism_of("spec_of", target, known, fields, notes)
+    return mechanism_of(style, target, known, fields, notes)
 
 
 def _style_of(target: Any, binding: Binding) -> str | None:

@@ -242,7 +242,8 @@ class Frame:
     def mask(self, mask: Tensor, form: Mask) -> Tensor:
         """A canonical mask, boolean or added, in a form of the callee's."""
         shape = (*self.lead, self.length, self.slots)
-        if form.axes == "..LS":
+        if form.axes.startswith(".."):
+            mask = mask[..., :1, :] if form.by_key else mask
             return said(fold_mask(mask, self.lead, heads=self.grouped), form)
         if form.axes == "LS":
             if any(size != 1 for size in mask.shape[:-2]):
@@ -262,8 +263,9 @@ class Frame:
         return said(arranged(whole.reshape(-1, *shape[-2:]), "BLS", form.axes), form)
 
     def _lengths(self, lens: Tensor, form: Mask) -> Tensor:
-        own = lens.reshape(lens.shape[0], *[1] * max(0, len(self.lead) - 1), -1)
-        rows = own.expand(*self.lead, own.shape[-1]).reshape(-1, own.shape[-1])
+        lead = self.lead or (1,)
+        own = lens.reshape(lens.shape[0], *[1] * (len(lead) - 1), -1)
+        rows = own.expand(*lead, own.shape[-1]).reshape(-1, own.shape[-1])
         if self.binding.one_query:
             return rows.expand(-1, self.length).reshape(-1)
         if lens.dim() == 2 and "L" not in form.axes:

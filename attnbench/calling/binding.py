@@ -31,7 +31,7 @@ class Mask:
 
     Args:
         axes: of ``LS``, ``BLS``, ``B1LS``, ``BHLS``, ``GLS``, ``BS``, ``B1S``, ``B11S``, ``SB``;
-            ``..LS`` for what broadcasts to ``BHLS``, and ``B`` for lengths.
+            ``..LS`` and ``..1S`` for what broadcasts to ``BHLS``, and ``B`` for lengths.
         says: ``shows`` (True may attend), ``hides``, ``ones`` (1 may attend), ``zeros`` (1 is
             hidden), ``added`` to the scores, or ``lengths``.
         floating: whether it may be floating, too, and is added to the scores then.

@@ -124,7 +124,7 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     if calls.is_layer:
         _layer(calls, found)
         return found
-    for ask in (_masks, _hidden, _causality, _positions):
+    for ask in (_masks, _hidden, _causality, positions):
         found.conventions.update(ask(calls))
     _formula(calls, found)
     return found
@@ -168,7 +168,8 @@ def hiding(calls: Calls, left: int) -> dict[str, Any] | None:
     forms = calls.binding.masks.values()
     query, key, *_ = calls.tensors()
     if any(form.says != "lengths" for form in forms):
-        shape = (query.shape[-2], key.shape[-2])
+        by_key = all(form.by_key for form in forms)
+        shape = (1 if by_key else query.shape[-2], key.shape[-2])
         return {"attn_mask": (torch.arange(shape[1]) < left).expand(shape)}
     return {"valid_lens": torch.full((3,), left)} if forms else None
 
@@ -237,7 +238,7 @@ def mask_value(calls: Calls) -> float | None:
         return share_of_last(outputs)
 
     found = least_size(share)
-    return None if found is None else -float(f"{found:.2g}")
+    return None if found is None else -found
 
 
 def _causality(calls: Calls) -> dict[str, Any]:
@@ -247,7 +248,7 @@ def _causality(calls: Calls) -> dict[str, Any]:
     return {"causal": "always"} if is_causal else {}
 
 
-def _positions(calls: Calls) -> dict[str, Any]:
+def positions(calls: Calls) -> dict[str, Any]:
     """Whether the order of keys counts."""
     query, key, value = calls.tensors()
     plain, turned = calls([query, key, value]), calls([query, key.roll(1, -2), value.roll(1, -2)])

@@ -28,6 +28,9 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
 }
 """How libraries call what a mechanism may accept."""
 
+TEXTBOOK_LENGTHS = ("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens")
+"""How textbooks call the lengths of the keys."""
+
 _IN_TEXT = re.compile(r"^\s*(\w+)\((.*?)\)\s*(?:->|:|$)", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"\s*(\*{0,2}\w+)")
 

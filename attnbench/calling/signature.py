@@ -52,7 +52,9 @@ def arguments(callee: Callable[..., Any], table: str) -> list[Argument] | None:
     Returns:
         ``None`` where nothing tells them, as for some built-in functions.
     """
-    called = getattr(callee, "forward", callee) if not inspect.isclass(callee) else callee
+    called = callee
+    if not inspect.isclass(callee) and not hasattr(callee, "__signature__"):
+        called = getattr(callee, "forward", callee)
     if inspect.isclass(called) and dataclasses.is_dataclass(called):
         return _fields(called, table)
     try:

@@ -182,7 +182,7 @@ class Calls:
 
         def call() -> Any:
             module: Any = self.module(plain).train(self.training).to(kind)
-            first, *rest = (tensor.to(kind).requires_grad_(self.graded) for tensor in plain)
+            first, *rest = (t.to(kind, copy=True).requires_grad_(self.graded) for t in plain)
             if self.is_layer:
                 return module(first, source=next(iter(rest), None), **given), None
             if self.binding.shape == "scores":
@@ -240,7 +240,8 @@ class Calls:
             module: Any = self.module(tensors).eval()
             first, *rest = tensors
             more = {"source": next(iter(rest), None)} if self.is_layer else {}
-            one, two = (module(*([first] if more else tensors), **more) for _ in range(2))
+            given = [first] if more else tensors
+            one, two = (module(*(t.clone() for t in given), **more) for _ in range(2))
             return not torch.equal(one, two)
 
         return bool(self._tried(call))
@@ -333,7 +334,10 @@ def _is_of_keys(axes: str, layout: str) -> bool:
 
 
 def trials(
-    callee: Callee, arguments: Sequence[Argument], mains: Mapping[str, str]
+    callee: Callee,
+    arguments: Sequence[Argument],
+    mains: Mapping[str, str],
+    layouts: Sequence[tuple[str, str]] = LAYOUTS,
 ) -> tuple[list[Binding], list[Binding], list[str]]:
     """The bindings that give an output, weights or scores.
 
@@ -341,6 +345,7 @@ def trials(
         callee: what is called.
         arguments: its arguments.
         mains: the roles of those that get query, key, value, memory or hidden states.
+        layouts: axes of query and key that are tried.
 
     Returns:
         The bindings that keep items apart, those that do not, and what the others raised.
@@ -352,7 +357,7 @@ def trials(
     for square in (False, True):
         apart: list[Binding] = []
         mixing: list[Binding] = []
-        for layout, memory in LAYOUTS:
+        for layout, memory in layouts:
             if square and "L" not in layout:
                 continue
             way = {"layout": layout, "memory": memory, "square": square}
@@ -361,7 +366,7 @@ def trials(
                 raised += [] if square else [f"{layout}, {memory}: {binding}"]
             else:
                 (mixing if _mixing(callee, binding) else apart).append(binding)
-        if apart or mixing:
+        if apart or (mixing and not square):  # some shapes are taken for others where L is S
             return apart, mixing, raised
     return [], [], raised
 

@@ -4,6 +4,6 @@ STYLES = {
     "sdpa": "attnbench.calling.functions:sdpa",
     "flash": "attnbench.calling.functions:flash",
     "multihead": "attnbench.calling.styles.multihead:multihead",
-    "textbook": "attnbench.calling.styles.textbook_adapter:textbook",
+    "textbook": "attnbench.calling.textbooks:textbook",
 }
 """What ``--as`` takes, and the adapter of each: a module of this package and its function."""

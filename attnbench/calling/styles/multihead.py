@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from attnbench.attention.masks import valid_lens_mask
 from attnbench.calling.adapted import name_of, refusals, spec_of
 from attnbench.calling.keywords import Keywords, keywords_of
+from attnbench.calling.renaming import renames
 from attnbench.calling.results import output_and_more
 from attnbench.calling.styles.constructors import HEADS, whole_heads
 from attnbench.calling.styles.fitting import fitted
-from attnbench.calling.styles.renaming import renames
 from attnbench.calling.turned_masks import for_multihead
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes

@@ -1,1 +1,0 @@
-"""What small calls show of a callee, where its signature leaves it open."""
