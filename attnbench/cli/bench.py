@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import Selection
 from attnbench.cli import options as option
-from attnbench.cli.measured_runs import PRELOAD, Request, measure, planned
+from attnbench.cli.measured_runs import PRELOAD, measure, planned
 from attnbench.cli.plugin_loading import load_plugins, try_options
 from attnbench.cli.printing import print_json, print_line, print_parts
 from attnbench.report import record_tables
@@ -89,11 +89,11 @@ def command(
         set_name = "default"
     selection = Selection(set_name, workload or (), length or (), inputs, dtype)
     selection.check()
-    limits = {"contract": contract, "processes": processes, "timeout_s": timeout, "budget_s": 0.0}
     plugins = load_plugins(strict=strict, preload=PRELOAD)
     try_options(addresses or ())
-    request = Request(addresses, selection, device, baseline, limits)
-    with planned(request, results, run, cluster) as runs:
+    what: dict[str, Any] = {"targets": addresses, "selection": selection, "devices": device}
+    how: dict[str, Any] = {"baseline": baseline, "contract": contract, "processes": processes}
+    with planned(results, run, cluster, **what, **how, timeout_s=timeout, budget_s=0.0) as runs:
         measured = measure(runs)
     if as_json:
         rows = record_tables.as_rows(measured.records)

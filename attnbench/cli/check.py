@@ -13,7 +13,7 @@ import typer
 
 from attnbench.checking import parallel
 from attnbench.cli import options as option
-from attnbench.cli.check_run import Check, Limits, Selection, statuses_of
+from attnbench.cli.check_run import Check, statuses_of
 from attnbench.cli.configuration import without_known
 from attnbench.cli.outcome_lines import Screen, next_step
 from attnbench.cli.plugin_loading import ask, load_plugins, try_options
@@ -134,19 +134,25 @@ def command(
     addresses = option.parse_targets(targets, style, convention, call, make, example)
     try_options(addresses or ())
     exemptions = without_known(exempt or ()) if update_exempt else exempt or ()
-    check = Check(addresses, Selection(profile, device, dtype, invariant, seed, case), exemptions)
-    limits = Limits(jobs, timeout, memory, cluster)
-    screen = Screen(check.expected, check.statements, verbose=verbose)
-    if output.has_text:
-        for line in check.plan["about"]:
-            print_line(line)
-        check.run(limits, screen.add)
-    else:
-        check.run(limits)
+    check = Check(
+        addresses,
+        exemptions,
+        profile=profile,
+        device=device,
+        dtypes=dtype,
+        invariants=invariant,
+        seed=seed,
+        case=case,
+    )
+    screen = Screen(check.expected, check.statements, verbose=verbose) if output.has_text else None
+    for line in check.plan["about"] if screen else ():
+        print_line(line)
+    show = screen.add if screen else lambda outcome: None
+    check.run(show, jobs=jobs, timeout_s=timeout, memory_gib=memory, cluster=cluster)
     if update_exempt:
         check.exempt_failures()
     report = check.report()
-    if output.has_text:
+    if screen:
         screen.end(report, check.seconds, next_step(report, targets or ()))
     findings = findings_of(report, check.statements, check.works, located=output.located)
     statuses = [*statuses_of(report), *output.write(findings)]

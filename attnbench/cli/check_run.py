@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from attnbench.cases.case import Case
 from attnbench.checking import parallel
@@ -16,37 +16,10 @@ from attnbench.checking.parallel import works_of
 from attnbench.cli.configuration import KNOWN, as_known, exempted, update
 from attnbench.cli.plugin_loading import PLAN, ask
 from attnbench.cli.printing import progress
-from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import MEMORY_GIB
 from attnbench.registry.address import Address
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How a check runs: the processes, and what each may take."""
-
-    jobs: int = 0
-    timeout_s: float | None = None
-    memory_gib: float = MEMORY_GIB
-    cluster: str | ClusterWorkers | None = None
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which cases and invariants a check runs, as the arguments of :func:`attnbench.check`."""
-
-    profile: str = "quick"
-    device: str = "cpu"
-    dtypes: Sequence[str] | None = None
-    invariants: Sequence[str] | None = None
-    seed: int | None = None
-    case: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.case is not None:
-            Case.from_id(self.case)  # raises UsageError if it is none
 
 
 class Check:
@@ -54,8 +27,9 @@ class Check:
 
     Args:
         targets: addresses of the subjects; ``None`` for all that the profile checks.
-        selection: which cases and invariants run.
         exempt: exemptions, ``NAME=REASON`` or ``SUBJECT: NAME=REASON``.
+        profile, device, dtypes, invariants, seed: as of :func:`attnbench.check`.
+        case: id of the only case that runs.
 
     Raises:
         AttnbenchError: a target, a name or an exemption is wrong.
@@ -64,43 +38,59 @@ class Check:
     def __init__(
         self,
         targets: Sequence[Address] | None,
-        selection: Selection,
         exempt: Sequence[str] = (),
+        *,
+        profile: str = "quick",
+        device: str = "cpu",
+        dtypes: Sequence[str] | None = None,
+        invariants: Sequence[str] | None = None,
+        seed: int | None = None,
+        case: str | None = None,
     ) -> None:
-        self.selection, self.interrupted = selection, False
+        if case is not None:
+            Case.from_id(case)  # raises UsageError if it is none
+        self.profile, self.seed, self.interrupted = profile, seed, False
         self._notes: list[str] = []
         self._started = time.monotonic()
-        fields = ("profile", "device", "dtypes")
-        self._options = {name: getattr(selection, name) for name in fields}
-        invariants = selection.invariants or None
-        self.plan = ask(PLAN, targets=targets, invariants=invariants, **self._options)
+        self._options = {"profile": profile, "device": device, "dtypes": dtypes}
+        self.plan = ask(PLAN, targets=targets, invariants=invariants or None, **self._options)
+        self._options |= {"user_invariants": tuple(invariants or ()), "case": case}
         self.statements = dict(self.plan["invariants"])
         works = works_of(self.plan["subjects"], list(self.statements), self.plan["of_subject"])
-        self.works = [replace(work, seed=selection.seed) for work in works]
+        self.works = [replace(work, seed=seed) for work in works]
         self.expected = {work.label: len(work.invariants) for work in works}
         names = [row["invariant"] for row in ask("invariant_rows")] if exempt else []
         self._by_key = {key_of(skip): skip for skip in exempted(exempt, self.works, names)}
 
-    def run(self, limits: Limits, show: Callable[[Outcome], None] = lambda outcome: None) -> None:
+    def run(
+        self,
+        show: Callable[[Outcome], None] = lambda outcome: None,
+        *,
+        jobs: int = 0,
+        timeout_s: float | None = None,
+        memory_gib: float = MEMORY_GIB,
+        cluster: str | None = None,
+    ) -> None:
         """Run what is not exempt, until the last outcome or Ctrl-C.
 
         Args:
-            limits: how it runs.
             show: called with each outcome as it comes.
+            jobs, timeout_s, memory_gib: number of processes, and what an invariant may take.
+            cluster: address of a cluster to run on.
         """
-        exempt, named = tuple(self._by_key.values()), tuple(self.selection.invariants or ())
-        exempted = {key_of(skip) for skip in exempt}
+        exempt = tuple(self._by_key.values())
+        keys = {key_of(skip) for skip in exempt}
         works = [
-            replace(w, invariants=tuple(n for n in w.invariants if (w.label, n) not in exempted))
+            replace(w, invariants=tuple(n for n in w.invariants if (w.label, n) not in keys))
             for w in self.works
         ]
         checks = parallel.run_checks(
             works,
-            {**self._options, "user_invariants": named, "case": self.selection.case},
-            jobs=limits.jobs,
-            timeout_s=limits.timeout_s or _TIMEOUTS_S[self.selection.profile],
-            memory_gib=limits.memory_gib,
-            cluster=limits.cluster,
+            self._options,
+            jobs=jobs,
+            timeout_s=timeout_s or _TIMEOUTS_S[self.profile],
+            memory_gib=memory_gib,
+            cluster=cluster,
             explainers=self.plan["explainers"],
         )
         for outcome in exempt:
@@ -144,8 +134,8 @@ class Check:
                 f"quick left out {self.plan['left_out']} more subjects, which have options"
             )
         gaps = coverage_of((Gap(**row) for row in self.plan["gaps"]), self.plan["laws"], outcomes)
-        about, profile, seed = self.plan["about"], self.selection.profile, self.selection.seed
-        return CheckReport(tuple(outcomes), profile, seed, tuple(notes), tuple(about), gaps)
+        about = tuple(self.plan["about"])
+        return CheckReport(tuple(outcomes), self.profile, self.seed, tuple(notes), about, gaps)
 
 
 def statuses_of(report: CheckReport) -> list[str]:

@@ -107,26 +107,10 @@ def _auto(kernels: list[dict[str, Any]]) -> str:
 
 def _show(row: dict[str, Any], case: str) -> None:
     """Print all details of a subject."""
-    layer = row["layer"]
-    facts = {
-        "formula": row["formula"],
-        "source": row["source"],
-        "sizes": "query_size == key_size" if row["equal_sizes"] else "may differ",
-        "dtypes": ", ".join(row["dtypes"]),
-        "laws": ", ".join(row["laws"]) or "none",
-    }
-    if layer is not None:
-        cache = layer["cache"]
-        facts |= {
-            "sizes": "one",
-            "causal": "yes" if layer["causal"] else "no",
-            "window": str(layer["window"] or "none"),
-            "accepts": ", ".join(layer["accepts"]) or "none",
-            "cache": ", ".join(["new", *cache["operations"]]) if cache else "none",
-        }
-        if cache and cache["capacity"] is not None:
-            facts["cache"] += f"; {cache['capacity']} slots"
-    lines = [f"{name:8}{text}" for name, text in facts.items()]
+    facts = {name: row[name] for name in ("formula", "source", "dtypes", "laws")}
+    facts["sizes"] = "query_size == key_size" if row["equal_sizes"] else "may differ"
+    facts |= row["layer"] or {}
+    lines = [f"{name:8}{_told(fact)}" for name, fact in facts.items()]
     lines += [f"exempt  from {name}: {reason}" for name, reason in row["exempt"].items()]
     if row["kind"] == "scoring":
         lines.append(f"kernels at {case}, in the order of kernel='auto':")
@@ -134,10 +118,20 @@ def _show(row: dict[str, Any], case: str) -> None:
         for kernel in [*row["kernels"], {"kernel": "plain", "reason": None, "priority": None}]:
             rank = "always" if kernel["priority"] is None else f"priority {kernel['priority']}"
             mark = " (taken)" if kernel["kernel"] == auto else ""
-            lines.append(f"  {kernel['kernel']:14}{kernel['reason'] or rank}{mark}")
-            if kernel.get("runs_as"):
-                lines.append(f"  {'':14}runs as: {kernel['runs_as']}")
+            runs_as = f"; runs as: {kernel['runs_as']}" if kernel.get("runs_as") else ""
+            lines.append(f"  {kernel['kernel']:14}{kernel['reason'] or rank}{mark}{runs_as}")
     print_line("\n  ".join([f"{row['subject']} ({row['kind']})", *lines]))
+
+
+def _told(fact: Any) -> str:
+    """A fact in words: flags, names, and what a mapping holds."""
+    if isinstance(fact, dict):
+        return "; ".join(f"{name} {_told(value)}" for name, value in fact.items())
+    if isinstance(fact, list | tuple):
+        return ", ".join(map(str, fact)) or "none"
+    if isinstance(fact, bool):
+        return "yes" if fact else "no"
+    return "none" if fact is None else str(fact)
 
 
 def _plugin_rows(*, load: bool) -> list[dict[str, Any]]:

@@ -39,27 +39,6 @@ PRELOAD = ("torch.fx.experimental.symbolic_shapes", "attnbench.benchmark.measure
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to measure, as the options say it.
-
-    Args:
-        targets: addresses of the subjects; ``None`` for all.
-        selection: the cases.
-        devices: devices; by default the CPU and the accelerator, if any.
-        baseline: subject that takes the place of a usual baseline.
-        options: contract and limits, as of :class:`~attnbench.benchmark.session.Session`.
-        with_options: whether all subjects are also those that have options.
-    """
-
-    targets: Sequence[Address] | None
-    selection: Selection
-    devices: Sequence[str] | None
-    baseline: str | None
-    options: Mapping[str, Any]
-    with_options: bool = True
-
-
-@dataclass(frozen=True)
 class Run:
     """The run of a machine: its file, what that holds already, and what is measured."""
 
@@ -95,15 +74,15 @@ class Measured:
 
 @contextlib.contextmanager
 def planned(
-    request: Request, results: Path, run: str | None = None, cluster: str | None = None
+    results: Path, run: str | None = None, cluster: str | None = None, **request: Any
 ) -> Iterator[list[Run]]:
     """Plan a run on this machine, or one on each machine of a cluster; its files are locked.
 
     Args:
-        request: what to measure.
         results: folder of the records.
         run: name of the run; of a cluster, those of the machines are appended to it.
         cluster: address of the cluster.
+        request: what to measure; see :func:`_planned`.
 
     Raises:
         AttnbenchError: the folder cannot be written, a subject, case or device is wrong, the
@@ -115,13 +94,13 @@ def planned(
     with contextlib.ExitStack() as stack:
         places: Sequence[Machine | None] = [None]
         if cluster is not None:
-            places = _machines(stack, cluster, request.devices)
+            places = _machines(stack, cluster, request["devices"])
         runs = []
         for machine in places:
             suffix = "" if machine is None else "-" + re.sub(r"[^\w.-]", "-", machine.name)
             path = store.run_path(results, run + suffix)
             stack.callback(store.release, store.claim(path))
-            runs.append(_planned(request, path, machine))
+            runs.append(_planned(path, machine, **request))
         yield runs
 
 
@@ -136,40 +115,60 @@ def _machines(
     return machines(stack.enter_context(workers), accelerator=only_accelerators)
 
 
-def _planned(request: Request, path: Path, machine: Machine | None) -> Run:
-    """Find the subjects, devices and cases of a machine."""
+def _planned(
+    path: Path,
+    machine: Machine | None,
+    *,
+    targets: Sequence[Address] | None,
+    selection: Selection,
+    devices: Sequence[str] | None,
+    baseline: str | None = None,
+    with_options: bool = True,
+    **options: Any,
+) -> Run:
+    """Find the subjects, devices and cases of a machine.
+
+    Args:
+        path: file of the run.
+        machine: the machine; ``None`` for this one.
+        targets: addresses of the subjects; ``None`` for all.
+        selection: the cases.
+        devices: devices; by default the CPU and the accelerator, if any.
+        baseline: subject that takes the place of a usual baseline.
+        with_options: whether all subjects are also those that have options.
+        options: contract and limits, as of :class:`~attnbench.benchmark.session.Session`.
+    """
     perform = call if machine is None else machine.call
-    devices = request.devices
     if machine is not None and not machine.has_accelerator:
         devices = [name for name in devices or ("cpu",) if name.startswith("cpu")]
     available = perform(Task("devices", "attnbench.benchmark.measure:devices", {"wanted": devices}))
-    if request.options["contract"].timing == "device" and not any(
-        name.startswith("cuda") for name in available
-    ):
+    is_cuda = any(name.startswith("cuda") for name in available)
+    if options["contract"].timing == "device" and not is_cuda:
         raise UsageError(
             f"--timing device replays CUDA graphs, but the devices are {', '.join(available)}; "
             "omit it, or name a CUDA device with --device."
         )
-    cases = request.selection.cases(available, layers=True)
-    for device in available if request.selection.inputs is not None else ():
-        saved = request.selection.saved(device)
+    cases = selection.cases(available, layers=True)
+    for device in available if selection.inputs is not None else ():
+        saved = selection.saved(device)
         cases.append(perform(Task(saved["path"], "attnbench.benchmark.workloads:saved", saved)))
     identity = {"run": path.stem, "command": " ".join(["attnbench", *sys.argv[1:]])}
     setting = here(**identity)
     if machine is not None:
         setting = perform(Task("setting", "attnbench.benchmark.machine:here", identity))
         setting = replace(setting, machine={"name": machine.name, **setting.machine})
-    baselines = _baselines(request.baseline)
+    baselines = _baselines(baseline)
     done = store.read(path) if path.exists() else []
     for record in done:
         _check_same(record, setting, baselines)
+    subjects = _subjects(targets, baselines, [case.of_layers for case in cases])
     session = Session(
-        subjects=_subjects(request, baselines, [case.of_layers for case in cases]),
+        subjects=[s for s in subjects if targets or with_options or "(" not in s.name],
         cases=cases,
         setting=setting,
         machine=machine,
         baselines=baselines,
-        **request.options,
+        **options,
     )
     return Run(path, [record for record in done if session.holds(record)], session)
 
@@ -187,14 +186,12 @@ def _baselines(baseline: str | None) -> tuple[str, str]:
 
 
 def _subjects(
-    request: Request, baselines: tuple[str, str], of_layers: Sequence[bool]
+    targets: Sequence[Address] | None, baselines: tuple[str, str], of_layers: Sequence[bool]
 ) -> list[Planned]:
     """The requested subjects, their baselines, and the scoring functions of kernels."""
-    rows = ask("subject_rows", targets=request.targets or None, size=LAYER_SIZE)
-    if not (request.targets or request.with_options):
-        rows = [row for row in rows if "(" not in row["subject"]]
+    rows = ask("subject_rows", targets=targets or None, size=LAYER_SIZE)
     unsuited = [row["subject"] for row in rows if (row["kind"] == "layer") not in of_layers]
-    if request.targets and unsuited:
+    if targets and unsuited:
         raise UsageError(
             f"{', '.join(unsuited)}: a layer is measured at prefill and decode, but --workload and "
             "--inputs have a query, key and value. Name a set or a length instead, such as --set "
@@ -206,7 +203,7 @@ def _subjects(
     partners = (baseline_of(row["kind"], baselines) for row in rows)
     extras = dict.fromkeys((*partners, *(scoring_address(row["subject"]) for row in own_kernels)))
     names = {row["subject"] for row in rows}
-    for name in reversed([name for name in extras if request.targets and name not in names]):
+    for name in reversed([name for name in extras if targets and name not in names]):
         with contextlib.suppress(UnknownNameError):  # no baseline without the built-in plugins
             rows = [*ask("subject_rows", targets=[parse_address(name)], size=LAYER_SIZE), *rows]
     subjects = (

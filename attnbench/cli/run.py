@@ -14,7 +14,7 @@ from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
 from attnbench.cli import check_run
 from attnbench.cli import options as option
-from attnbench.cli.measured_runs import PRELOAD, Measured, Request, measure, planned
+from attnbench.cli.measured_runs import PRELOAD, Measured, measure, planned
 from attnbench.cli.outcome_lines import next_step
 from attnbench.cli.plugin_loading import load_plugins, try_options
 from attnbench.cli.printing import print_json, print_line, print_table
@@ -54,11 +54,11 @@ def command(
     addresses = option.parse_targets(targets, style, convention)
     plugins = load_plugins(strict=strict, preload=(*PRELOAD, *parallel.PRELOAD))
     try_options(addresses or ())
-    options = {"contract": Contract(), "budget_s": seconds}
-    request = Request(addresses, Selection("run"), device, None, options, with_options=False)
-    with planned(request, results) as runs:
-        check = check_run.Check(addresses, check_run.Selection())
-        check.run(check_run.Limits())
+    what: dict[str, Any] = {"targets": addresses, "selection": Selection("run"), "devices": device}
+    how: dict[str, Any] = {"contract": Contract(), "budget_s": seconds, "with_options": False}
+    with planned(results, **what, **how) as runs:
+        check = check_run.Check(addresses)
+        check.run()
         measured = Measured([run.path for run in runs], interrupted=True)
         if not check.interrupted:
             measured = measure(runs)
