@@ -15,7 +15,7 @@ import enum
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -41,71 +41,58 @@ class MakingError(StyleError):
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes for which a module is made; 0 for what follows from the others.
+    """The sizes for which a module is made.
 
     Args:
         width: E, features of a hidden state.
         heads: number of heads.
-        kv_heads: number of heads of key and value; by default as many.
-        head_dim: features of a head; by default E over the number of heads.
         query, key, value: Eq, Ek and Ev, where they may differ; by default E.
-        length: most tokens.
-        grid: rows and columns of an image.
-        dropout: the share of weights that training drops.
+        grid: rows and columns of an image or a window.
     """
 
     width: int = 16
     heads: int = 2
-    kv_heads: int = 0
-    head_dim: int = 0
     query: int = 0
     key: int = 0
     value: int = 0
-    length: int = 64
     grid: int = 3
-    dropout: float = 0.0
 
-    def of(self, role: str) -> tuple[Any, str] | None:
+    def of(self, role: str | None) -> tuple[Any, str] | None:
         """The value of a role, and the Python expression of ``size`` that gives it."""
-        head_dim = self.head_dim or self.width // self.heads
-        wide = (self.width, "size")
-        known: dict[str, tuple[Any, str]] = {
-            "width": wide,
-            "query": (self.query, str(self.query)) if self.query else wide,
-            "key": (self.key, str(self.key)) if self.key else wide,
-            "value": (self.value, str(self.value)) if self.value else wide,
-            "inner": wide,
-            "heads": (self.heads, str(self.heads)),
-            "kv_heads": (self.kv_heads or self.heads, str(self.kv_heads or self.heads)),
-            "head_dim": (head_dim, str(head_dim) if self.head_dim else f"size // {self.heads}"),
-            "feedforward": (2 * self.width, "2 * size"),
-            "root": (head_dim**0.5, f"(size // {self.heads}) ** 0.5"),
-        }
-        fixed = {**_FIXED, "length": self.length, "grid": self.grid, "dropout": self.dropout}
-        if role in fixed:
-            return fixed[role], repr(fixed[role])
-        return known.get(role)
+        if role in ("query", "key", "value") and getattr(self, role):
+            return getattr(self, role), str(getattr(self, role))
+        if role in _FIXED:
+            return _FIXED[role], repr(_FIXED[role])
+        if role is None or role not in _VARIED:
+            return None
+        text = _VARIED[role].replace("heads", str(self.heads))
+        return eval(text, {"size": self.width}), text  # noqa: S307  of the table
 
 
 _FIXED: Mapping[str, Any] = {
-    "batch": 8,
-    "layer": 0,
-    "layers": 1,
+    "length": 64,
+    "dropout": 0.0,
     "vocabulary": 32,
     "bias": False,
     "flag": False,
     "epsilon": 1e-5,
     "base": 10000.0,
     "scale": None,
+    "layer": 0,
     "dtype": torch.float32,
     "device": "cpu",
     "implementation": "eager",
     "activation": "gelu",
 }
-_VARIED = (
-    *("width", "query", "key", "value", "inner", "heads", "kv_heads", "head_dim", "root"),
-    *("feedforward", "batch", "layers"),
-)
+_VARIED: Mapping[str, str] = {
+    **dict.fromkeys(("width", "query", "key", "value", "inner"), "size"),
+    **dict.fromkeys(("heads", "kv_heads"), "heads"),
+    "head_dim": "size // heads",
+    "root": "(size // heads) ** 0.5",
+    "feedforward": "2 * size",
+    "batch": "8",
+    "layers": "1",
+}
 """Roles whose default is replaced, so that a module can be made small, and at other sizes."""
 
 
@@ -115,26 +102,21 @@ class Recipe:
 
     Args:
         target: a class, or a module, of which copies are made.
-        roles: what each argument that was given means; those of a config as ``config.n_embd``.
-        config_read: what a stand-in was asked, with its answers.
         guessed: arguments whose names say nothing, and which were found by trying.
         base: sizes with which it can be made.
         on_cpu: whether its constructor asks for a GPU, which was done on the CPU.
         line: Python that makes the same for a ``size``, which was run; ``""`` if there is none.
-        works: raises where a module cannot be called; what it raises makes sizes illegal.
+        answers: which of the guesses was right for each name that says nothing.
+        written: what somebody wrote in place of all this.
     """
 
     target: Any
-    roles: dict[str, str] = field(default_factory=dict)
-    config_read: dict[str, Any] = field(default_factory=dict)
     guessed: tuple[str, ...] = ()
     base: Sizes = field(default_factory=Sizes)
     on_cpu: bool = False
     line: str = ""
-    works: Callable[[nn.Module, Sizes], object] | None = None
     answers: dict[str, int] = field(default_factory=dict)
     written: str = ""
-    _legal: dict[Sizes, Sizes | None] = field(default_factory=dict)
 
     def __call__(self, sizes: Sizes | None = None) -> nn.Module:
         """A new module for these sizes, in evaluation."""
@@ -143,27 +125,6 @@ class Recipe:
         if self.written:
             return _evaluated(self.written, self.target, sizes or self.base)
         return _Maker(self.target, sizes or self.base, dict(self.answers)).make()
-
-    @property
-    def varies(self) -> tuple[str, ...]:
-        """Which of the fields of :class:`Sizes` a call of the recipe follows."""
-        roles = {*self.roles.values()}
-        return tuple(f.name for f in dataclasses.fields(Sizes) if f.name in roles)
-
-    def legal(self, sizes: Sizes) -> Sizes:
-        """The nearest sizes with which it can be made: these, wider ones, or its own."""
-        if sizes not in self._legal:
-            self._legal[sizes] = next(filter(self._can_make, _near(sizes)), None)
-        return self._legal[sizes] or self.base
-
-    def _can_make(self, sizes: Sizes) -> bool:
-        try:
-            made = self(sizes)
-            if self.works is not None:
-                self.works(made, sizes)
-        except Exception:  # whatever is raised about sizes
-            return False
-        return True
 
 
 def recipe_of(target: Any) -> Recipe:
@@ -194,8 +155,7 @@ def recipe_of(target: Any) -> Recipe:
                 if not maker.advance():
                     break
                 continue
-            found = (maker.roles, maker.read, maker.guessed)
-            recipe = Recipe(target, *found, sizes, on_cpu=maker.on_cpu, answers={**answers})
+            recipe = Recipe(target, maker.guessed, sizes, maker.on_cpu, answers={**answers})
             recipe.line = _proved(recipe, maker.source)
             return recipe
     assert failure is not None
@@ -213,11 +173,16 @@ def recipe_from(written: str, target: Any) -> Recipe:
     Raises:
         MakingError: it cannot be run, or gives no module.
     """
-    names = {node.id for node in ast.walk(_parsed(written)) if isinstance(node, ast.Name)}
-    roles = {name: role for name, role in _FREE.items() if name in names}
+    try:
+        names = {n.id for n in ast.walk(ast.parse(written.strip())) if isinstance(n, ast.Name)}
+    except SyntaxError as error:
+        raise MakingError(
+            f"--make {written!r} is no expression of Python ({error.msg}); write it like "
+            '--make "Attention(Config(n_embd=E, n_head=2))".'
+        ) from None
     failure = None
-    for sizes in _STARTS if roles else _STARTS[:1]:
-        recipe = Recipe(target, roles, base=sizes, line=written, written=written)
+    for sizes in _STARTS if names & {"E", "size", "H"} else _STARTS[:1]:
+        recipe = Recipe(target, base=sizes, line=written, written=written)
         try:
             recipe()
             return recipe
@@ -231,20 +196,6 @@ def _hopeless(error: BaseException | None) -> BaseException | None:
     while error is not None and not isinstance(error, _HOPELESS):
         error = error.__cause__ or error.__context__
     return error
-
-
-_FREE = {"E": "width", "size": "width", "H": "heads"}
-"""What may be free in a recipe that somebody writes."""
-
-
-def _parsed(written: str) -> ast.AST:
-    try:
-        return ast.parse(written.strip(), mode="eval")
-    except SyntaxError as error:
-        raise MakingError(
-            f"--make {written!r} is no expression of Python ({error.msg}); write it like "
-            '--make "Attention(Config(n_embd=E, n_head=2))".'
-        ) from None
 
 
 def _evaluated(written: str, target: Any, sizes: Sizes) -> nn.Module:
@@ -265,14 +216,6 @@ _STARTS = tuple(
     for width, heads in [(16, 2), (64, 4), (128, 1), (256, 8), (768, 12), (1024, 16), (2048, 16)]
 )
 """Sizes to begin with: most constructors take the first, some want a number of features."""
-
-
-def _near(sizes: Sizes) -> Iterator[Sizes]:
-    yield sizes
-    heads = sizes.heads
-    for unit in (heads, 2 * heads, 4 * heads, 8 * heads, 32, 64, 128):
-        width = -(-sizes.width // unit) * unit
-        yield dataclasses.replace(sizes, width=width)
 
 
 class _UnansweredError(AttributeError, KeyError):
@@ -297,8 +240,6 @@ class _Maker:
 
     def __init__(self, target: Any, sizes: Sizes, answers: dict[str, int]) -> None:
         self.target, self.sizes, self.answers = target, sizes, answers
-        self.roles: dict[str, str] = {}
-        self.read: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
         self.source = ""
         self.on_cpu = False
@@ -351,8 +292,6 @@ class _Maker:
             found = self.value_of(argument, prefix, depth)
             if found is not None:
                 given[argument.name], source[argument.name] = found
-                if argument.role:
-                    self.roles[prefix + argument.name] = argument.role
         return given, source
 
     def value_of(self, argument: Argument, prefix: str, depth: int) -> tuple[Any, str] | None:
@@ -373,7 +312,7 @@ class _Maker:
         if inspect.isclass(kind) and issubclass(kind, nn.Module):
             width = self.sizes.width
             return nn.Linear(width, width), "nn.Linear(size, size)"
-        known = None if role in _SIDES else self.sizes.of(role or "")
+        known = None if role in _SIDES else self.sizes.of(role)
         if known is not None:
             return known
         return self.guess(prefix + argument.name, _guesses(self.target, role, kind, self.sizes))
@@ -384,7 +323,9 @@ class _Maker:
         if default is None:
             if role == "config" and depth == 0 and _is_config(kind):
                 return self.config_of(kind, f"{prefix}{argument.name}.", depth)
-            return self.processor() if argument.name == "processor" else _LAYER.get(str(role))
+            if argument.name == "processor":
+                return self.processor()
+            return self.sizes.of(role) if role == "layer" else None
         if default is False and "cross" in argument.name and self.takes_memory:
             return True, "True"
         if role in _SIDES and type(default) in (int, tuple):
@@ -447,7 +388,6 @@ class _Maker:
 _MARK = "<config>"
 _UNSAID = ": unsaid"
 """The ending of what is tried and of which nothing is said."""
-_LAYER: Mapping[str, tuple[Any, str]] = {"layer": (0, "0")}
 
 
 class _StandIn:
@@ -465,7 +405,7 @@ class _StandIn:
             raise AttributeError(name)
         maker, place = self._maker, self._prefix + name
         role = role_of(name, "constructor")
-        found = maker.sizes.of(role or "")
+        found = maker.sizes.of(role)
         if role == "config":
             found = _StandIn(maker, f"{place}."), _MARK
         if found is None and place not in maker.answers and role != "method":
@@ -474,8 +414,6 @@ class _StandIn:
             options = _guesses(maker.target, role, None, maker.sizes)
             found = maker.guess(place, (*options, _StandIn(maker, f"{place}.")))
         self._asked[name] = found
-        maker.read[place] = found[0]
-        maker.roles[place] = role or "guess"
         return found[0]
 
     def __getitem__(self, name: str) -> Any:

@@ -117,14 +117,6 @@ def test_an_assertion_about_sizes_is_met_by_wider_ones(repository: Path) -> None
     cls = last_class(repository, heads("dim, heads", "dim", "assert dim % (heads * 16) == 0"))
     recipe = recipe_of(cls)
     assert recipe.base.width == 64
-    assert recipe.legal(Sizes(width=7, heads=2)).width == 32
-    assert recipe.varies == ("width", "heads")
-
-
-def test_sizes_are_legal_only_if_the_module_can_be_called_with_them(repository: Path) -> None:
-    recipe = recipe_of(last_class(repository, heads("dim", "dim")))
-    recipe.works = lambda module, sizes: module.proj(torch.zeros(8))
-    assert recipe.legal(Sizes(width=5, heads=2)).width == 8
 
 
 def test_a_module_is_copied() -> None:
@@ -166,7 +158,6 @@ def test_a_written_recipe_is_followed(repository: Path) -> None:
     cls = last_class(repository, CONFIG.format(name="Shape") + heads("a, b", "a.n_embd"))
     recipe = recipe_from("Heads(Shape(n_embd=E, n_head=H), b=[E])", cls)
     assert recipe(Sizes(width=6)).get_parameter("proj.weight").shape == (6, 6)
-    assert recipe.varies == ("width", "heads")
 
 
 @pytest.mark.parametrize(
