@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# behind site-packages: `tests.meta.mutants` is found here, and attnbench where it is installed
+# behind site-packages: `tests.meta` is found here, and attnbench where it is installed
 sys.path.append(str(Path(__file__).parent.parent))
 
 # what failed in one test, or in the run before, must not be tried first in another one; the tests
@@ -47,7 +47,6 @@ MARKS = {
 
 FIRST = {
     "tests/cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
-    "tests/invariants/layers/test_layers.py::test_one_mistake_has_one_name": 4,
 }
 """Tests of seconds a case: their cases after the first few are for ``tox -e long``."""
 

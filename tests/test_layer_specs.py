@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from attnbench_zoo.right.layers import RIGHT_LAYERS
+from attnbench_zoo.right.blocks import RIGHT_LAYERS
 from torch import Tensor, nn
 
 import attnbench

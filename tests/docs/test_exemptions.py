@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from attnbench_zoo.twins.attention import Attention, wide
+from attnbench_zoo.right.attention import Attention, wide
 from torch import Tensor, nn
 
 import attnbench

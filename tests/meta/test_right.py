@@ -1,22 +1,30 @@
-"""Right implementations by others are not accused; what they do get wrong is told."""
+"""What is right is not accused; what others' code does get wrong is told."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from attnbench_zoo.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD, Right
+from attnbench_zoo import Entry, entries
+from attnbench_zoo.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD
+from attnbench_zoo.right.by_design import BY_DESIGN
+from attnbench_zoo.right.conventions import FOLLOWING, Following
 from attnbench_zoo.right.scorings import ACCUSED_ONCE, SPECS
+from hypothesis.errors import UnsatisfiedAssumption
 
+from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.subject.lookup import resolve
+from tests.invariant_runs import run
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 """The compiler reads it while it traces what a right implementation compiles itself."""
 
-LOOKED_AT = (
+ODD = [entry for entry in entries() if entry.topic == "odd"]
+BY_OTHERS = (
     "agrees_with_float64",
     "agrees_with_scalar_reference",
     "causal_and_padding_combine",
@@ -29,36 +37,74 @@ LOOKED_AT = (
     "query_alone_equals_query_among_others",
     "weights_sum_to_one",
 )
-"""A tenth of all; ``python -m tests.meta.mutants.matrix right`` runs every one."""
-
-
-@pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.name)
-def test_a_right_implementation_is_not_accused(right: Right) -> None:
-    (subject,) = resolve(right.spec)
-    for invariant in select_invariants(LOOKED_AT):
-        with seeded():
-            outcome = run_invariant(subject, invariant, PROFILES["quick"])
-        assert outcome.status in ("passed", "skipped"), f"{invariant.name}: {outcome.reason}"
-
-
-@pytest.mark.parametrize(
-    "seed", [None, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)]
+"""A tenth of all; ``python -m tests.meta.measure right`` runs every one."""
+OF_LAYERS = (
+    "autocast_agrees",
+    "cache_operations_combine",
+    "cached_calls_keep_the_contract",
+    "cached_gradients_are_right_or_stopped",
+    "calls_may_be_cut_anywhere",
+    "cropped_slots_are_forgotten",
+    "later_tokens_are_invisible",
+    "left_padding_is_inert",
+    "padded_item_equals_item_alone",
 )
+"""Selected rows, copies and calls without a cache are looked at where operations combine."""
+OF_CONVENTIONS = (
+    *BY_OTHERS,
+    "bias_of_all_keys_hides_none",
+    "finite_at_extremes",
+    "future_does_not_leak",
+    "hidden_slots_may_hold_nan",
+    "item_alone_equals_item_in_batch",
+    "keeps_the_contract",
+    "mask_forms_agree",
+)
+"""What conventions change; every other invariant is held to them as well."""
+
+
+def accused(spec: Any, names: Any) -> list[str]:
+    """What is said against a spec, in the profile quick."""
+    outcomes = [run(spec, invariant) for invariant in select_invariants(names)]
+    return [f"{o.invariant}: {o.reason}" for o in outcomes if o.status not in ("passed", "skipped")]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.name)
+def test_what_is_odd_and_right_is_not_accused(odd: Entry) -> None:
+    assert not accused(odd.spec, odd.killers)
+
+
+@pytest.mark.parametrize("spec", RIGHT, ids=lambda spec: spec.name)
+def test_a_right_implementation_by_others_is_not_accused(spec: Any) -> None:
+    assert not accused(spec, BY_OTHERS)
+
+
+@pytest.mark.parametrize("spec", BY_DESIGN, ids=lambda spec: spec.name)
+def test_what_is_by_design_is_not_accused(spec: Any) -> None:
+    assert not accused(spec, OF_LAYERS)
+
+
+@pytest.mark.parametrize("one", FOLLOWING, ids=lambda one: one.spec.name)
+def test_what_follows_its_own_conventions_is_accused_only_if_it_does_not_say_so(
+    one: Following,
+) -> None:
+    assert not accused(one.spec, {*OF_CONVENTIONS, one.told_by})
+    assert accused(replace(one.spec, conventions={}), [one.told_by])
+
+
 @pytest.mark.parametrize("name", ACCUSED_ONCE)
-def test_what_was_accused_once_is_not_again(name: str, seed: int | None) -> None:
+def test_what_was_accused_once_is_not_again(name: str) -> None:
     (subject,) = resolve(SPECS[name])
     for invariant in select_invariants(ACCUSED_ONCE[name]):
         with seeded():
-            outcome = run_invariant(subject, invariant, PROFILES["default"], seed=seed)
+            outcome = run_invariant(subject, invariant, PROFILES["default"])
         assert outcome.status == "passed", f"{invariant.name}: {outcome.reason}"
 
 
 @pytest.mark.parametrize("name", ["agrees_with_float64", "finite_at_extremes"])
 def test_what_takes_half_types_only_is_not_run_in_float64(name: str) -> None:
-    (subject,) = resolve(SPECS["half_types_only"])
     (invariant,) = select_invariants([name])
-    with seeded():
-        outcome = run_invariant(subject, invariant, PROFILES["quick"])
+    outcome = run(SPECS["half_types_only"], invariant)
     assert outcome.status == "skipped"
     assert outcome.reason == (
         "it does not support float64, and the reference run in float64 raised TypeError: "
@@ -66,38 +112,24 @@ def test_what_takes_half_types_only_is_not_run_in_float64(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["empty_rows_give_zeros", "hidden_slots_may_hold_nan"])
-def test_nan_from_multihead_attention_is_reported(name: str) -> None:
-    (subject,) = resolve(TORCH_MULTIHEAD)
-    (invariant,) = select_invariants([name])
-    with seeded():
-        outcome = run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
-    assert outcome.status == "failed"
-    assert "= nan, but " in outcome.reason
+def test_nan_in_a_float64_that_is_not_supported_is_no_reference() -> None:
+    (spec,) = [spec for spec in BY_DESIGN if spec.name == "finites_are_infinite_in_float64"]
+    (subject,) = resolve(spec)
+    (invariant,) = select_invariants(["agrees_with_float64"])
+    padded = Case((4,), 11, 11, 8, 8, 8, dtype="bfloat16", mask="padding", seed=339)
+    with pytest.raises(UnsatisfiedAssumption, match="a run in it is no reference"):
+        invariant.check(subject, subject.legal(padded))
 
 
-def test_an_exemption_with_a_reason_quiets_what_multihead_attention_gets_wrong() -> None:
-    (subject,) = resolve(replace(TORCH_MULTIHEAD, exempt=EXEMPTIONS))
-    for invariant in select_invariants(EXEMPTIONS):
-        assert skip_reason(subject, invariant) == f"exempt: {EXEMPTIONS[invariant.name]}"
+def test_what_torchs_multihead_attention_gets_right_is_not_accused() -> None:
+    right = {*BY_OTHERS, "item_alone_equals_item_in_batch", "mask_forms_agree", "masks_broadcast"}
+    assert not accused(TORCH_MULTIHEAD, right - EXEMPTIONS.keys())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "agrees_with_float64",
-        "causal_and_padding_combine",
-        "item_alone_equals_item_in_batch",
-        "mask_forms_agree",
-        "masked_slots_are_inert",
-        "masking_equals_deleting",
-        "masks_broadcast",
-        "valid_lengths_count_the_keys",
-    ],
-)
-def test_what_multihead_attention_gets_right_is_not_accused(name: str) -> None:
-    (subject,) = resolve(TORCH_MULTIHEAD)
-    (invariant,) = select_invariants([name])
-    with seeded():
-        outcome = run_invariant(subject, invariant, PROFILES["quick"])
-    assert outcome.status == "passed", outcome.reason
+def test_nan_from_multihead_attention_is_told_and_quieted_by_an_exemption() -> None:
+    exempt = replace(TORCH_MULTIHEAD, exempt=EXEMPTIONS)
+    for name in ("empty_rows_give_zeros", "hidden_slots_may_hold_nan"):
+        (told,) = accused(TORCH_MULTIHEAD, [name])
+        assert "= nan, but " in told
+        (invariant,) = select_invariants([name])
+        assert skip_reason(resolve(exempt)[0], invariant) == f"exempt: {EXEMPTIONS[name]}"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.twins.attention import ATTENTION
+from attnbench_zoo.right.attention import ATTENTION
 from torch import Tensor, nn
 
 from attnbench import Case, MechanismSpec, ScoringSpec

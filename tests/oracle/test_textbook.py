@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.twins.attention import ATTENTION
-from attnbench_zoo.twins.distance import DISTANCE
+from attnbench_zoo.right.attention import ATTENTION, DISTANCE
 from torch import Tensor
 
 from attnbench import MechanismSpec

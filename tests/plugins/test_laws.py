@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.mutants import mechanism_laws
+from attnbench_zoo import entries
 
 import attnbench
 from attnbench.checking.api import select_invariants
@@ -14,14 +14,9 @@ from attnbench.checking.profiles import Profile
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.subject.lookup import resolve
 
-LAWS = [
-    *dict.fromkeys(
-        law
-        for mutant in mechanism_laws.MUTANTS
-        if isinstance(mutant.spec, attnbench.MechanismSpec)
-        for law in mutant.killers
-    )
-]
+LAWS = sorted(
+    {law for e in entries() for law in e.killers if e.topic == "mechanisms"} - {"bounded_by_one"}
+)
 
 
 def status(target: str | attnbench.MechanismSpec, law: str) -> str:

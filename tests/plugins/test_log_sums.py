@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.mutants.storage import STORED, Stored
+from attnbench_zoo.right.storage import STORED, Stored
 from torch import Tensor
 
 import attnbench

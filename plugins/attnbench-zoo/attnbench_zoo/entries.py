@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -14,14 +14,13 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import Case, Inputs, KernelSpec, Subject
 from attnbench.testing import resolve
-from attnbench_zoo.base import Mutant, Spec
-from attnbench_zoo.blind import BLIND
-from attnbench_zoo.mutants import TOPICS, TWINS
+from attnbench_zoo.base import Spec, Twin
+from attnbench_zoo.mechanisms import MECHANISMS
+from attnbench_zoo.patches import TWINS, Row, edited, patched, rows
 from attnbench_zoo.right import RIGHT
+from attnbench_zoo.right.attention import ATTENTION
+from attnbench_zoo.right.blocks import RIGHT_LAYERS
 from attnbench_zoo.right.by_design import BY_DESIGN
-from attnbench_zoo.right.layers import RIGHT_LAYERS
-from attnbench_zoo.sources import link, origin
-from attnbench_zoo.twins.attention import ATTENTION
 
 __all__ = ["Built", "Entry", "blind_entries", "entries"]
 
@@ -64,46 +63,54 @@ class Entry:
         right: whether it does equal it within rounding.
         topic: what its mistake is about, or where a right one comes from.
         mistake: the mistake in one sentence; empty for a right one.
-        spec: the candidate, as a spec of attnbench.
+        source: the candidate, or the row of the change that makes it.
         reference: what it has to equal; for a mutant the right twin, for a right one another way
             to compute the same, or itself where there is none.
-        bugs: ``project#number`` of the public threads that it repeats; ``("own",)`` if none tells
-            of it, ``("seen in review",)`` if it was seen elsewhere; empty for a right one.
-        killers: the invariants of attnbench that are meant to find it; empty for a right one.
+        bugs: ``owner/project#number`` of the public threads that it repeats; ``("own",)`` if none
+            tells of it, ``("seen in review",)`` if it was seen elsewhere; empty for a right one.
+        killers: the invariants of attnbench that are meant to find it; of a right one that is odd,
+            those that must not accuse it.
     """
 
     name: str
     right: bool
     topic: str
     mistake: str
-    spec: Spec
+    source: Spec | Row
     reference: Spec
     bugs: tuple[str, ...] = ()
     killers: tuple[str, ...] = ()
 
     @functools.cached_property
+    def spec(self) -> Spec:
+        """The candidate, as a spec of attnbench."""
+        if isinstance(self.source, Row):
+            return patched(self.source)
+        return self.source
+
+    @property
+    def edited(self) -> tuple[str, int] | None:
+        """File and line of the mistake; ``None`` for a right one, and where it is a whole class."""
+        return edited(self.source) if isinstance(self.source, Row) else None
+
+    @functools.cached_property
     def kind(self) -> str:
         """``scoring``, ``kernel``, ``mechanism``, ``packed`` (documents, pages) or ``layer``."""
-        style = getattr(self.spec, "style", None)
-        return "packed" if style in ("varlen", "paged") else _subject(self.spec).kind
+        spec = self.spec if self.right else self.reference
+        style = getattr(spec, "style", None)
+        return "packed" if style in ("varlen", "paged") else _subject(spec).kind
 
     @property
     def origin(self) -> str:
         """``public thread``, ``seen in review`` or ``own``; empty for a right one."""
-        return origin(self.bugs) if self.bugs else ""
+        own = not self.bugs or self.bugs[0] in ("own", "seen in review")
+        return "".join(self.bugs) if own else "public thread"
 
     @property
     def links(self) -> tuple[str, ...]:
-        """Addresses of the threads whose repository is known."""
-        return tuple(address for bug in self.bugs if (address := link(bug)))
-
-    @property
-    def shown_by(self) -> str | None:
-        """What a caller has to pass or do to see the mistake, as ``python -m attnbench_zoo.needs``
-        measured it; ``None`` where none of its calls shows it, where it was not measured, and for a
-        right one.
-        """
-        return _needs().get(self.name)
+        """Addresses of the threads whose repository is known; they lead to pull requests, too."""
+        threads = [bug.split("#") for bug in self.bugs if "/" in bug]
+        return tuple(f"https://github.com/{place}/issues/{number}" for place, number in threads)
 
     def takes(self, case: Case) -> bool:
         """Whether candidate and reference support a case as it is."""
@@ -144,53 +151,66 @@ def _subject(spec: Any) -> Subject:
     return subject
 
 
-@functools.cache
-def _needs() -> dict[str, str]:
-    text = resources.files("attnbench_zoo").joinpath("needs.json").read_text("utf-8")
-    found: dict[str, str] = json.loads(text)["shown_by"]
-    return found
-
-
 def blind_entries() -> tuple[Entry, ...]:
-    """The blind part: mutants of public bugs by someone who had not read the invariants."""
-    return tuple(_entry(mutant, "blind") for mutant in BLIND)
+    """The blind part: mutants of public bugs by people who had not read the invariants.
+
+    They knew the names of the invariants, not their code. The suite is never changed for one of
+    these, and none names what is meant to kill it; what is not found stands in the manual.
+    """
+    return tuple(_of_row(row) for row in rows().values() if row.topic == "blind")
 
 
 @functools.cache
 def entries() -> tuple[Entry, ...]:
     """Every mutant, then every right implementation."""
-    return (*_mutants(), *_right())
+    some = (_of_row(row) for row in rows().values() if row.topic not in ("blind", "odd"))
+    return (*some, *_mechanisms(), *_right())
 
 
-def _mutants() -> Iterator[Entry]:
-    for topic in TOPICS:
-        for mutant in topic.MUTANTS:
-            yield _entry(mutant, topic.__name__.rpartition(".")[2])
+def _of_row(row: Row) -> Entry:
+    reference, killers = TWINS[row.twin].twin.spec, tuple(_killers().get(row.name, ()))
+    return Entry(row.name, False, row.topic, row.mistake, row, reference, row.bugs, killers)
 
 
-def _entry(mutant: Mutant, topic: str) -> Entry:
-    return Entry(
-        name=mutant.name,
-        right=False,
-        topic=topic,
-        mistake=mutant.mistake,
-        spec=mutant.spec,
-        reference=mutant.twin.spec,
-        bugs=mutant.bugs,
-        killers=mutant.killers,
+def _mechanisms() -> Iterator[Entry]:
+    for cls, twin in MECHANISMS:
+        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in cls.__name__).lstrip("_")
+        changes: dict[str, Any] = {"name": name, "make": cls}
+        spec = replace(twin.spec, **changes)
+        mistake, killers = cls.__doc__ or "", tuple(_killers()[name])
+        yield Entry(name, False, "mechanisms", mistake, spec, twin.spec, ("own",), killers)
+
+
+@functools.cache
+def _killers() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = json.loads(
+        resources.files("attnbench_zoo").joinpath("killers.json").read_text("utf-8")
     )
+    return found
+
+
+def twins() -> list[Twin]:
+    """Every right twin that a mutant has."""
+    used = {row.twin for row in rows().values()}
+    some = [place.twin for place in TWINS.values() if place.twin.name in used]
+    return [*some, *{twin.name: twin for _, twin in MECHANISMS}.values()]
 
 
 def _right() -> Iterator[Entry]:
     others = {"sdpa", "sdpaflash", "flex", "chunked", "online"}
-    for twin in TWINS:
+    for twin in twins():
         reference: Spec = twin.spec
         if isinstance(twin.spec, KernelSpec):
             reference = attnbench.get(twin.spec.scoring)
         yield Entry(twin.name, True, "twins", "", twin.spec, reference)
+    for row in rows().values():
+        if row.topic == "odd":
+            reference = TWINS[row.twin].twin.spec
+            yield Entry(row.name, True, "odd", "", row, reference, (), row.bugs)
     for right in RIGHT:
-        reference = ATTENTION.spec if right.name in others else right.spec
-        yield Entry(right.name, True, "right", "", right.spec, reference)
+        yield Entry(
+            right.name, True, "right", "", right, ATTENTION.spec if right.name in others else right
+        )
     for name, layer in RIGHT_LAYERS.items():
         yield Entry(name, True, "right layers", "", layer, layer)
     for spec in BY_DESIGN:

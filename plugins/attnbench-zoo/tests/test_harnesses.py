@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from attnbench_zoo import entries, score
-from attnbench_zoo.harnesses import HARNESSES, Harness
-from attnbench_zoo.harnesses.__main__ import main, own, rules, table
+from attnbench_zoo.harnesses import HARNESSES, Harness, main, own, rules, table
 
 NAMED = {(entry.name, entry.right): entry for entry in entries()}
 KILLED = {

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.right.broken_layers import BROKEN, KILLERS
-from attnbench_zoo.right.layers import RIGHT_LAYERS
-from attnbench_zoo.twins.layers import PARTED, PartedLayer
-from attnbench_zoo.twins.stores import Parted
+from attnbench_zoo.right.blocks import RIGHT_LAYERS
 from hypothesis.database import InMemoryExampleDatabase
 from torch import Tensor, nn
 
@@ -32,10 +26,9 @@ from attnbench.invariants.caches.stage import stage_of
 from attnbench.invariants.layers import cache_operations, padding, splits
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
-from tests.invariant_runs import by_name, further_are_long
+from tests.invariant_runs import by_name, zoo
 
 INVARIANTS = by_name(cache_operations, splits)
-HERE = {name: killer for name, killer in KILLERS.items() if killer in INVARIANTS}
 
 
 def outcome(spec: LayerSpec, invariant: str, *, shrink: bool = True) -> attnbench.Outcome:
@@ -53,23 +46,18 @@ def test_a_right_cache_is_not_accused(name: str, invariant: str) -> None:
     assert found.status == "passed", found.reason
 
 
-@pytest.mark.mutants
-@pytest.mark.parametrize("name", further_are_long(HERE))
-def test_one_mistake_has_one_name(name: str) -> None:
-    found = {i: outcome(BROKEN[name], i, shrink=False) for i in INVARIANTS}
-    failed = [invariant for invariant, one in found.items() if one.status == "failed"]
-    if name == "rolls_early":  # a crop brings back what the ring has lost
-        failed.remove("cropped_slots_are_forgotten")
-    assert failed == [KILLERS[name]]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    further_are_long(dict.fromkeys(("positions_restart", "selects_both_ways"), "script")),
+    ("name", "invariant"),
+    [
+        ("steps_forget_the_past", "calls_may_be_cut_anywhere"),
+        ("one_name_selected", "selected_rows_go_on_as_their_sequences"),
+    ],
 )
-def test_a_failure_prints_a_short_script_that_was_run(name: str, tmp_path: Path) -> None:
-    report = attnbench.check(BROKEN[name], profile="quick", invariants=[KILLERS[name]])
+def test_a_failure_prints_a_short_script_that_was_run(
+    name: str, invariant: str, tmp_path: Path
+) -> None:
+    report = attnbench.check(zoo(name), profile="quick", invariants=[invariant])
     (found,) = report.outcomes
     assert found.reproduce is not None
     assert found.reproduce.count(" = module") <= 5
@@ -82,45 +70,10 @@ def test_a_failure_prints_a_short_script_that_was_run(name: str, tmp_path: Path)
 
 
 def test_a_failing_program_is_told_in_words() -> None:
-    found = outcome(BROKEN["keys_only"], "selected_rows_go_on_as_their_sequences")
+    found = outcome(zoo("one_name_selected"), "selected_rows_go_on_as_their_sequences")
     assert found.failure is not None
     assert found.failure.program == "begin 2 rows, append 1, select rows [1], append 1"
     assert f"  in the calls: {found.failure.program}\n" in failure_text(found)
-
-
-class RoundsByASharedCount(PartedLayer):
-    """What is old is rounded, in turn finely and coarsely; copies of a cache share the turn."""
-
-    class _Store(Parted):
-        def __init__(self, empty: Tensor) -> None:
-            super().__init__(empty)
-            self.turn = [0]
-
-        def __deepcopy__(self, memo: dict[int, Any]) -> Parted:
-            return copy.copy(self)
-
-        def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            given = super().append(keys, values)
-            self.turn[0] += 1
-            parts = 16 if self.turn[0] % 2 else 4
-            self.old_keys = self.old_keys.mul(parts).round().div(parts)
-            self.old_values = self.old_values.mul(parts).round().div(parts)
-            return given
-
-    stores = (_Store, _Store)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_copies_of_a_cache_that_rounds_are_held_to_each_other() -> None:
-    exempt = {"calls_may_be_cut_anywhere": "what is old is rounded"}
-    assert isinstance(PARTED.spec, LayerSpec)
-    spec = replace(PARTED.spec, name="rounds", make=RoundsByASharedCount, exempt=exempt)
-    found = outcome(spec, "caches_are_independent")
-    assert found.status == "failed"
-    assert "another cache that was given the same chunks has" in found.reason
-    assert found.failure is not None
-    assert "deepcopy cache 0" in f"{found.failure.program}"
 
 
 def test_an_operation_that_is_not_there_is_said_not_to_be_tried() -> None:
@@ -263,5 +216,5 @@ def test_a_cache_that_can_only_be_emptied_is_held_to_that() -> None:
 
 
 def test_an_operation_that_was_refused_is_named() -> None:
-    late = outcome(BROKEN["refuses_too_late"], "cropped_slots_are_forgotten")
+    late = outcome(zoo("one_block_cropped_the_other_not"), "cropped_slots_are_forgotten")
     assert "was refused, which should leave the cache as it was" in late.reason

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.right.attention import ATTENTION, Attention
 from attnbench_zoo.right.scorings import SPECS
-from attnbench_zoo.twins.attention import ATTENTION, Attention
 from hypothesis.errors import UnsatisfiedAssumption
 from torch import Tensor, nn
 
@@ -24,11 +24,6 @@ REACH = INVARIANTS["gradients_reach_every_parameter"]
 FINITE = INVARIANTS["gradients_are_finite_at_extremes"]
 
 
-class WeightsDetached(Attention):
-    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
-        return super().drop(weights.detach(), dropout_p)
-
-
 class OutputDetached(Attention):
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
         return super().pool(weights, value).detach()
@@ -42,24 +37,6 @@ class SoftmaxByLogarithm(Attention):
         return (weights.square() + 0.0).sqrt()
 
 
-def test_right_gradients_pass() -> None:
-    for invariant in (RIGHT, FINITE):
-        outcome = run(ATTENTION.spec, invariant)
-        assert outcome.status == "passed", outcome.reason
-
-
-class ScoresInFloat32(Attention):
-    """Right, but for its rounding, which its spec does not declare."""
-
-    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        return super().scores(query.float(), key.float(), scale).to(query)
-
-
-class SoftmaxInFloat32(Attention):
-    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
-        return super().normalise(hidden.float(), allowed).to(hidden)
-
-
 class PooledInFloat32(Attention):
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
         return super().pool(weights.float(), value.float()).to(value)
@@ -68,30 +45,6 @@ class PooledInFloat32(Attention):
 class PooledInFloat32Detached(PooledInFloat32):
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
         return super().pool(weights.detach(), value)
-
-
-@pytest.mark.parametrize("twin", [ScoresInFloat32, SoftmaxInFloat32, PooledInFloat32])
-@pytest.mark.parametrize("name", ["gradients_are_right", "bias_gets_its_gradient"])
-def test_gradients_through_float32_are_not_held_against_differences_of_its_rounding(
-    twin: type[Attention], name: str
-) -> None:
-    outcome = run(mutant(twin), INVARIANTS[name])
-    assert outcome.status == "passed", outcome.reason
-
-
-class KinkBesideTheInputs(Attention):
-    """As of a ReLU: its slope changes a little beside the values that it is first called with."""
-
-    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        if not hasattr(self, "corner"):
-            self.corner = (value + 4e-6).detach()
-        bent = torch.relu(value - self.corner).sum(-2, keepdim=True)
-        return super().pool(weights, value) + bent
-
-
-def test_a_kink_beside_the_inputs_is_not_held_against_gradients() -> None:
-    outcome = run(mutant(KinkBesideTheInputs), RIGHT)
-    assert outcome.status != "failed", outcome.reason
 
 
 def test_kinks_on_both_sides_closer_than_most_steps_are_not_held_against_gradients() -> None:
@@ -114,13 +67,6 @@ def test_gradients_through_float32_that_are_wrong_are_found() -> None:
     outcome = run(mutant(PooledInFloat32Detached), RIGHT)
     assert outcome.status == "failed"
     assert "by differences, of a run in float32" in outcome.reason
-
-
-def test_detached_weights_are_found_by_the_slope() -> None:
-    outcome = run(mutant(WeightsDetached), RIGHT)
-    assert outcome.status == "failed"
-    assert "the slope of (output * g).sum() along a random direction of" in outcome.reason
-    assert "but should be" in outcome.reason
 
 
 def test_an_output_cut_off_from_the_graph_is_told_so() -> None:

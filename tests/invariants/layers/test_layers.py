@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attnbench_zoo.right.broken_layers import BROKEN, KILLERS
-from attnbench_zoo.right.layers import RIGHT_LAYERS
+from attnbench_zoo.right.blocks import RIGHT_LAYERS
 from torch import Tensor, nn
 
 import attnbench
@@ -23,7 +22,6 @@ from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
 
 INVARIANTS = by_name(padding, dependence, layer_gradients, layer_runs, module_state)
-HERE = [name for name, killer in KILLERS.items() if killer in INVARIANTS]
 
 
 def outcome(
@@ -45,24 +43,6 @@ def outcome(
 def test_a_right_layer_is_not_accused(name: str, invariant: str) -> None:
     found = outcome(RIGHT_LAYERS[name], invariant)
     assert found.status in ("passed", "skipped"), found.reason
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", HERE)
-def test_one_mistake_has_one_name(name: str) -> None:
-    found = {i: outcome(BROKEN[name], i, shrink=False) for i in INVARIANTS}
-    failed = [invariant for invariant, one in found.items() if one.status == "failed"]
-    assert failed == [KILLERS[name]]
-
-
-def test_an_item_without_a_real_token_gives_no_nan() -> None:
-    found = outcome(BROKEN["empty_item_is_nan"], "padded_tokens_are_inert")
-    assert "= nan, but should be finite, at padded slots too" in found.reason
-
-
-def test_a_window_that_is_too_wide_names_what_it_sees() -> None:
-    found = outcome(BROKEN["window_one_wider"], "outputs_see_no_more_than_the_window")
-    assert "output 3 changes with the tokens [0, 1, 2, 3], which span 4" in found.reason
 
 
 class OfOneSize(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from attnbench_zoo.right.layers import RIGHT_LAYERS
+from attnbench_zoo.right.blocks import RIGHT_LAYERS
 
 import attnbench
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.mutants.beside import CROSSED, Crossed
+from attnbench_zoo.right.crossed import CROSSED, Crossed
 from torch import Tensor, nn
 
 import attnbench

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,24 +16,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbench import MechanismSpec, ScoringSpec
+from attnbench_zoo.right.attention import ATTENTION, wide
 from attnbench_zoo.right.scorings import SPECS
-from attnbench_zoo.twins.attention import ATTENTION, wide
-from attnbench_zoo.twins.streaming import Streaming
+from attnbench_zoo.right.streaming import Streaming
 
-__all__ = ["EXEMPTIONS", "RIGHT", "TORCH_MULTIHEAD", "Right"]
-
-
-@dataclass(frozen=True)
-class Right:
-    """A right implementation.
-
-    Args:
-        name: of it.
-        spec: what is checked.
-    """
-
-    name: str
-    spec: MechanismSpec | ScoringSpec = field(repr=False)
+__all__ = ["EXEMPTIONS", "RIGHT", "TORCH_MULTIHEAD"]
 
 
 class Wrapped(nn.Module):
@@ -139,10 +125,10 @@ def _right(
     cls: type[Wrapped],
     exempt: Mapping[str, str] | None = None,
     conventions: Mapping[str, Any] | None = None,
-) -> Right:
+) -> MechanismSpec:
     name = cls.__name__.lower()
     assert isinstance(ATTENTION.spec, MechanismSpec)
-    spec = MechanismSpec(
+    return MechanismSpec(
         name=name,
         make=cls,
         equal_sizes=True,
@@ -151,10 +137,9 @@ def _right(
         exempt=exempt or {},
         conventions=conventions or {},
     )
-    return Right(name, spec)
 
 
-RIGHT = [
+RIGHT: list[MechanismSpec | ScoringSpec] = [
     _right(Sdpa),
     _right(SdpaFlash, {"bias_gets_its_gradient": "torch's flash kernel gives a mask no gradient"}),
     _right(
@@ -168,7 +153,7 @@ RIGHT = [
     ),
     _right(Chunked),
     _right(Online),
-    *(Right(name, spec) for name, spec in SPECS.items()),
+    *SPECS.values(),
 ]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attnbench import CacheSpec
 from attnbench_zoo.base import Spec
-from attnbench_zoo.twins.layers import (
+from attnbench_zoo.right.layers import (
     BANDED,
     GROWING,
     LEARNED,
@@ -25,14 +25,17 @@ from attnbench_zoo.twins.layers import (
     SLOPED,
     STATIC,
     UNCACHED,
+    WINDOW,
     Banded,
+    Cache,
     Layer,
     Learned,
+    Parted,
     PartedLayer,
     Sloped,
+    Static,
     StaticLayer,
 )
-from attnbench_zoo.twins.stores import WINDOW, Cache, Parted, Static
 
 __all__ = ["BY_DESIGN"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import MechanismSpec
-from attnbench_zoo.twins.attention import ATTENTION, Attention
+from attnbench_zoo.right.attention import ATTENTION, Attention
 
 __all__ = ["FOLLOWING", "Following"]
 

@@ -6,7 +6,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = ["block_diagonal", "gathered_pages", "one_by_one", "with_options"]
+from attnbench.adapters import paged, varlen
+from attnbench_zoo.base import Twin
+
+__all__ = [
+    "OPTIONS",
+    "PAGED",
+    "VARLEN",
+    "block_diagonal",
+    "gathered_pages",
+    "one_by_one",
+    "with_options",
+]
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
@@ -113,3 +124,8 @@ def gathered_pages(
         keys, values = (cache[pages].flatten(0, 1)[:length] for cache in (k_cache, v_cache))
         rows.append(_attend(query, keys, values, causal))
     return torch.stack(rows)
+
+
+VARLEN = Twin("one_by_one", varlen(one_by_one))
+OPTIONS = Twin("with_options", varlen(with_options))
+PAGED = Twin("gathered_pages", paged(gathered_pages))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 from attnbench import MechanismSpec, ScoringSpec
-from attnbench_zoo.twins.attention import Attention, wide
+from attnbench_zoo.right.attention import Attention, wide
 
 __all__ = ["ACCUSED_ONCE", "SPECS"]
 
@@ -208,7 +208,7 @@ class LogSumExp(Attention):
 
 _WHERE = "positions count"
 _TAKES = "the sink takes some of the weight"
-SPECS = {
+SPECS: dict[str, ScoringSpec | MechanismSpec] = {
     "kinked": ScoringSpec(name="kinked", make=Kinked),
     "cosine": ScoringSpec(name="cosine", make=Cosine, equal_sizes=True),
     "layer_normed": ScoringSpec(name="layer_normed", make=LayerNormed, equal_sizes=True),

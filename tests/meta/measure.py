@@ -1,0 +1,192 @@
+"""Who kills whom, and who is accused: ``python -m tests.meta.measure``.
+
+``matrix``   every invariant on every mutant; writes ``results/kill_matrix.json``.
+``killed``   whether each mutant is killed by anything at all.
+``right``    whether any right implementation is accused.
+
+What is in ``--work`` is not run again, so that a measurement can be gone on with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnbench_zoo import entries
+
+from attnbench.checking.plan import select_invariants
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded
+from attnbench.errors import AttnbenchError
+from attnbench.processes.pool import Event, Task, Workers
+from attnbench.subject.lookup import resolve
+
+__all__ = ["main", "run_job"]
+
+ROOT = Path(__file__).parents[2]
+ENTRIES = entries()
+JOB_S = 3600.0
+"""Longest time of a job: every invariant on one subject, in the profile thorough."""
+Row = dict[str, Any]
+"""What one invariant said: entry, right, invariant, profile, seed, status, seconds, reason."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.meta.measure", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("what", choices=("matrix", "killed", "right"))
+    parser.add_argument("--profile", choices=("quick", "default", "thorough"), default="quick")
+    parser.add_argument("--seeds", type=int, default=0, help="0: derandomised, once")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", default="", help="subjects whose name contains this")
+    parser.add_argument("--invariants", default="", help="names, separated by commas; default all")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "measured.jsonl")
+    options = parser.parse_args(arguments)
+    chosen = options.invariants.split(",") if options.invariants else None
+    names = [invariant.name for invariant in select_invariants(chosen)]
+    seeds: list[int | None] = [*range(options.seeds)] or [None]
+    rows = [row for row in _read(options.work) if row["profile"] == options.profile]
+    jobs = [*_jobs(options.what, options.only, names, options.profile, seeds, rows)]
+    options.work.parent.mkdir(parents=True, exist_ok=True)
+    with options.work.open("a", encoding="utf-8") as file:
+        for number, found in enumerate(_run(jobs, options.processes), 1):
+            file.writelines(json.dumps(row) + "\n" for row in found)
+            file.flush()
+            rows += found
+            print(f"\r{number} of {len(jobs)}", end="", flush=True)
+    print()
+    rows = [
+        row for row in rows if row["seed"] in seeds and row["right"] == (options.what == "right")
+    ]
+    if options.what == "right":
+        _tell_accused(rows)
+    else:
+        _tell_alive(rows, seeds)
+    if options.what == "matrix":
+        _write_matrix(rows, names, options.profile)
+
+
+def _read(path: Path) -> list[Row]:
+    return [*map(json.loads, path.read_text("utf-8").splitlines())] if path.exists() else []
+
+
+def _jobs(
+    what: str,
+    only: str,
+    names: Sequence[str],
+    profile: str,
+    seeds: Sequence[int | None],
+    known: Sequence[Row],
+) -> Iterator[Row]:
+    done: dict[tuple[str, bool, int | None], dict[str, str]] = defaultdict(dict)
+    for row in known:
+        done[row["entry"], row["right"], row["seed"]][row["invariant"]] = row["status"]
+    for seed in seeds:
+        for index, entry in enumerate(ENTRIES):
+            told = done[entry.name, entry.right, seed]
+            if entry.right != (what == "right") or only not in entry.name:
+                continue
+            if what == "killed" and "failed" in told.values():
+                continue
+            rest = [name for name in names if name not in told]
+            if what == "killed":  # those that are meant to kill it come first
+                rest.sort(key=lambda name: name not in entry.killers)
+            if rest:
+                given = {"index": index, "invariants": rest, "profile": profile, "seed": seed}
+                yield {**given, "until_failed": what == "killed"}
+
+
+def run_job(
+    index: int, invariants: Sequence[str], profile: str, seed: int | None, until_failed: bool
+) -> list[Row]:
+    """What some invariants say of an entry."""
+    entry = ENTRIES[index]
+    (subject,) = resolve(entry.spec)
+    found = []
+    with seeded(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for invariant in select_invariants(invariants):
+            outcome = run_invariant(subject, invariant, PROFILES[profile], seed=seed, shrink=False)
+            row = _row(index, invariant.name, profile, seed, outcome.status, outcome.reason)
+            found.append({**row, "seconds": round(outcome.seconds, 3)})
+            if until_failed and outcome.status == "failed":
+                break
+    return found
+
+
+def _row(
+    index: int, invariant: str, profile: str, seed: int | None, status: str, reason: str
+) -> Row:
+    entry = ENTRIES[index]
+    told = {"entry": entry.name, "right": entry.right, "invariant": invariant, "profile": profile}
+    reason = "" if status == "passed" else reason
+    return {**told, "seed": seed, "status": status, "reason": reason, "seconds": 0.0}
+
+
+def _run(jobs: Sequence[Row], processes: int) -> Iterator[list[Row]]:
+    with Workers(processes) as workers:
+        for job in jobs:
+            name = ENTRIES[job["index"]].name
+            workers.submit(Task(name, "tests.meta.measure:run_job", job, JOB_S, memory_gib=4.0))
+        for event in workers.events():
+            if event.kind == "value":
+                yield event.value
+            elif event.kind != "done":
+                yield [_ended(event, name) for name in event.task.arguments["invariants"]]
+
+
+def _ended(event: Event, invariant: str) -> Row:
+    job = event.task.arguments
+    status = "error" if event.kind == "raised" else event.kind
+    return _row(job["index"], invariant, job["profile"], job["seed"], status, event.reason)
+
+
+def _write_matrix(rows: Sequence[Row], names: Sequence[str], profile: str) -> None:
+    kills: dict[str, list[str]] = {row["entry"]: [] for row in rows}
+    for row in rows:
+        if row["status"] == "failed" and row["invariant"] in names:
+            kills[row["entry"]].append(row["invariant"])
+    mutants = {}
+    for entry in ENTRIES:
+        if not entry.right and entry.name in kills:
+            meant = sorted(set(entry.killers) & set(kills[entry.name]))
+            told = {"as_in": entry.bugs, "twin": entry.reference.name, "mistake": entry.mistake}
+            mutants[entry.name] = {**told, "meant": meant}
+    found = {
+        "profile": profile,
+        "kills": {name: sorted(some) for name, some in kills.items()},
+        "mutants": mutants,
+    }
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    (ROOT / "results" / "kill_matrix.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _tell_alive(rows: Sequence[Row], seeds: Sequence[int | None]) -> None:
+    for seed in seeds:
+        killed = {r["entry"] for r in rows if r["seed"] == seed and r["status"] == "failed"}
+        alive = sorted({r["entry"] for r in rows if r["seed"] == seed} - killed)
+        share = len(killed) / max(1, len(killed) + len(alive))
+        print(f"seed {seed}: {share:.1%} killed; alive: {', '.join(alive) or 'none'}")
+
+
+def _tell_accused(rows: Sequence[Row]) -> None:
+    bad = [row for row in rows if row["status"] not in ("passed", "skipped")]
+    print(f"{len(rows)} outcomes, {len(bad)} neither passed nor skipped")
+    for row in bad:
+        print(f"{row['entry']} {row['invariant']} seed {row['seed']}: {row['status']}")
+        print(f"  {row['reason']}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except AttnbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
