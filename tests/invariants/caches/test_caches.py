@@ -216,5 +216,5 @@ def test_a_cache_that_can_only_be_emptied_is_held_to_that() -> None:
 
 
 def test_an_operation_that_was_refused_is_named() -> None:
-    late = outcome(zoo("one_block_cropped_the_other_not"), "cropped_slots_are_forgotten")
+    late = outcome(zoo("refused_after_the_crop"), "cropped_slots_are_forgotten")
     assert "was refused, which should leave the cache as it was" in late.reason
