@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.attention.masks import valid_lens_mask
 from attnbench.calling.adapted import fold_mask, name_of, refusals
 from attnbench.calling.binding import Binding, Fill, Mask, Part, part_of
 from attnbench.calling.caches import drop_graphs
@@ -112,7 +113,9 @@ class Attention(Called):
         if not own.get("dropout") or not self.training:
             own.pop("dropout", None)
         own = {role: value for role, value in own.items() if value is not False}
-        frame = Frame(query, key, bound, grouped="gqa" in own)
+        heads = getattr(self.callee, "num_heads", 0)
+        heads = heads if isinstance(heads, int) else 0
+        frame = Frame(query, key, bound, grouped="gqa" in own, heads=heads)
         if mask is not None and bound.one_mask and own.pop("causal", False):
             mask = with_causality(mask, query, key)
         masked = mask is not None or lens is not None or "causal" in own
@@ -161,10 +164,13 @@ class Frame:
         query, key: canonical, ``(*lead, L, Eq)`` and ``(*lead, S, Ek)``.
         binding: how the callee is called.
         grouped: whether keys have fewer heads, so that a single leading size is that of heads.
+        heads: for how many heads a mask is repeated; 0 where that is not known.
     """
 
-    def __init__(self, query: Tensor, key: Tensor, binding: Binding, grouped: bool = False) -> None:
-        self.binding, self.grouped = binding, grouped
+    def __init__(
+        self, query: Tensor, key: Tensor, binding: Binding, grouped: bool = False, heads: int = 0
+    ) -> None:
+        self.binding, self.grouped, self.heads = binding, grouped, heads
         self.lead, self.length, self.slots = query.shape[:-2], query.shape[-2], key.shape[-2]
         self.by_head = "H" in binding.layout
         wide = (1,) * (2 - len(self.lead)) if self.by_head and len(self.lead) < 2 else ()
@@ -210,20 +216,16 @@ class Frame:
         found: dict[str, Any] = {}
         forms = self.binding.masks
         if lens is not None:
-            name = next(name for name, form in forms.items() if form.says == "lengths")
-            found[name] = self._lengths(lens, forms[name])
-        if mask is not None:
-            refused: list[str] = []
-            for name, form in forms.items():
-                if form.says == "lengths":
-                    continue
-                try:
-                    found[name] = self.mask(mask, form)
-                    break
-                except RefusalError as error:
-                    refused.append(str(error))
+            name = next((name for name, form in forms.items() if form.says == "lengths"), None)
+            if name is None:
+                mask = self._padded(mask, lens, found)
             else:
-                raise RefusalError(refused[0] if refused else "takes no mask")
+                found[name] = self._lengths(lens, forms[name])
+        if mask is not None:
+            name, found_mask = self._masked(
+                mask, {n: f for n, f in forms.items() if n not in found}
+            )
+            found[name] = found_mask
         needed = {
             name: form
             for name, form in forms.items()
@@ -232,6 +234,34 @@ class Frame:
         for name, form in needed.items():  # a call without a mask gets one that hides nothing
             found[name] = self.whole(form)
         return found
+
+    def _masked(self, mask: Tensor, forms: Mapping[str, Mask]) -> tuple[str, Tensor]:
+        """A mask in the first of the forms that can say it, and the name of its argument.
+
+        What is two-dimensional is said of queries and keys, if it can be.
+        """
+        refused: list[str] = []
+        for name, form in sorted(
+            forms.items(), key=lambda each: each[1].by_key == (mask.dim() == 2)
+        ):
+            if form.says == "lengths":
+                continue
+            try:
+                return name, self.mask(mask, form)
+            except RefusalError as error:
+                refused.append(str(error))
+        raise RefusalError(refused[0] if refused else "takes no mask")
+
+    def _padded(self, mask: Tensor | None, lens: Tensor, found: dict[str, Any]) -> Tensor | None:
+        """Lengths as the mask of keys, beside that of a call; those by query are part of it."""
+        keys = valid_lens_mask(lens, self.lead, self.length, self.slots)
+        name = next((n for n, form in self.binding.masks.items() if form.by_key), None)
+        if name is not None and keys.shape[-2] == 1:
+            beside = mask is not None and mask.dtype != torch.bool
+            found[name] = self.mask(_floating(keys) if beside else keys, self.binding.masks[name])
+            return mask
+        hidden = keys if mask is None else mask
+        return hidden.masked_fill(~keys, False if hidden.dtype == torch.bool else -math.inf)
 
     def whole(self, form: Mask) -> Tensor:
         """A mask in that form which hides nothing."""
@@ -245,7 +275,12 @@ class Frame:
         if form.axes.startswith(".."):
             mask = mask[..., :1, :] if form.by_key else mask
             return said(fold_mask(mask, self.lead, heads=self.grouped), form)
-        if form.axes == "LS":
+        if form.axes == "GLS" and mask.dim() > 2:
+            if not self.heads:
+                raise RefusalError("it has no num_heads to repeat a mask for")
+            whole = said(mask, form).expand(shape).reshape(-1, *shape[-2:])
+            return whole.repeat_interleave(self.heads, 0)
+        if form.axes in ("LS", "GLS"):
             if any(size != 1 for size in mask.shape[:-2]):
                 raise RefusalError("takes one mask (L, S) for all items only")
             return said(mask.reshape(mask.shape[-2:]).expand(shape[-2:]), form)

@@ -3,7 +3,7 @@
 STYLES = {
     "sdpa": "attnbench.calling.functions:sdpa",
     "flash": "attnbench.calling.functions:flash",
-    "multihead": "attnbench.calling.styles.multihead:multihead",
+    "multihead": "attnbench.calling.multihead:multihead",
     "textbook": "attnbench.calling.textbooks:textbook",
 }
 """What ``--as`` takes, and the adapter of each: a module of this package and its function."""
