@@ -111,13 +111,13 @@ def in_wide_dtypes(subject: Subject) -> Subject | None:
     return replace(subject, spec=replace(subject.maker, dtypes=wide))
 
 
-def _with_user_invariants(subject: Subject, invariants: Iterable[str] | None) -> Subject:
+def _with_user_invariants(subject: Subject, names: Iterable[str] | None) -> Subject:
     """The subject without its exemptions from those invariants on its adapter that are named."""
     spec = subject.spec
-    if invariants is None or not isinstance(spec, AdaptedSpec):
+    if names is None or not isinstance(spec, AdaptedSpec):
         return subject
-    names = {invariants} if isinstance(invariants, str) else set(invariants)
-    exempt = {name: why for name, why in spec.exempt.items() if name not in names & spec.unasked}
+    asked = {*([names] if isinstance(names, str) else names)} & spec.unasked
+    exempt = {name: why for name, why in spec.exempt.items() if name not in asked}
     return replace(subject, spec=replace(spec, exempt=exempt))
 
 
@@ -137,33 +137,28 @@ def plan(
     Raises:
         AttnbenchError: a name, a device or a dtype is wrong.
     """
-    gaps: list[dict[str, Any]] = []
-    laws: dict[str, list[str]] = {}
-    pairs: list[tuple[Address, str]] = []
+    lines: list[str] = []
     statements: dict[str, str] = {}
     of_subject: dict[str, list[str]] = {}
-    lines: list[str] = []
-    is_complete = targets is None
-    targets = all_targets(profile) if targets is None else targets
+    subjects: list[Subject] = []
+    chosen = all_targets(profile) if targets is None else targets
     options: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtypes}
-    for target in (one for each in targets for one in _members(each, lines, **options)):
+    for target in (one for each in chosen for one in _members(each, lines, **options)):
         resolved, checks = planned(target, invariants=invariants, **options)
         statements |= {invariant.name: invariant.statement for invariant in checks}
         for subject in resolved:
-            pairs.append((subject.address, subject.name))
             named = invariants is not None
             of_subject[subject.name] = [i.name for i in checks if named or subject.kind in i.kinds]
             lines += subject.about
-            gaps += [asdict(gap) for gap in gaps_of(subject)]
-            laws[subject.name] = list(subject.laws)
+        subjects += resolved
     return {
-        "subjects": list(dict.fromkeys(pairs)),
+        "subjects": list(dict.fromkeys((subject.address, subject.name) for subject in subjects)),
         "invariants": list(statements.items()),
         "of_subject": of_subject,
-        "left_out": len(installed()) - len(targets) if is_complete else 0,
+        "left_out": len(installed()) - len(chosen) if targets is None else 0,
         "about": list(dict.fromkeys(lines)),
-        "gaps": gaps,
-        "laws": laws,
+        "gaps": [asdict(gap) for subject in subjects for gap in gaps_of(subject)],
+        "laws": {subject.name: list(subject.laws) for subject in subjects},
         "explainers": [plugin.name for plugin in registry().plugins if plugin.explain],
     }
 

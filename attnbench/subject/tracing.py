@@ -26,8 +26,11 @@ _NOT_THEIRS = (
 )
 """Folders of this package, torch and Python, whose lines say nothing to a reader."""
 
-_CALLERS = tuple(Path(__file__).parents[1] / name for name in ("subject", "invariants"))
+_CALLERS = tuple(Path(__file__).parents[1] / name for name in ("subject", "invariants", "checking"))
 """Where subjects are called: what is above it on the stack is not theirs."""
+
+_RECORDERS = (Path(__file__).name, "recorded_operations.py")
+"""Modules that only listen."""
 
 _COPIES = re.compile(
     "clone|copy_|_to_copy|_unsafe_view|arange|scalar_tensor|(new_)?(zeros|ones|full|empty)(_like)?"
@@ -142,7 +145,7 @@ def calling_line() -> str:
 def _whose(file: str) -> str:
     """Whose lines are in a file: asked for each operation, and so kept."""
     path = Path(file)
-    if path.name != Path(__file__).name and any(map(path.is_relative_to, _CALLERS)):
+    if path.name not in _RECORDERS and any(map(path.is_relative_to, _CALLERS)):
         return "a caller's"
     if file.startswith("<eval_with_key>") or any(map(path.is_relative_to, _NOT_THEIRS)):
         return "torch's"

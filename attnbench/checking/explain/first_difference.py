@@ -1,163 +1,237 @@
 """The first operation by which two calls of a subject part, or in which a value is lost.
 
-A line is named only if the comparison holds once its operation gives what it gives in the other
-call, or, where an output is not finite, once it gives zeros there.
+Both calls are made again, and their operations laid side by side. A line is named only if the
+comparison holds once its operation gives what it gives in the other call, or, where an output is
+not finite, once it gives zeros there.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from attnbench.checking.explain.alignment import Alignment, differ
 from attnbench.checking.explain.recorded_operations import Operation, operations_of
 from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, row_of
 from attnbench.specs.clue import Clue
 
-_ROUNDING = 64
-"""Units in the last place by which two results may differ for the order of sums."""
+_MOST_TRIES = 16
+"""Most operations that are given another result."""
 
-_MOST_SOURCES = 12
+_LAYING_OUT = ("bitwise_not", "logical_not", "to_copy", "clone", "expand", "detach", "contiguous")
+"""Operations, beside views, that compute nothing of their own."""
+
+_MOST_BLOCKS = 4
+"""Most runs of a line in a call that are given another result."""
 
 
 def first_difference(comparison: Comparison) -> Clue | None:
     """The line by which what is compared goes wrong; ``None`` where the calls do not tell."""
     got, expected = comparison.got, comparison.expected
     with contextlib.suppress(Exception, SystemExit):  # what is run again may raise
-        if got is None and getattr(comparison.violation, "got", 0) != getattr(
-            comparison.violation, "got", 0
-        ):
-            lost = __row_of_nan(comparison)
-            return None if lost is None else _lost(lost)
-        if got is None or got.dim() == 0:
-            return None
-        one = row_of(got, comparison)
+        one = row_of(got, comparison) or _row_of_nan(comparison)
         if one is None:
-            return None
-        if not bool(got[comparison.at[:-1]].isfinite().all()):
-            return _lost(one)
-        other = None if expected is None else row_of(expected, comparison)
+            return _written(comparison)
+        assert one.call.output is not None
+        other = row_of(expected, comparison)
+        if not bool(one.call.output[one.place].isfinite().all()):
+            return _lost(one) or (None if other is None else _let_through(one, other))
         if other is not None and other.call is not one.call:
             return _parting(one, other, comparison.allowed or 0.0)
     return None
 
 
-def __row_of_nan(comparison: Comparison) -> Row | None:
+def _row_of_nan(comparison: Comparison) -> Row | None:
     """The first call whose output holds NaN, and the first row of it that does."""
+    value = getattr(comparison.violation, "got", None)
+    if value is None or value == value:
+        return None
     for call in comparison.calls:
         if call.output is not None and call.output.dim() and bool(call.output.isnan().any()):
             return Row(call, tuple(call.output.isnan().any(-1).nonzero()[0].tolist()))
     return None
 
 
-class _Alignment:
-    """Which part of a result of the larger call a result of the smaller one corresponds to.
-
-    Sizes of the outputs that differ say how the calls differ: one has an item, or a token, of
-    several. Axes of their multiples, as of heads in a batch, are cut alike. Where all sizes are
-    equal, other items may differ, and only the one that was compared has to agree.
-    """
-
-    def __init__(self, large: Row, small: Row) -> None:
-        assert large.call.output is not None
-        assert small.call.output is not None
-        sizes = zip(large.call.output.shape[:-1], small.call.output.shape[:-1], strict=True)
-        places = zip(large.place, small.place, strict=True)
-        pairs = [(*size, a - b) for size, (a, b) in zip(sizes, places, strict=True)]
-        self.cuts = [pair for pair in pairs if pair[0] != pair[1]]
-        shape = large.call.output.shape[:-2]
-        self.items = [] if self.cuts else list(zip(shape, large.place, strict=False))
-
-    def own(self, tensor: Tensor) -> Tensor:
-        """The part of a tensor that is of the compared item, where calls have the same items."""
-        for axis, (count, place) in enumerate(self.items[: max(0, tensor.dim() - 2)]):
-            if tensor.shape[axis] == count:
-                tensor = tensor.narrow(axis, place, 1)
-        return tensor
-
-    def part(self, large: Tensor, small: Tensor) -> Tensor | None:
-        """The part of a tensor that has the shape of another; ``None`` if there is none."""
-        if large.dim() != small.dim() or large.dtype != small.dtype:
-            return None
-        for axis, (size, wanted) in enumerate(zip(large.shape, small.shape, strict=True)):
-            if size == wanted:
-                continue
-            start = self._start(size, wanted)
-            if start is None or start + wanted > size:
-                return None
-            large = large.narrow(axis, start, wanted)
-        return large
-
-    def _start(self, size: int, wanted: int) -> int | None:
-        for own, other, offset in self.cuts:
-            times = size // own
-            if own * times == size and other * times == wanted and offset >= 0:
-                return offset * times
-        return None
-
-    def agree(self, large: Operation, small: Operation) -> bool:
-        """Whether two operations were given the same, as far as it can be laid side by side.
-
-        A number that differs was computed on another line, without an operation.
-        """
-        if len(large.given) != len(small.given) or large.numbers != small.numbers:
-            return False
-        for one, other in zip(large.given, small.given, strict=True):
-            part = self.part(one, other)
-            if part is None or _differ(self.own(part), self.own(other)):
-                return False
-        return True
-
-
-def _parting(got: Row, expected: Row, allowed: float) -> Clue | None:
-    """The first operation that gives another result for the same, and has to give the other's."""
-    outputs = [row.call.output for row in (got, expected)]
-    if outputs[0] is None or outputs[1] is None or outputs[0].dim() != outputs[1].dim():
-        return None
-    is_larger = outputs[0].numel() >= outputs[1].numel()
-    large, small = (got, expected) if is_larger else (expected, got)
-    aligned = _Alignment(large, small)
-    (whole, more), (part, less) = (operations_of(row.call) for row in (large, small))
-    if not _is_same(whole, large.call) or not _is_same(part, small.call):
-        return None
-    assert whole is not None
-    wanted = whole[large.place]
-    found: list[tuple[int, Tensor]] = []
-    for number, one, other in _paired(more, less):
-        cut = aligned.part(one.result, other.result)
-        if cut is None or (aligned.items and other.is_view):
+def _written(comparison: Comparison) -> Clue | None:
+    """The first operation that changes what a call was given, if one has changed it."""
+    for call in comparison.calls:
+        before, after = tree_leaves((call.args, call.kwargs)), tree_leaves(call.given)
+        pairs = zip(before, after, strict=True)
+        if not any(isinstance(a, Tensor) and a.shape == b.shape and differ(a, b) for a, b in pairs):
             continue
-        if _differ(*map(aligned.own, (cut, other.result))) and aligned.agree(one, other):
-            found.append((number, cut))
-    for number, cut in found[:_MOST_SOURCES]:
-        output, _ = operations_of(small.call, {number: cut})
-        if output is not None and _holds(output[small.place], wanted, allowed):
-            return _clue(less[number], less[number].result, cut, is_larger)
+        _, operations = operations_of(call)
+        for operation in operations:
+            given = operation.sources[0] if operation.is_write else -1
+            while given is not None and given >= 0 and operations[given].is_view:
+                given = operations[given].sources[0]
+            if given is None and differ(operation.given[0], operation.result) and operation.line:
+                text = f"an argument is changed first by {operation.line}"
+                return _with_place(text, operation.line)
     return None
 
 
-def _paired(
-    more: list[Operation], less: list[Operation]
-) -> Iterator[tuple[int, Operation, Operation]]:
-    """The operations of the smaller call with those of the same line in the larger, in order."""
-    left: dict[str, list[Operation]] = {}
-    for operation in more:
-        left.setdefault(operation.line, []).append(operation)
-    for number, operation in enumerate(less):
-        same = left.get(operation.line)
-        if same and operation.line:
-            yield number, same.pop(0), operation
+def _parting(got: Row, expected: Row, allowed: float) -> Clue | None:
+    """The line by which two calls part: what it gives in one heals the other, wherever it runs."""
+    outputs = [row.call.output for row in (got, expected)]
+    if outputs[0] is None or outputs[1] is None or outputs[0].dim() != outputs[1].dim():
+        return None
+    is_larger = _size(got) >= _size(expected)
+    pair = _Pair((got, expected) if is_larger else (expected, got), allowed)
+    tried = set[tuple[int, str]]()
+    for side, number, value in pair.suspects():
+        operation = pair.operations[side][number]
+        if not operation.line or (side, operation.line) in tried or len(tried) == _MOST_TRIES:
+            continue
+        tried.add((side, operation.line))
+        if pair.is_healed(side, number, value):
+            origin = pair.origin(side, number, value)
+            if origin is not operation:
+                return _with_place(f"it goes wrong first in {origin.line}", origin.line)
+            values = operation.result, value
+            return _clue(operation.line, *(values if (side == 0) == is_larger else values[::-1]))
+    return None
 
 
-def _clue(operation: Operation, small: Tensor, large: Tensor, small_is_expected: bool) -> Clue:
+def _size(row: Row) -> int:
+    values = [*row.call.args, *row.call.kwargs.values(), row.call.output]
+    return sum(value.numel() for value in values if isinstance(value, Tensor))
+
+
+class _Pair:
+    """Two calls side by side, the larger one first, and how their operations correspond.
+
+    Args:
+        rows: what is compared of them.
+        allowed: how much these may differ.
+        healed: for each of them, other results of some of its operations.
+    """
+
+    def __init__(
+        self, rows: tuple[Row, Row], allowed: float, healed: Sequence[dict[int, Tensor]] = ({}, {})
+    ) -> None:
+        self.rows, self.allowed = rows, allowed
+        found = [operations_of(row.call, own) for row, own in zip(rows, healed, strict=True)]
+        self.outputs = [output for output, _ in found]
+        self.operations = [operations for _, operations in found]
+        self.aligned = Alignment(*rows)
+        self.partners = list(self._paired())
+        self.known = [{pair[side] for pair in self.partners} for side in (0, 1)]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether what is compared agrees as the property asks, or as rounding allows."""
+        one, two = (
+            output[row.place].double()
+            for output, row in zip(self.outputs, self.rows, strict=True)
+            if output is not None
+        )
+        return bool(((one - two).abs() <= self.allowed).all()) or not differ(one, two)
+
+    def is_healed(self, side: int, number: int, value: Tensor) -> bool:
+        """Whether the calls agree if an operation, wherever its line runs, gives the other's."""
+        line, healed = self.operations[side][number].line, dict[int, Tensor]()
+        for _ in range(_MOST_BLOCKS):
+            healed[number] = value
+            pair = _Pair(self.rows, self.allowed, [healed, {}] if side == 0 else [{}, healed])
+            if pair.agrees:
+                return True
+            further = [
+                (n, other)
+                for own, n, other in pair.suspects()
+                if own == side and n not in healed and pair.operations[side][n].line == line
+            ]
+            if not further:
+                break
+            number, value = further[0]
+        return False
+
+    def _paired(self) -> Iterator[tuple[int, int]]:
+        """The operations of the calls that the same line makes, in the order of the smaller one."""
+        left: dict[str, list[int]] = defaultdict(list)
+        for number, operation in enumerate(self.operations[0]):
+            left[operation.line].append(number)
+        for number, operation in enumerate(self.operations[1]):
+            if operation.line and left[operation.line]:
+                yield left[operation.line].pop(0), number
+
+    def suspects(self) -> Iterator[tuple[int, int, Tensor]]:
+        """Operations that may be wrong: the side, the number, and what it gives in the other call.
+
+        That is one that gives something else for the same; or one that only one of the calls makes,
+        and that gives the next one of both something else.
+        """
+        for place, number in self.partners:
+            one, other = self.operations[0][place], self.operations[1][number]
+            if len(one.given) != len(other.given):
+                continue
+            cut = self.aligned.part(one.result, other.result)
+            if cut is not None and not self.aligned.differ(cut, other.result):
+                continue
+            wrong = [
+                k for k in range(len(one.given)) if not self._agree(one.given[k], other.given[k])
+            ]
+            if not wrong and cut is not None and one.numbers == other.numbers:
+                yield 1, number, cut
+                yield 0, place, self.aligned.put(one.result, other.result)
+            for k in wrong:
+                yield from self._behind(one, other, k)
+
+    def origin(self, side: int, number: int, value: Tensor) -> Operation:
+        """Where what makes an operation wrong was computed, if only one of the calls does that.
+
+        An operation that lays out what it is given, or joins something with what is right, as a
+        mask with scores, is not wrong itself.
+        """
+        operation = self.operations[side][number]
+        changed = operation.result != value if operation.result.shape == value.shape else None
+        wrong = [
+            source
+            for tensor, source in zip(operation.given, operation.sources, strict=True)
+            if changed is None
+            or tensor.shape != value.shape
+            or differ(tensor[changed], value[changed])
+        ]
+        joins = (
+            operation.is_view
+            or operation.line.startswith(_LAYING_OUT)
+            or (len(wrong) < len(operation.given))
+        )
+        if not joins or len(wrong) != 1 or wrong[0] is None or wrong[0] in self.known[side]:
+            return operation
+        source = self.operations[side][wrong[0]]
+        return self.origin(side, wrong[0], source.result.new_empty(0)) if source.line else operation
+
+    def _agree(self, large: Tensor, small: Tensor) -> bool:
+        part = self.aligned.part(large, small)
+        return part is not None and not self.aligned.differ(part, small)
+
+    def _behind(
+        self, one: Operation, other: Operation, k: int
+    ) -> Iterator[tuple[int, int, Tensor]]:
+        """What only one call did to an argument that differs, if the other shows what it should."""
+        large, small = one.given[k], other.given[k]
+        cut = self.aligned.part(large, small)
+        if cut is None:
+            return
+        for side, source, value in (
+            (0, one.sources[k], self.aligned.put(large, small)),
+            (1, other.sources[k], cut),
+        ):
+            if source is None or source in self.known[side]:
+                continue
+            if self.operations[side][source].result.shape == value.shape:
+                yield side, source, value
+
+
+def _clue(line: str, got: Tensor, expected: Tensor) -> Clue:
     """The line of an operation, with a value that it gives in each of the calls."""
-    place = tuple((small != large).nonzero()[0].tolist())
-    values = small[place].item(), large[place].item()
-    expected, got = values if small_is_expected else values[::-1]
-    text = f"it goes wrong first in {operation.line}: {_shown(got)} where the other call has "
-    return _with_place(text + _shown(expected), operation.line)
+    place = tuple((got != expected).nonzero()[0].tolist())
+    one, two = (_shown(each[place].item()) for each in (got, expected))
+    return _with_place(f"it goes wrong first in {line}: {one} where the other call has {two}", line)
 
 
 def _shown(value: float | bool) -> str:
@@ -181,11 +255,33 @@ def _lost(row: Row) -> Clue | None:
         for number, operation in enumerate(operations)
         if operation.line and _loses(operation)
     ]
-    for number, operation in sources[:_MOST_SOURCES]:
+    for number, operation in sources[:_MOST_TRIES]:
         healed, _ = operations_of(row.call, {number: operation.result.nan_to_num(0.0, 0.0, 0.0)})
         if healed is not None and bool(healed[row.place].isfinite().all()):
             what = "NaN" if bool(operation.result.isnan().any()) else "infinity"
             return _with_place(f"{what} arises first in {operation.line}", operation.line)
+    return None
+
+
+def _let_through(got: Row, expected: Row) -> Clue | None:
+    """The first operation whose result is not finite, if a clean call's heals it.
+
+    What only lays out an input that may hold NaN has done nothing wrong.
+    """
+    pair = _Pair((got, expected), 0.0)
+    for place, number in pair.partners:
+        one, other = pair.operations[0][place], pair.operations[1][number]
+        if (
+            one.is_view
+            or one.line.startswith(_LAYING_OUT)
+            or one.result.shape != other.result.shape
+        ):
+            continue
+        if bool(one.result.isfinite().all()) or not bool(other.result.isfinite().all()):
+            continue
+        healed, _ = operations_of(got.call, {place: other.result})
+        if healed is not None and bool(healed[got.place].isfinite().all()):
+            return _with_place(f"NaN or infinity is let through by {one.line}", one.line)
     return None
 
 
@@ -202,28 +298,4 @@ def _loses(operation: Operation) -> bool:
 
 def _is_same(output: Tensor | None, call: SubjectCall) -> bool:
     """Whether a call that was made again gave what it gave before."""
-    return output is not None and call.output is not None and not _differ(output, call.output)
-
-
-def _differ(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape differ by more than rounding does."""
-    if one.shape != other.shape:
-        return True
-    if not one.is_floating_point():
-        return not torch.equal(one, other)
-    a, b = one.double(), other.double()
-    known = a.isfinite() & b.isfinite()
-    if not torch.equal(
-        a.masked_fill(known, 0.0).nan_to_num(9.0), b.masked_fill(known, 0.0).nan_to_num(9.0)
-    ):
-        return True
-    if not bool(known.any()):
-        return False
-    size = max(float(a[known].abs().max()), float(b[known].abs().max()))
-    return float((a - b)[known].abs().max()) > _ROUNDING * torch.finfo(one.dtype).eps * size
-
-
-def _holds(got: Tensor, expected: Tensor, allowed: float) -> bool:
-    """Whether two rows agree as the property asks, or as rounding allows."""
-    gap = (got.double() - expected.double()).abs()
-    return bool((gap <= allowed).all()) or not _differ(got, expected)
+    return output is not None and call.output is not None and not differ(output, call.output)

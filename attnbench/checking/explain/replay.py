@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,13 +58,14 @@ class SubjectCall:
     output: Tensor | None = None
     error: BaseException | None = None
 
-    def again(self) -> Tensor | None:
-        """The output of the same call, made again."""
+    def again(self, mode: AbstractContextManager[Any] | None = None) -> Tensor | None:
+        """The output of the same call, made again, if need be under a mode that listens."""
         amp = torch.autocast("cpu", self.autocast) if self.autocast else nullcontext()
+        args, kwargs = copied((self.args, self.kwargs))
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(self.grad), amp:
             torch.set_rng_state(self.state)
-            args, kwargs = copied((self.args, self.kwargs))
-            return first_tensor(self.function(*args, **kwargs))
+            with mode or nullcontext():
+                return first_tensor(self.function(*args, **kwargs))
 
 
 @dataclass(frozen=True)

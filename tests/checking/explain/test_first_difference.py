@@ -31,6 +31,33 @@ def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return (query @ key.mT).softmax(-1) @ value
 
 
+def writes(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    query *= query.shape[-1] ** -0.5  # the mistake
+    return (query @ key.mT).softmax(-1) @ value
+
+
+def square(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT
+    if scores.shape[-1] == scores.shape[-2]:
+        scores = scores.flip(-1)  # the mistake
+    return scores.softmax(-1) @ value
+
+
+class Twice(nn.Module):
+    """Two blocks that make the same mistake, in tables read from their ends."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(size, size) for _ in range(2))
+        self.table = nn.Parameter(torch.randn(64, size))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for into in self.maps:
+            places = torch.arange(hidden.shape[1]).flip(0)  # the mistake
+            hidden = hidden + into(hidden + self.table[places])
+        return hidden
+
+
 class LongCausal(nn.Module):
     """In a call on several items, the mask is another."""
 
@@ -62,6 +89,8 @@ def line_of_mistake(code: Any) -> int:
     [
         (over_items, "item_alone_equals_item_in_batch"),
         (lost_root, "keeps_the_contract"),
+        (writes, "keeps_the_contract"),
+        (square, "query_alone_equals_query_among_others"),
     ],
 )
 def test_the_line_by_which_calls_part_or_nan_arises_is_named(code: Any, invariant: str) -> None:
@@ -78,6 +107,14 @@ def test_a_mask_that_depends_on_the_number_of_items_is_named() -> None:
     (clue,) = found.clues
     assert clue.line == line_of_mistake(LongCausal)
     assert "it goes wrong first in tril at" in clue.text
+
+
+def test_a_line_that_runs_in_each_block_is_healed_in_all() -> None:
+    spec = attnbench.LayerSpec(name="twice", make=Twice, causal=True)
+    found = failure(spec, "later_tokens_are_invisible").failure
+    assert found is not None
+    (clue,) = found.clues
+    assert clue.line == line_of_mistake(Twice)
 
 
 def test_nothing_is_named_where_a_formula_is_wrong() -> None:

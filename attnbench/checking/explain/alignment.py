@@ -1,0 +1,117 @@
+"""How the tensors of two calls of different sizes correspond, axis by axis."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnbench.checking.explain.replay import Row
+
+_ROUNDING = 64
+"""Units in the last place by which two results may differ for the order of sums."""
+
+
+class Alignment:
+    """Which part of a tensor of the larger call one of the smaller call corresponds to.
+
+    The outputs, and the places in them that are compared, say which items and tokens the smaller
+    call has; arguments say which keys. Axes of multiples of these sizes, as of heads in a batch,
+    are cut alike. Where all sizes are equal, other items may differ, and only the one that was
+    compared has to agree.
+    """
+
+    def __init__(self, large: Row, small: Row) -> None:
+        assert large.call.output is not None
+        assert small.call.output is not None
+        shapes = large.call.output.shape[:-1], small.call.output.shape[:-1]
+        self.places: dict[tuple[int, int], list[int]] = {}
+        for size, wanted, place, other in zip(*shapes, large.place, small.place, strict=True):
+            if size != wanted and 0 <= place - other <= size - wanted:
+                self.places[size, wanted] = [*range(place - other, place - other + wanted)]
+        for tensor, part in zip(_tensors(large), _tensors(small), strict=False):
+            self._learn(tensor, part)
+        is_cut = shapes[0] != shapes[1]
+        self.items = [] if is_cut else list(zip(shapes[0][:-1], large.place, strict=False))
+
+    def _learn(self, large: Tensor, small: Tensor) -> None:
+        """Find what is left along the only axis of two arguments of which nothing is known."""
+        if large.dim() != small.dim():
+            return
+        sizes = enumerate(zip(large.shape, small.shape, strict=True))
+        new = [axis for axis, pair in sizes if pair[0] > pair[1] and not self._known(*pair)]
+        if len(new) != 1:
+            return
+        (axis,) = new
+        rows = small.movedim(axis, 0)
+        part = self.part(large.movedim(axis, 0), rows, skip=0)
+        found, start = list[int](), 0
+        if part is None:
+            return
+        for row in rows:
+            same = [k for k in range(start, len(part)) if torch.equal(part[k], row)]
+            if not same:
+                return
+            found.append(same[0])
+            start = same[0] + 1
+        self.places[large.shape[axis], small.shape[axis]] = found
+
+    def _known(self, size: int, wanted: int) -> list[int] | None:
+        """The places along an axis of one size that an axis of another has."""
+        for (own, other), places in self.places.items():
+            times = size // own
+            if times and own * times == size and other * times == wanted:
+                return [place * times + k for place in places for k in range(times)]
+        return None
+
+    def part(self, large: Tensor, small: Tensor, skip: int | None = None) -> Tensor | None:
+        """The part of a tensor that has the shape of another; ``None`` if there is none."""
+        if large.dim() != small.dim() or large.is_floating_point() != small.is_floating_point():
+            return None
+        for axis, (size, wanted) in enumerate(zip(large.shape, small.shape, strict=True)):
+            if size == wanted or axis == skip:
+                continue
+            places = self._known(size, wanted)
+            if places is None:
+                return None
+            large = large.index_select(axis, torch.tensor(places, device=large.device))
+        return large
+
+    def put(self, large: Tensor, small: Tensor) -> Tensor:
+        """A copy of a tensor in which that part is another."""
+        flat = self.part(torch.arange(large.numel()).view(large.shape).double(), small.double())
+        assert flat is not None
+        whole = large.clone().flatten()
+        whole[flat.long().flatten()] = small.to(large.dtype).flatten()
+        return whole.view(large.shape)
+
+    def differ(self, part: Tensor, small: Tensor) -> bool:
+        """Whether two tensors differ, of the compared item where the calls have the same items."""
+        for axis, (count, place) in enumerate(self.items[: max(0, part.dim() - 2)]):
+            if part.shape[axis] == count:
+                part, small = part.narrow(axis, place, 1), small.narrow(axis, place, 1)
+        return differ(part, small)
+
+
+def _tensors(row: Row) -> list[Tensor]:
+    """The tensors that a call was given, those by name in the order of their names."""
+    values = [*row.call.args, *(row.call.kwargs[name] for name in sorted(row.call.kwargs))]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def differ(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape differ by more than rounding does."""
+    if one.shape != other.shape:
+        return True
+    if not (one.is_floating_point() and other.is_floating_point()):
+        return not torch.equal(one, other)
+    eps = max(torch.finfo(each.dtype).eps for each in (one, other))
+    a, b = one.double(), other.double()
+    known = a.isfinite() & b.isfinite()
+    if not torch.equal(
+        a.masked_fill(known, 0.0).nan_to_num(9.0), b.masked_fill(known, 0.0).nan_to_num(9.0)
+    ):
+        return True
+    if not bool(known.any()):
+        return False
+    size = max(float(a[known].abs().max()), float(b[known].abs().max()))
+    return float((a - b)[known].abs().max()) > _ROUNDING * eps * size
