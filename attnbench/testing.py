@@ -26,10 +26,10 @@ from attnbench.attention.attend import scores_of
 from attnbench.attention.calls import Call, check_features, prepare
 from attnbench.attention.compile_times import note_compiled
 from attnbench.attention.dispatch import scoring_of
-from attnbench.attention.masks import Mask, causal_mask, fold, valid_lens_mask, window_mask
-from attnbench.attention.softmax import masked_softmax, pool, softmax_weights
+from attnbench.attention.masks import Mask
+from attnbench.attention.softmax import pool, softmax_weights
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
-from attnbench.attention.windows import Band, band, last_slots
+from attnbench.attention.windows import band, last_slots
 from attnbench.calling.adapted import fold as fold_heads
 from attnbench.calling.adapted import fold_mask as fold_mask_heads
 from attnbench.calling.adapted import refusals
@@ -54,7 +54,6 @@ from attnbench.invariants.toolkit.comparisons import (
     STANDARD_ERRORS,
     agree,
     agree_within,
-    differentiate,
     fails,
     holds,
     needs,
@@ -99,7 +98,6 @@ __all__ = [
     "ARRANGEMENTS",
     "MASKS",
     "STANDARD_ERRORS",
-    "Band",
     "Baseline",
     "Call",
     "Comparison",
@@ -119,16 +117,13 @@ __all__ = [
     "band",
     "bench_cases",
     "benign",
-    "causal_mask",
     "change_by_moves",
     "check_features",
     "check_output",
     "current_profile",
-    "differentiate",
     "eager",
     "expected",
     "fails",
-    "fold",
     "fold_heads",
     "fold_mask_heads",
     "grouped",
@@ -148,7 +143,6 @@ __all__ = [
     "layer_invariant",
     "make_inputs",
     "make_scoring",
-    "masked_softmax",
     "needs",
     "note_compiled",
     "parse_address",
@@ -175,8 +169,6 @@ __all__ = [
     "traced",
     "transforms_active",
     "unfold_heads",
-    "valid_lens_mask",
-    "window_mask",
 ]
 
 

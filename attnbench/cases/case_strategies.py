@@ -128,12 +128,3 @@ def changed(strategy: SearchStrategy[Case], *ways: Callable[[Case], Case]) -> Se
     if any(isinstance(part, Foreign) for part in space.parts):
         raise UsageError(f"changed() takes a strategy of cases(), but got {strategy!r}.")
     return space.changed(*ways).strategy()
-
-
-def domain_of(strategy: SearchStrategy[Case]) -> Domain | None:
-    """The bounds of a strategy made by :func:`cases`; ``None`` for any other strategy."""
-    from attnbench.cases.case_space import space_of
-    from attnbench.cases.space_parts import Space
-
-    parts = space_of(strategy).parts
-    return parts[0].domain if len(parts) == 1 and isinstance(parts[0], Space) else None

@@ -102,5 +102,5 @@ def command(
         print_parts(record_tables.parts(measured.records))
         verb = "interrupted after" if measured.interrupted else "recorded"
         places = ", ".join(map(str, measured.paths))
-        print_line(f"\n{verb} {len(measured.records)} rows in {places}")
+        print_line(f"\n{verb} {len(measured.records)} measurements in {places}")
     return measured.exit_code(record_tables.statuses_of(measured.records), plugins)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -101,78 +101,49 @@ def _check_value(where: str, key: object, value: object, allowed: tuple[str, ...
         hint = nearest(str(key), allowed)
         owner = " of a layer" if key in _KEYS else ""
         raise SpecError(f"{where}: {key!r} is no convention{owner}. {hint}")
-    check, expected = _VALUES[str(key)]
-    result = check(str(key), value)
-    if result is _INVALID:
-        raise SpecError(f"{where}: convention {key} = {value!r}, but should be {expected}.")
-    return result
+    try:
+        return _read(str(key), value)
+    except (TypeError, ValueError):
+        words = " or ".join(map(repr, KINDS.get(str(key), (True, False))))
+        expected = _EXPECTED.get(str(key), words)
+        text = f"{where}: convention {key} = {value!r}, but should be {expected}."
+        raise SpecError(text) from None
 
 
-_INVALID = object()
-
-
-def _word(key: str, value: object) -> object:
-    return value if isinstance(value, str) and value in KINDS[key] else _INVALID
-
-
-def _base(key: str, value: object) -> object:
-    return _word(key, str(value))  # 2 is read as a number
-
-
-def _words(key: str, value: object) -> object:
-    items = (value,) if isinstance(value, str) else value
-    if not isinstance(items, Iterable):
-        return _INVALID
-    words = tuple(items)
-    if not all(word in KINDS[key] for word in words):
-        return _INVALID
-    # a mask of one row is boolean unless the convention says otherwise
-    return ("boolean", *words) if words == ("keys",) else words
-
-
-def _dtype(key: str, value: object) -> object:
-    return None if value is None else _word(key, value)
-
-
-def _number(_: str, value: object) -> object:
-    if value in ("inf", "-inf", "nan"):
-        return float(str(value))
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else _INVALID  # type: ignore[arg-type]  # it is a number
-
-
-def _negative(key: str, value: object) -> object:
-    number = _number(key, value)
-    return number if isinstance(number, float) and number < 0 else _INVALID
-
-
-def _flag(_: str, value: object) -> object:
-    return value if isinstance(value, bool) else _INVALID
-
-
-def _count(_: str, value: object) -> object:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_whole and value >= 0 else _INVALID  # type: ignore[operator]  # it is whole
-
-
-def _one_of(key: str) -> str:
-    return " or ".join(map(repr, KINDS[key]))
-
-
-_VALUES: Mapping[str, tuple[Callable[[str, object], object], str]] = {
-    "empty_rows": (_word, _one_of("empty_rows")),
-    "hidden_slots": (_word, _one_of("hidden_slots")),
-    "masks": (_words, "a tuple of 'boolean', 'floating', 'lengths' and 'keys', or ()"),
-    "mask_value": (_negative, "'-inf' or a negative number"),
-    "internal_dtype": (_dtype, f"None, {_one_of('internal_dtype')}"),
-    "gradients": (_flag, "True or False"),
-    "causal": (_word, _one_of("causal")),
-    "positions": (_word, _one_of("positions")),
-    "extra_keys": (_count, "0 or how many keys it adds"),
-    "per_head": (_flag, "True or False"),
-    "lse_base": (_base, _one_of("lse_base")),
-    "lse_empty": (_number, "a number, such as '-inf', 'inf' or 'nan'"),
+_EXPECTED = {
+    "masks": "a tuple of 'boolean', 'floating', 'lengths' and 'keys', or ()",
+    "mask_value": "'-inf' or a negative number",
+    "internal_dtype": "None, " + " or ".join(map(repr, KINDS["internal_dtype"])),
+    "extra_keys": "0 or how many keys it adds",
+    "lse_empty": "a number, such as '-inf', 'inf' or 'nan'",
 }
+
+
+def _read(key: str, value: Any) -> Any:
+    """The value of a convention, by its words or else by the type of its default.
+
+    Raises:
+        ValueError, TypeError: it is none.
+    """
+    default, known = getattr(Conventions, key), KINDS.get(key, ())
+    if key == "masks":
+        words = (value,) if isinstance(value, str) else tuple(value)
+        # a mask of one row is boolean unless the convention says otherwise
+        result: Any = ("boolean", *words) if words == ("keys",) else words
+        is_right = all(word in known for word in words)
+    elif known:
+        result = str(value) if key == "lse_base" else value  # 2 is read as a number
+        is_right = result in known or (key == "internal_dtype" and value is None)
+    elif isinstance(value, bool) or isinstance(default, bool):
+        result, is_right = value, isinstance(value, bool) and isinstance(default, bool)
+    elif isinstance(default, int):
+        result, is_right = value, isinstance(value, int) and value >= 0
+    else:
+        result = float(value)
+        is_right = key != "mask_value" or result < 0
+    if not is_right:
+        raise ValueError(value)
+    return result
 
 
 def literal_of(text: str) -> Any:

@@ -7,12 +7,12 @@ import base64
 import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["Cell", "Ran", "cells", "ipynb", "names", "questions", "ran", "run"]
+__all__ = ["Cell", "cells", "ipynb", "names", "questions", "ran", "run"]
 
 _FOLDER = files("attnbench_classroom.notebooks")
 
@@ -28,19 +28,6 @@ class Cell:
 
     kind: str
     text: str
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a code cell gave.
-
-    Args:
-        printed: what it printed.
-        pictures: the figures that it drew, PNG files in base64.
-    """
-
-    printed: str
-    pictures: tuple[str, ...]
 
 
 def names() -> dict[str, str]:
@@ -75,8 +62,11 @@ def questions(name: str) -> list[tuple[str, str]]:
     return found
 
 
-def run(name: str) -> Iterator[Ran]:
+def run(name: str) -> Iterator[tuple[str, list[str]]]:
     """Run the code cells of a notebook in one namespace, without a kernel.
+
+    Yields:
+        What a cell printed, and the figures that it drew, PNG files in base64.
 
     Raises:
         AssertionError: an answer does not hold.
@@ -93,13 +83,13 @@ def run(name: str) -> Iterator[Ran]:
             with contextlib.redirect_stdout(printed):
                 code = compile(cell.text, f"{name}, cell {number}", "exec")
                 exec(code, namespace)  # noqa: S102 -- the cells of this package
-            yield Ran(printed.getvalue(), tuple(_png(plt, number) for number in plt.get_fignums()))
+            yield printed.getvalue(), [_png(plt, number) for number in plt.get_fignums()]
             plt.close("all")
 
 
-def ran(name: str) -> list[list[Any]]:
-    """What :func:`run` gives, as plain data."""
-    return [[one.printed, list(one.pictures)] for one in run(name)]
+def ran(name: str) -> list[tuple[str, list[str]]]:
+    """What :func:`run` gives, for a process that is asked for it."""
+    return list(run(name))
 
 
 def _png(plt: Any, number: int) -> str:
@@ -108,17 +98,17 @@ def _png(plt: Any, number: int) -> str:
     return base64.b64encode(content.getvalue()).decode()
 
 
-def ipynb(name: str, results: list[list[Any]]) -> dict[str, Any]:
+def ipynb(name: str, results: Sequence[tuple[str, list[str]]]) -> dict[str, Any]:
     """A notebook as Jupyter's format 4.5 has it, with the pictures and answers of a run.
 
     Args:
         name: of the notebook.
-        results: of its code cells, as :func:`ran` gives them; empty for a notebook without any.
+        results: of its code cells, as :func:`run` gives them; empty for a notebook without any.
     """
     left, made = iter(results), []
     for number, cell in enumerate(cells(name), 1):
         if cell.kind == "code":
-            made.append(_code_cell(number, cell.text, next(left, ["", []])))
+            made.append(_code_cell(number, cell.text, *next(left, ("", []))))
         else:
             made.append(
                 {"cell_type": "markdown", "id": f"cell-{number}", "metadata": {}}
@@ -129,8 +119,7 @@ def ipynb(name: str, results: list[list[Any]]) -> dict[str, Any]:
     return {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
-def _code_cell(number: int, source: str, result: list[Any]) -> dict[str, Any]:
-    printed, pictures = result
+def _code_cell(number: int, source: str, printed: str, pictures: list[str]) -> dict[str, Any]:
     outputs: list[dict[str, Any]] = []
     if printed:
         outputs.append({"output_type": "stream", "name": "stdout", "text": printed})

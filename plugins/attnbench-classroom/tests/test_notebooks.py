@@ -32,9 +32,9 @@ def test_each_question_is_answered_by_one_cell_with_a_picture_and_an_interval(na
     asked = [i for i, cell in enumerate(made) if cell.text.startswith("## ")]
     assert len(asked) == len(cells.questions(name)) >= 3
     for place in asked:
-        result = results[place + 1]
-        assert INTERVAL.search(result.printed), made[place].text
-        assert len(result.pictures) == 1, made[place].text
+        printed, pictures = results[place + 1]
+        assert INTERVAL.search(printed), made[place].text
+        assert len(pictures) == 1, made[place].text
         assert "\nassert " in made[place + 1].text or "testing.assert" in made[place + 1].text
 
 
