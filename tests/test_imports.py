@@ -75,9 +75,7 @@ def test_a_door_is_there_once_attnbench_is_imported(door: str) -> None:
     assert run(f"import attnbench; print(attnbench.{door}.__name__)").strip() == f"attnbench.{door}"
 
 
-@pytest.mark.parametrize(
-    "door", ["commands", "strategies", "saved_inputs", "testing", "asv", "benchmark.frames"]
-)
+@pytest.mark.parametrize("door", ["commands", "strategies", "saved_inputs", "testing", "asv"])
 def test_every_name_of_a_door_can_be_had(door: Any) -> None:
     module = importlib.import_module(f"attnbench.{door}")
     assert module.__all__
