@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from attnbench_zoo.right.blocks import RIGHT_LAYERS
+from attnbench_zoo.right.layers import ENCODING, GROWING, STATIC
 from torch import Tensor, nn
 
 import attnbench
@@ -77,16 +77,16 @@ def test_a_layer_is_made_with_one_size_and_its_own_options() -> None:
 
 
 def test_a_case_of_a_layer_is_one_batch_of_one_length_and_one_size() -> None:
-    (subject,) = resolve(RIGHT_LAYERS["causal_static"])
+    (subject,) = resolve(STATIC.spec)
     case = subject.legal(attnbench.Case((2, 3), 100, 7, 5, 6, 7, mask="causal", regime="huge"))
-    assert (case.lead, case.q_len, case.kv_len) == ((2,), 48, 48)
+    assert (case.lead, case.q_len, case.kv_len) == ((2,), 24, 24)
     assert (case.query_size, case.key_size, case.value_size) == (8, 8, 8)
     assert (case.mask, case.regime) == ("none", "normal")
 
 
 @pytest.mark.parametrize("mask", ["padding", "left_padding"])
 def test_padding_is_one_run_at_its_side(mask: str) -> None:
-    (subject,) = resolve(RIGHT_LAYERS["causal_growing"])
+    (subject,) = resolve(GROWING.spec)
     for seed in range(20):
         case = subject.legal(attnbench.Case((3,), 5, 5, mask=mask, seed=seed))
         padding_mask = subject.inputs(case).padding_mask  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ def test_padding_is_one_run_at_its_side(mask: str) -> None:
 
 
 def test_what_a_layer_gives_at_padded_slots_is_not_its_output() -> None:
-    (subject,) = resolve(RIGHT_LAYERS["encoder"])
+    (subject,) = resolve(ENCODING.spec)
     module, inputs = subject.build(subject.legal(attnbench.Case((3,), 5, 5, mask="padding")))
     output = subject.output(module, inputs)
     assert not output[~inputs.padding_mask].any()  # type: ignore[attr-defined]

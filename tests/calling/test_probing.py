@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.right.conventions import FOLLOWING, Following
+from attnbench_zoo import Entry, entries
 from torch import Tensor, nn
 
 import attnbench
@@ -16,9 +16,12 @@ from attnbench.errors import StyleError
 from attnbench.specs.conventions import Conventions
 from attnbench.subject.lookup import resolve
 
+FOLLOWING = [entry for entry in entries() if entry.topic == "conventions"]
 
-@pytest.mark.parametrize("right", FOLLOWING, ids=lambda right: right.spec.name)
-def test_right_implementations_follow_what_is_inferred(right: Following) -> None:
+
+@pytest.mark.parametrize("right", FOLLOWING, ids=lambda right: right.name)
+def test_right_implementations_follow_what_is_inferred(right: Entry) -> None:
+    assert isinstance(right.spec, attnbench.MechanismSpec)
     declared = {**vars(Conventions()), **right.spec.conventions}
     found = probe(right.spec).conventions
     for key, value in found.items():

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from attnbench_zoo import Entry, entries
 from attnbench_zoo.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD
-from attnbench_zoo.right.by_design import BY_DESIGN
-from attnbench_zoo.right.conventions import FOLLOWING, Following
 from attnbench_zoo.right.scorings import ACCUSED_ONCE, SPECS
 from hypothesis.errors import UnsatisfiedAssumption
 
+from attnbench import MechanismSpec
 from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
 from attnbench.checking.profiles import PROFILES
@@ -23,7 +22,6 @@ from tests.invariant_runs import run
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 """The compiler reads it while it traces what a right implementation compiles itself."""
 
-ODD = [entry for entry in entries() if entry.topic == "odd"]
 BY_OTHERS = (
     "agrees_with_float64",
     "agrees_with_scalar_reference",
@@ -69,9 +67,15 @@ def accused(spec: Any, names: Any) -> list[str]:
     return [f"{o.invariant}: {o.reason}" for o in outcomes if o.status not in ("passed", "skipped")]
 
 
-@pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.name)
-def test_what_is_odd_and_right_is_not_accused(odd: Entry) -> None:
-    assert not accused(odd.spec, odd.killers)
+def rows(topic: str) -> Any:
+    """Right ones of a topic, as parameters."""
+    some = [entry for entry in entries() if entry.topic == topic]
+    return pytest.mark.parametrize("entry", some, ids=lambda entry: entry.name)
+
+
+@rows("odd")
+def test_what_is_odd_and_right_is_not_accused(entry: Entry) -> None:
+    assert not accused(entry.spec, entry.killers)
 
 
 @pytest.mark.parametrize("spec", RIGHT, ids=lambda spec: spec.name)
@@ -79,17 +83,18 @@ def test_a_right_implementation_by_others_is_not_accused(spec: Any) -> None:
     assert not accused(spec, BY_OTHERS)
 
 
-@pytest.mark.parametrize("spec", BY_DESIGN, ids=lambda spec: spec.name)
-def test_what_is_by_design_is_not_accused(spec: Any) -> None:
-    assert not accused(spec, OF_LAYERS)
+@rows("by_design")
+def test_what_is_by_design_is_not_accused(entry: Entry) -> None:
+    assert not accused(entry.spec, OF_LAYERS)
 
 
-@pytest.mark.parametrize("one", FOLLOWING, ids=lambda one: one.spec.name)
+@rows("conventions")
 def test_what_follows_its_own_conventions_is_accused_only_if_it_does_not_say_so(
-    one: Following,
+    entry: Entry,
 ) -> None:
-    assert not accused(one.spec, {*OF_CONVENTIONS, one.told_by})
-    assert accused(replace(one.spec, conventions={}), [one.told_by])
+    assert isinstance(entry.spec, MechanismSpec)
+    assert not accused(entry.spec, {*OF_CONVENTIONS, *entry.killers})
+    assert accused(replace(entry.spec, conventions={}), entry.killers)
 
 
 @pytest.mark.parametrize("name", ACCUSED_ONCE)
@@ -113,8 +118,7 @@ def test_what_takes_half_types_only_is_not_run_in_float64(name: str) -> None:
 
 
 def test_nan_in_a_float64_that_is_not_supported_is_no_reference() -> None:
-    (spec,) = [spec for spec in BY_DESIGN if spec.name == "finites_are_infinite_in_float64"]
-    (subject,) = resolve(spec)
+    (subject,) = resolve("attnbench_zoo.bugs.finites_are_infinite_in_float64:SPEC")
     (invariant,) = select_invariants(["agrees_with_float64"])
     padded = Case((4,), 11, 11, 8, 8, 8, dtype="bfloat16", mask="padding", seed=339)
     with pytest.raises(UnsatisfiedAssumption, match="a run in it is no reference"):

@@ -19,13 +19,14 @@ from attnbench_zoo.mechanisms import MECHANISMS
 from attnbench_zoo.patches import TWINS, Row, edited, patched, rows
 from attnbench_zoo.right import RIGHT
 from attnbench_zoo.right.attention import ATTENTION
-from attnbench_zoo.right.blocks import RIGHT_LAYERS
-from attnbench_zoo.right.by_design import BY_DESIGN
 
 __all__ = ["Built", "Entry", "blind_entries", "entries"]
 
 KINDS = ("scoring", "kernel", "mechanism", "packed", "layer")
 """Of what an entry is, in the order of tables."""
+RIGHT_TOPICS = ("by_design", "conventions", "odd")
+"""Rows of what is right: what issues call bugs and maintainers design, what follows conventions of
+its own and is accused where it does not say so, and what is merely odd."""
 
 
 class Built(NamedTuple):
@@ -69,7 +70,7 @@ class Entry:
         bugs: ``owner/project#number`` of the public threads that it repeats; ``("own",)`` if none
             tells of it, ``("seen in review",)`` if it was seen elsewhere; empty for a right one.
         killers: the invariants of attnbench that are meant to find it; of a right one that is odd,
-            those that must not accuse it.
+            those that must not accuse it, also of one with conventions, but where it hides them.
     """
 
     name: str
@@ -163,7 +164,7 @@ def blind_entries() -> tuple[Entry, ...]:
 @functools.cache
 def entries() -> tuple[Entry, ...]:
     """Every mutant, then every right implementation."""
-    some = (_of_row(row) for row in rows().values() if row.topic not in ("blind", "odd"))
+    some = (_of_row(row) for row in rows().values() if row.topic not in ("blind", *RIGHT_TOPICS))
     return (*some, *_mechanisms(), *_right())
 
 
@@ -204,17 +205,14 @@ def _right() -> Iterator[Entry]:
             reference = attnbench.get(twin.spec.scoring)
         yield Entry(twin.name, True, "twins", "", twin.spec, reference)
     for row in rows().values():
-        if row.topic == "odd":
+        if row.topic in RIGHT_TOPICS:
             reference = TWINS[row.twin].twin.spec
-            yield Entry(row.name, True, "odd", "", row, reference, (), row.bugs)
+            spared = row.bugs if row.topic != "by_design" else ()
+            yield Entry(row.name, True, row.topic, "", row, reference, (), spared)
     for right in RIGHT:
         yield Entry(
             right.name, True, "right", "", right, ATTENTION.spec if right.name in others else right
         )
-    for name, layer in RIGHT_LAYERS.items():
-        yield Entry(name, True, "right layers", "", layer, layer)
-    for spec in BY_DESIGN:
-        yield Entry(spec.name, True, "by design", "", spec, spec)
     for name in attnbench.subjects():
         (subject,) = resolve(name)
         if isinstance(subject.spec, KernelSpec) and not subject.options:

@@ -7,7 +7,7 @@ A file of rows has one mistake after another::
     +        return 1.0 if given is None else given
 
 After the name stand the right twin, the mistake in a sentence, and where it was seen; in
-``odd.txt``, which has what is odd and right, the invariants that must not accuse it. Then come
+``odd.txt`` and ``conventions.txt``, which have what is right, invariants in its place. Then come
 changes as in a diff, one from the next by ``@@``: what ``-`` and a space begin has to be in the
 twin's source exactly once, and becomes what a space and ``+`` begin. The changed source is the
 module ``attnbench_zoo.bugs.scale_missing``, whose spec is its ``SPEC``; what

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from attnbench_zoo.right.blocks import RIGHT_LAYERS
+from attnbench_zoo.base import Twin
+from attnbench_zoo.right.layers import GROWING, LEARNED, RINGED, STATIC, UNCACHED
 from hypothesis.database import InMemoryExampleDatabase
 from torch import Tensor, nn
 
@@ -40,9 +41,9 @@ def outcome(spec: LayerSpec, invariant: str, *, shrink: bool = True) -> attnbenc
 
 @pytest.mark.mutants
 @pytest.mark.parametrize("invariant", INVARIANTS)
-@pytest.mark.parametrize("name", ["causal_static", "ring", "learned_growing"])
-def test_a_right_cache_is_not_accused(name: str, invariant: str) -> None:
-    found = outcome(RIGHT_LAYERS[name], invariant)
+@pytest.mark.parametrize("twin", [LEARNED, RINGED, STATIC], ids=lambda twin: twin.name)
+def test_a_right_cache_is_not_accused(twin: Twin, invariant: str) -> None:
+    found = outcome(twin.spec, invariant)
     assert found.status == "passed", found.reason
 
 
@@ -77,7 +78,7 @@ def test_a_failing_program_is_told_in_words() -> None:
 
 
 def test_an_operation_that_is_not_there_is_said_not_to_be_tried() -> None:
-    spec = RIGHT_LAYERS["causal_growing"]
+    spec = GROWING.spec
     assert spec.cache is not None
     bare = attnbench.LayerSpec(
         name="bare",
@@ -95,7 +96,7 @@ def test_an_operation_that_always_refuses_is_no_failure() -> None:
     def refuse(cache: object, length: int) -> None:
         raise NotImplementedError("a cache of this kind cannot be cropped")
 
-    spec = RIGHT_LAYERS["causal_growing"]
+    spec = GROWING.spec
     assert spec.cache is not None
     refusing = LayerSpec(
         name="refusing",
@@ -161,7 +162,7 @@ def test_a_program_is_kept_and_found_again() -> None:
 
 def played(program: Program) -> Program:
     """The steps that are played, which are legal."""
-    (subject,) = resolve(RIGHT_LAYERS["causal_growing"])
+    (subject,) = resolve(GROWING.spec)
     assert isinstance(subject, LayerSubject)
     player = Player(stage_of(subject, subject.legal(Case((3,), 4, 4, 8, 8, 8))), "mixed")
     for step in program:
@@ -180,9 +181,7 @@ def test_rows_that_are_not_there_are_not_selected() -> None:
 
 def test_a_cache_is_looked_at_without_threads_of_random_numbers() -> None:
     before = torch.random.get_rng_state()
-    attnbench.check(
-        RIGHT_LAYERS["causal_plain"], profile="quick", invariants=["cached_calls_keep_the_contract"]
-    )
+    attnbench.check(UNCACHED.spec, profile="quick", invariants=["cached_calls_keep_the_contract"])
     assert torch.equal(torch.random.get_rng_state(), before)
 
 

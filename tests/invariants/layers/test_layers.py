@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attnbench_zoo.right.blocks import RIGHT_LAYERS
+from attnbench_zoo.base import Twin
+from attnbench_zoo.right.layers import ENCODING, GROWING, RINGED, STATIC
 from torch import Tensor, nn
 
 import attnbench
@@ -39,9 +40,9 @@ def outcome(
 
 
 @pytest.mark.parametrize("invariant", INVARIANTS)
-@pytest.mark.parametrize("name", ["encoder", "causal_static", "ring", "causal_padded"])
-def test_a_right_layer_is_not_accused(name: str, invariant: str) -> None:
-    found = outcome(RIGHT_LAYERS[name], invariant)
+@pytest.mark.parametrize("twin", [ENCODING, GROWING, RINGED, STATIC], ids=lambda twin: twin.name)
+def test_a_right_layer_is_not_accused(twin: Twin, invariant: str) -> None:
+    found = outcome(twin.spec, invariant)
     assert found.status in ("passed", "skipped"), found.reason
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from attnbench_zoo.right.blocks import RIGHT_LAYERS
+from attnbench_zoo.right.layers import STATIC
 
 import attnbench
 
 
 @pytest.mark.parametrize("missing", ["select", "crop"])
 def test_a_cache_without_an_operation_still_counts_its_slots(missing: str) -> None:
-    spec = RIGHT_LAYERS["causal_static"]
+    spec = STATIC.spec
     assert spec.cache is not None
     cache = replace(spec.cache, **{missing: None})
     report = attnbench.check(
