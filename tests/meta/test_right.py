@@ -67,7 +67,7 @@ def accused(spec: Any, names: Any) -> list[str]:
     return [f"{o.invariant}: {o.reason}" for o in outcomes if o.status not in ("passed", "skipped")]
 
 
-def rows(topic: str) -> Any:
+def rows(topic: str) -> pytest.MarkDecorator:
     """Right ones of a topic, as parameters."""
     some = [entry for entry in entries() if entry.topic == topic]
     return pytest.mark.parametrize("entry", some, ids=lambda entry: entry.name)
