@@ -77,7 +77,7 @@ def record(path: Path, pairs: int, load: str, change: int) -> None:
     ):
         rows = [(row.case, row.addresses) for row in plan.duel.rows]
         for _ in range(pairs):
-            busy, started = Load(whole=True), time.perf_counter()
+            busy, started = Load(), time.perf_counter()
             for _, found in plan.duel.exchange.pair(rows):
                 if isinstance(found, Unmeasured):
                     raise SystemExit(str(found))

@@ -24,46 +24,29 @@ from attnbench.registry.versions import installed_version
 
 
 class Load:
-    """Load by other processes since this object was created.
+    """Load by other processes, not started by this one, since this object was created."""
 
-    Args:
-        whole: whether processes started by this one count as its own.
-    """
-
-    def __init__(self, *, whole: bool = False) -> None:
+    def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._whole = whole
-        self._times = _cpu_times_s(whole)
+        self._used, self._own = used_s(), own_s()
 
     def read(self) -> dict[str, float]:
-        """Read the number of cores kept busy by others, the number of cores, and the stolen share.
-
-        The last is the share of time that a hypervisor gave to other machines.
-        """
+        """Read the number of cores kept busy by others, and the number of cores."""
         elapsed = max(time.perf_counter() - self._start, 1e-3)
-        used, own, stolen = (
-            now - then for now, then in zip(_cpu_times_s(self._whole), self._times, strict=True)
-        )
-        cores = psutil.cpu_count() or 1
-        return {
-            "others_cores": min(max(0.0, (used - own) / elapsed), float(cores)),
-            "stolen_share": max(0.0, stolen / elapsed / cores),
-            "cores": float(cores),
-        }
+        others = (used_s() - self._used) - (own_s() - self._own)
+        cores = float(psutil.cpu_count() or 1)
+        return {"others_cores": min(max(0.0, others / elapsed), cores), "cores": cores}
 
 
-def _cpu_times_s(whole: bool) -> tuple[float, float, float]:
-    """CPU time in seconds: of all processes, of this one, and stolen by a hypervisor."""
+def used_s() -> float:
+    """CPU time of all processes, in seconds."""
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")  # "user" includes guests
-    used = sum(getattr(times, name, 0.0) for name in names)
-    return used, own_s(whole), stolen_s()
+    return sum(getattr(times, name, 0.0) for name in names)
 
 
-def own_s(whole: bool) -> float:
-    """CPU time of this process, and of those that it started if the whole counts, in seconds."""
-    if not whole:
-        return time.process_time()
+def own_s() -> float:
+    """CPU time of this process, and of those that it started, in seconds."""
     own = psutil.Process()
     total = 0.0
     for process in (own, *own.children(recursive=True)):
@@ -84,11 +67,6 @@ def mean_load(loads: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def busy_cores(load: Mapping[str, float]) -> str:
     """How many cores other processes kept busy, in words."""
     return f"{load.get('others_cores', 0.0):.1f} of {load.get('cores', 0.0):.0f} cores busy"
-
-
-def stolen_s() -> float:
-    """CPU time stolen by a hypervisor so far, in seconds; 0 if the system does not report it."""
-    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 def available_bytes() -> int:

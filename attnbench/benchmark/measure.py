@@ -6,7 +6,6 @@ import functools
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from attnbench.benchmark.device import (
     device_name,
     impossible_s,
 )
-from attnbench.benchmark.machine import Load, own_s, stolen_s
+from attnbench.benchmark.machine import Load, own_s
 from attnbench.benchmark.memory import is_out_of_memory, peak_bytes
 from attnbench.benchmark.records import BASELINES, baseline_of
 from attnbench.benchmark.session import Job
@@ -31,7 +30,6 @@ from attnbench.benchmark.timed_calls import (
     measured_call,
 )
 from attnbench.benchmark.timing.blocks import (
-    Block,
     Slot,
     blocks_interval,
     low_quantile,
@@ -156,7 +154,9 @@ def _time_row(
         timer = bench.timer(call, case, clock)
         base = bench.baseline(case, timer.clock) if fields["status"] == "ok" else None
         started_s, elsewhere_s = time.perf_counter(), _elsewhere_s()
-        blocks = _blocks(timer, base, bench) if base else []
+        pace = {"slot_s": contract.slot_s, "cap_s": contract.cap_s}
+        taken = take_blocks(base, timer, contract.blocks, bench.chance, **pace) if base else ()
+        blocks = list(taken)
         slots = [s for b in blocks for s in b.side("B")] or _slots(timer, contract)
         elsewhere_s = _elsewhere_s() - elsewhere_s
         is_busy = elsewhere_s > _ELSEWHERE * (time.perf_counter() - started_s) + 0.03
@@ -212,20 +212,7 @@ def _refuse_hidden_work(time_s: float, fastest_s: float, elsewhere_s: float) -> 
 
 def _elsewhere_s() -> float:
     """CPU time of the processes that this one has started, by ticks of 10 ms."""
-    return own_s(whole=True) - own_s(whole=False)
-
-
-def _blocks(timer: Timer, base: Timer, bench: Bench) -> list[Block]:
-    """Take blocks with the baseline as side A, at least one."""
-    blocks: list[Block] = []
-    contract, stolen = bench.contract, stolen_s()
-    pace = {"slot_s": contract.slot_s, "cap_s": contract.cap_s}
-    for block in take_blocks(base, timer, contract.blocks, bench.chance, **pace):
-        before, stolen = stolen, stolen_s()
-        if stolen > before:
-            block = Block(block.order, tuple(replace(s, disturbed=True) for s in block.slots))
-        blocks.append(block)
-    return blocks
+    return own_s() - time.process_time()
 
 
 def _slots(timer: Timer, contract: Contract) -> list[Slot]:

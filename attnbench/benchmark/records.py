@@ -115,8 +115,7 @@ class Record:
         error_abs, error_ratio, error_rows: largest absolute error of the output against float64,
             and over the allowed error, at most 1 if they agree; query rows compared.
         sentinel: ceilings of the machine.
-        load: cores kept busy by other processes, number of cores, share of disturbed slots, and
-            share of time stolen by a hypervisor.
+        load: cores kept busy by other processes, number of cores, share of disturbed slots.
         inputs: path and SHA-256 of the file of saved inputs, if the case has one.
         threads: torch's threads within an operator.
         machine: node, system, processor, cores and memory; in a cluster also the machine's name.
@@ -251,12 +250,6 @@ def new_run() -> str:
 def run_path(folder: Path, run: str) -> Path:
     """The file of a run."""
     return folder / f"{run}.jsonl"
-
-
-def runs_in(folder: Path) -> list[str]:
-    """The ids of the runs in a folder, the newest first."""
-    files = sorted(folder.glob("*.jsonl"), key=lambda path: -path.stat().st_mtime)
-    return [path.stem for path in files]
 
 
 @contextlib.contextmanager

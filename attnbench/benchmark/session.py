@@ -1,8 +1,8 @@
 """A session: one process after another measures the rows until a time budget is used up.
 
 In a pass, a process measures the rows in random order, each in pairs with the baseline. A session
-begins with three passes and adds more while the budget has time for a whole one. The remaining time
-goes to the rows with the widest intervals. This module does not import torch.
+begins with three passes. Further ones take the rows with the widest intervals first, while there is
+time. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -109,7 +109,6 @@ class _Row:
     planned: Planned
     case: BenchCase
     by_pass: dict[int, Record] = field(default_factory=dict)
-    seconds: float = 0.0
 
     @property
     def clock(self) -> str:
@@ -189,40 +188,40 @@ class Session:
         by_name = {(row.planned.name, row.case.id): row for row in rows}
         for record in earlier:
             by_name[record.subject, record.case].by_pass[record.process] = record
-        start = time.monotonic()
+        end = time.monotonic() + self.budget_s
         for number in range(self.processes):
             selection = [row for row in rows if not row.ended and number not in row.by_pass]
-            pass_start = time.monotonic()
+            random.Random(f"{self.seed} {number}").shuffle(selection)  # noqa: S311 -- no secret
             yield from self._pass(selection, number)
-            pass_s = time.monotonic() - pass_start
         for number in range(self.processes, _MAX_PASSES):
-            remaining = start + self.budget_s - time.monotonic()
             selection = [row for row in rows if not row.ended and row.width > _MIN_WIDTH]
-            if remaining < pass_s:
-                selection = _widest(selection, remaining)
-            if remaining <= 0 or not selection:
-                break
-            yield from self._pass(selection, number)
+            yield from self._pass(sorted(selection, key=lambda row: -row.width), number, end)
 
-    def _pass(self, rows: Sequence[_Row], number: int) -> Iterator[Record]:
-        """Make one pass in one process; after a row that ends the process, start another."""
+    def _pass(self, rows: Sequence[_Row], number: int, end: float = math.inf) -> Iterator[Record]:
+        """Make one pass in one process; after a row that ends the process, start another.
+
+        Args:
+            rows: rows to measure, in this order.
+            number: number of the pass.
+            end: time after which no further row is measured.
+        """
         queue = list(rows)
-        random.Random(f"{self.seed} {number}").shuffle(queue)  # noqa: S311 -- no secret
-        while queue:
+        while queue and time.monotonic() < end:
             count = 0
             # on a cluster, a lost worker then costs one row only
             batch = queue if self.machine is None else queue[:1]
-            for row, measured, seconds in self._process(batch, number):
+            for row, measured in self._process(batch, number):
                 count += 1
-                row.seconds = seconds
                 row.by_pass[number] = self._record(row, number, measured)
                 yield row.by_pass[number]
+                if time.monotonic() > end:
+                    return
             del queue[: max(count, 1)]
 
     def _process(
         self, rows: Sequence[_Row], number: int
-    ) -> Iterator[tuple[_Row, Mapping[str, Any], float]]:
-        """Measure rows in one process; yields the fields of each, and the seconds that it took."""
+    ) -> Iterator[tuple[_Row, Mapping[str, Any]]]:
+        """Measure rows in one process; yields the fields of each."""
         jobs = [Job(row.planned.target, row.case, not row.by_pass, row.clock) for row in rows]
         arguments: dict[str, Any] = {
             "jobs": jobs,
@@ -238,15 +237,15 @@ class Session:
             memory_gib=_SHARE * (self._memory_bytes or available_bytes()) / GIB,
             threads=self.contract.threads,
         )
-        place, start = 0, time.perf_counter()
+        place = 0
         for event in self._events(task):
             if event.kind == "value":
                 place, fields = event.value
                 if fields is not None:
-                    yield rows[place], fields, time.perf_counter() - start
-                    start, place = time.perf_counter(), place + 1
+                    yield rows[place], fields
+                    place += 1
             elif event.kind != "done":
-                yield rows[place], _end_fields(event), time.perf_counter() - start
+                yield rows[place], _end_fields(event)
 
     @functools.cached_property
     def _memory_bytes(self) -> int:
@@ -273,16 +272,6 @@ class Session:
         )
         versions = {**fields["versions"], **measured.get("versions", {})}
         return Record(**{**fields, **measured, "versions": versions, "process": number})
-
-
-def _widest(rows: Sequence[_Row], seconds: float) -> list[_Row]:
-    """The rows with the widest intervals that can be measured within ``seconds``."""
-    selection, total = [], 1.0  # seconds to start a process
-    for row in sorted(rows, key=lambda row: -row.width):
-        if total + row.seconds <= seconds:
-            selection.append(row)
-            total += row.seconds
-    return selection
 
 
 def _end_fields(event: Event) -> dict[str, str]:

@@ -89,7 +89,7 @@ class Duel:
         Yields:
             After each pair, the number of rows in it.
         """
-        started, load, longest = time.monotonic(), Load(whole=True), 0.0
+        started, load, longest = time.monotonic(), Load(), 0.0
         for look, alpha in self.looks.items():
             while self.pairs < look and (rows := self._open_rows()):
                 begin = time.monotonic()
