@@ -93,12 +93,6 @@ def segfault_deep_in_a_module() -> None:
     module(torch.ones(1))
 
 
-def print_a_gigabyte(stream: str, times: int) -> str:
-    for _ in range(times):
-        print("x" * (2**30 // times), file=getattr(sys, stream))
-    return "printed"
-
-
 def print_much_and_leave() -> None:
     print("x" * 2**24, file=sys.stderr)
     print("the end", file=sys.stderr)

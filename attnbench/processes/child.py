@@ -23,9 +23,6 @@ from attnbench.processes.task import Task
 STACK_SIGNAL = signal.SIGUSR1
 """The signal at which a child writes its stack to standard error."""
 
-_MAX_TEXT = 2**16
-"""Most characters of each text written to standard error, of which the end is shown."""
-
 
 def serve(
     sender: connection.Connection,
@@ -84,33 +81,14 @@ def _detach(log: int) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(log, 2)
-    sys.stdout, sys.stderr = _TruncatedStream(1, limit=0), _TruncatedStream(2, limit=_MAX_TEXT)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace", write_through=True)
     faulthandler.enable(all_threads=False)
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=False)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_with_parent, args=(parent.sentinel,), daemon=True).start()
-
-
-class _TruncatedStream(io.TextIOWrapper):
-    """A standard stream that writes only the end of a text, since encoding 1 GB takes 2 GB more.
-
-    Args:
-        number: number of the file descriptor.
-        limit: most characters of a text that are written.
-    """
-
-    def __init__(self, number: int, *, limit: int) -> None:
-        raw = io.FileIO(number, "w", closefd=False)
-        super().__init__(io.BufferedWriter(raw), "utf-8", "backslashreplace", write_through=True)
-        self._limit = limit
-
-    def write(self, text: str) -> int:
-        """Write the end of a text; returns its full number of characters."""
-        if self._limit:
-            super().write(text[-self._limit :])
-            self.flush()
-        return len(text)
 
 
 def _exit_with_parent(sentinel: Any) -> None:

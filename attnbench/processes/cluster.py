@@ -18,6 +18,7 @@ import pickle
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ class ClusterWorkers:
     def send(self, task: Task, **where: Any) -> Any:
         """Submit a task and return its future; ``where`` is as of Dask's ``Client.submit``."""
         variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
-        pickled = pickle.dumps(task.at(os.getcwd(), variables))
+        pickled = pickle.dumps(replace(task, folder=os.getcwd(), variables=variables))
         key = f"attnbench-{self._run}-{next(self._numbers)}"
         future = self.client.submit(run_task, pickled, self._preload, key=key, pure=False, **where)
         self._futures[key] = future

@@ -12,7 +12,7 @@ from pathlib import Path
 from attnbench.errors import UsageError
 
 
-def git(folder: Path, *arguments: str, given: str | None = None) -> str:
+def git(folder: Path, *arguments: str) -> str:
     """What git prints in a folder, without the newline at its end.
 
     Raises:
@@ -22,7 +22,6 @@ def git(folder: Path, *arguments: str, given: str | None = None) -> str:
         process = subprocess.run(  # noqa: S603 -- arguments of our own, and a revision
             ["git", *arguments],  # noqa: S607 -- the git that the user would run
             cwd=folder,
-            input=given,
             capture_output=True,
             encoding="utf-8",
             check=False,

@@ -38,7 +38,8 @@ from attnbench.processes.tracebacks import last_words
 
 GIB = 2**30
 _POLL_S = 0.05
-_LOG_BYTES = 2**20
+_LOG_BYTES, _MOST_LOG_BYTES = 2**20, 2**26
+"""How much of the end of a child's output is read, and how much is kept on disk."""
 _STACK_S = 1.0
 """Most seconds that a hanging process gets to write its stack."""
 
@@ -232,7 +233,7 @@ class _Child:
             yield Event(self.task, "crashed", reason=reason, over_memory=True)
 
     def _memory(self) -> int:
-        if os.fstat(self.log.fileno()).st_size > _LOG_BYTES:
+        if os.fstat(self.log.fileno()).st_size > _MOST_LOG_BYTES:
             self.log.truncate(0)  # opened for appending, so writing continues at the start
         try:
             return int(psutil.Process(self.process.pid).memory_info().rss)

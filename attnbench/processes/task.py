@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 MEMORY_GIB = 2.0
@@ -38,7 +38,3 @@ class Task:
     fork: bool = False
     folder: str = ""
     variables: Mapping[str, str] | None = None
-
-    def at(self, folder: str, variables: Mapping[str, str]) -> Task:
-        """The same task in a folder and with variables, for a worker elsewhere."""
-        return replace(self, folder=folder, variables=variables)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.benchmark.measure import Bench
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.timed_calls import Step, StepInputs, cache_tensors, measured_call
 from attnbench.benchmark.timing.contract import Contract
@@ -156,21 +155,3 @@ def test_a_cache_that_cannot_be_made_is_told_in_a_line() -> None:
     record = row(spec(cache=attnbench.CacheSpec(new=raises)))
     told = "SpecError: new(module, 2) of the cache of mine raised ValueError: no room"
     assert (record.status, record.reason) == ("failed", told)
-
-
-def test_the_cache_is_copied_before_the_clock_starts() -> None:
-    """A copy that takes long would otherwise be what is measured."""
-    import time
-
-    class Slow(dict[str, Any]):
-        def __deepcopy__(self, memo: Any) -> Slow:
-            until = time.thread_time() + 0.01
-            while time.thread_time() < until:
-                pass
-            return Slow({**self, "tokens": list(self["tokens"]), "count": self["count"].clone()})
-
-    made = attnbench.CacheSpec(new=lambda module, batch: Slow(new(module, batch)))
-    (subject,) = resolve(spec(cache=made))
-    found = measure(subject, DECODE, QUICK, bench=Bench(QUICK))
-    assert found.status == "ok"
-    assert found.time_s < 0.008

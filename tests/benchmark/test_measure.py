@@ -15,7 +15,6 @@ from torch import nn
 import attnbench
 from attnbench import adapters
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.timed_calls import measured_call
 from attnbench.benchmark.timing import clocks, slots
 from attnbench.benchmark.timing.clocks import CPU_CLOCK, WALL_CLOCK
 from attnbench.benchmark.timing.contract import Contract
@@ -97,38 +96,6 @@ def test_a_case_that_does_not_fit_in_memory_is_recorded_as_such() -> None:
     record = measure(subject_of(lambda q, k: dot(q, k) + torch.empty(2**50).sum()), SMALL, QUICK)
     assert record.status == "out_of_memory"
     assert "memory" in record.reason
-
-
-def test_a_case_that_a_subject_does_not_take_is_unsupported_and_never_run() -> None:
-    def never(query: Any, key: Any) -> Never:
-        raise AssertionError("it was run")
-
-    subject = subject_of(never, dtypes=("float64",))
-    record = measure(subject, SMALL, QUICK)
-    assert (record.status, record.reason) == ("unsupported", "it supports float64")
-
-
-def test_the_gradient_handed_in_is_dense() -> None:
-    seen = []
-
-    class Watch(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, tensor: Any) -> Any:
-            return tensor.clone()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            seen.append(gradient.stride())
-            return gradient
-
-    class Mechanism(nn.Module):
-        def forward(self, query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
-            return Watch.apply(query.softmax(-1) + value)
-
-    (subject,) = resolve(attnbench.MechanismSpec(name="m", make=lambda *sizes: Mechanism()))
-    module, inputs = SMALL.build(subject)
-    measured_call(subject, module, inputs, "forward_backward")()
-    assert seen == [(2 * 8 * 4, 8 * 4, 4, 1)]
 
 
 def test_the_number_of_threads_and_the_random_generator_are_left_as_they_were() -> None:
@@ -288,10 +255,9 @@ def call():
     return [torch.ones(19 * 2**18) for _ in range(3)]  # 19 MiB each: imports free none so large
 
 
-if sys.argv[1] == "sampled":
-    with slots.settled(torch.device("cpu")):
-        pass
-for _ in range(6 if sys.argv[1] == "sampled" else 3):
+with slots.settled(torch.device("cpu")):
+    pass
+for _ in range(6):
     call()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):
@@ -302,13 +268,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's allocator")
 def test_memory_that_a_call_has_freed_is_there_for_the_next_while_it_is_sampled() -> None:
-    def faults(how: Any) -> Any:
-        command = [sys.executable, "-c", FAULTS, how]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-    # 10 calls touch 145,920 pages; left to itself, the allocator keeps them in some processes
-    assert any(faults("as it is") > 2000 for _ in range(10))
-    assert max(faults("sampled") for _ in range(3)) < 500
+    command = [sys.executable, "-c", FAULTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 500, "10 calls touch 145,920 pages"
 
 
 def test_a_cold_slot_is_one_call_and_the_cache_is_flushed_outside_of_it(

@@ -5,7 +5,7 @@ import pytest
 from attnbench.benchmark.timing.contract import CACHES, Contract
 from attnbench.benchmark.workloads import Selection, named_set, set_names, workload
 from attnbench.cases.case import Case
-from attnbench.errors import UnknownNameError, UsageError
+from attnbench.errors import UnknownNameError
 from attnbench.subject.lookup import resolve
 from attnbench.subject.tensors import make_inputs
 
@@ -82,12 +82,6 @@ def test_a_contract_says_all_that_makes_numbers_comparable() -> None:
     assert len(names) == 16
     assert Contract().name("forward", "cuda:0") == Contract().name("forward", "cuda:1")
     assert Contract(slot_s=0.01).name("forward", "cpu") not in names
-
-
-@pytest.mark.parametrize("changes", [{"cache": "lukewarm"}, {"threads": 0}])
-def test_a_contract_that_cannot_be_is_refused(changes: Any) -> None:
-    with pytest.raises(UsageError):
-        Contract(**changes)
 
 
 def test_the_reason_against_a_subject_names_what_it_needs() -> None:

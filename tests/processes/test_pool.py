@@ -40,13 +40,9 @@ def last(*tasks: Task) -> Event:
     return run(*tasks)[-1]
 
 
-def test_a_function_runs_in_a_child_with_one_thread_and_tensors() -> None:
+def test_a_function_runs_in_a_child_with_one_thread_and_tensors_without_the_main_script() -> None:
     value = call(task("described", number=3))
-    assert (value["number"], value["threads"], value["sum"]) == (3, 1, 9.0)
-
-
-def test_a_child_does_not_import_the_main_script_of_its_parent() -> None:
-    assert call(task("described", number=1))["main"] is None
+    assert (value["number"], value["threads"], value["sum"], value["main"]) == (3, 1, 9.0, None)
 
 
 def test_a_child_sees_the_variables_set_since_the_server_started(
@@ -57,22 +53,6 @@ def test_a_child_sees_the_variables_set_since_the_server_started(
     assert call(task("described", number=1))["variable"] == "one"
     monkeypatch.delenv("ATTNBENCH_DISABLED_PLUGINS")
     assert call(task("described", number=1))["variable"] is None
-
-
-def test_values_arrive_in_order_and_end_with_done() -> None:
-    events = run(task("many", count=3))
-    assert [(e.kind, e.value) for e in events] == [
-        ("value", 0),
-        ("value", 1),
-        ("value", 2),
-        ("done", None),
-    ]
-
-
-def test_every_task_ends_with_several_at_once() -> None:
-    events = run(*(task("many", count=n) for n in range(5)), jobs=3)
-    done = sorted(e.task.arguments["count"] for e in events if e.kind == "done")
-    assert done == [0, 1, 2, 3, 4]
 
 
 def test_tasks_submitted_while_events_are_read_are_run() -> None:
@@ -122,17 +102,6 @@ def test_a_crash_below_many_frames_still_names_the_users() -> None:
     assert "torch/nn/modules" not in event.reason
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-@pytest.mark.parametrize("times", [1, 1024])
-def test_printing_a_gigabyte_neither_takes_its_memory_twice_nor_much_time(
-    stream: str, times: int
-) -> None:
-    gib = 1.0 if times == 1 else 0.1
-    event = run(task("print_a_gigabyte", memory_gib=0.6 + gib, stream=stream, times=times))[0]
-    assert (event.kind, event.value) == ("value", "printed"), event.reason
-
-
 def test_the_end_of_what_was_printed_is_kept() -> None:
     event = last(task("print_much_and_leave"))
     assert event.reason.splitlines()[-1] == "  | the end"
@@ -152,14 +121,6 @@ def test_what_one_command_preloads_is_not_left_to_the_next(
     warm_up("json")
     warm_up()
     assert asked == [["torch", "json"], ["torch"]]
-
-
-def test_a_child_that_leaves_crashed_with_its_exit_code() -> None:
-    event = last(task("leave"))
-    assert (event.kind, event.reason) == (
-        "crashed",
-        "its process ended itself with exit code 7",
-    )
 
 
 def test_a_child_over_its_memory_crashed_and_says_the_cap() -> None:
@@ -182,10 +143,7 @@ def test_the_run_goes_on_after_each_way_to_die() -> None:
 
 
 def test_an_exception_comes_with_its_traceback() -> None:
-    event = last(task("raise_value_error"))
-    assert "ValueError: not what was hoped for" in event.reason
-    assert "worker_tasks.py" in event.reason
-    with pytest.raises(PluginError, match="not what was hoped for"):
+    with pytest.raises(PluginError, match=r"(?s)worker_tasks.py.*not what was hoped for"):
         call(task("raise_value_error"))
 
 

@@ -115,23 +115,6 @@ def test_what_would_be_seen_is_seen() -> None:
     assert seen >= 85
 
 
-def test_more_rows_widen_every_interval() -> None:
-    values = table(15, [0.0] * 20)
-    alone, among = judge_pairs(values[:, :1], alpha=0.01)[0], judge_pairs(values, alpha=0.01)[0]
-    assert among.high - among.low > alone.high - alone.low
-
-
-def test_of_one_pair_nothing_is_concluded() -> None:
-    (found,) = judge_pairs(np.array([[0.5]]), alpha=0.01)
-    assert found.verdict == "ambiguous"
-    assert found.visible == math.inf
-
-
-def test_identical_values_of_zero_are_same() -> None:
-    (found,) = judge_pairs(np.zeros((15, 1)), alpha=0.005)
-    assert (found.verdict, found.effect) == ("same", 0.0)
-
-
 @pytest.mark.parametrize("pairs", [2, 3, 5, 8])
 def test_of_pairs_too_few_for_the_share_of_error_nothing_is_concluded(pairs: int) -> None:
     for seed in range(40):
