@@ -268,61 +268,52 @@ def layer_agreement(
     return Agreement(_largest(errors), ratio, rows)
 
 
-def gradient_ratio(subject: Subject, module: nn.Module, inputs: Inputs) -> float:
+def gradient_ratio(
+    subject: Subject,
+    module: nn.Module,
+    inputs: Inputs,
+    timed: Sequence[Tensor] = (),
+    chance: random.Random | None = None,
+) -> float:
     """The largest error of a gradient over the allowed error; at most 1 if they agree.
 
     The upstream gradient is zero except in a few query rows, so that all returned gradients come
     from them: those of the queries, of the keys and values that they see, and of every parameter.
+    That of a timed call is all ones. There, the gradients of the queries are compared, and those of
+    keys and values if nothing but these queries adds to them.
+
+    Args:
+        subject, module, inputs: the call.
+        timed: the gradients of query, key and value that a timed call returned.
+        chance: draws item and rows; by default, they are spread evenly.
 
     Raises:
         ValueError: the case is too large for gradients in float64.
     """
+    query, key, value = inputs.query, inputs.key, inputs.value
     is_mechanism = subject.scoring is None
-    if is_mechanism and inputs.query.shape[-2] * inputs.key.shape[-2] > _MOST_PAIRS:
+    if is_mechanism and query.shape[-2] * key.shape[-2] > _MOST_PAIRS:
         raise ValueError("the gradients of an item this long do not fit into memory in float64")
-    part = next(parts(subject, inputs))
+    part = next(parts(subject, inputs, chance=chance))
     if not is_mechanism:
         part = Part(subject, inputs, part.item, part.rows[:_GRADIENT_ROWS])
-    generator = torch.Generator().manual_seed(0)
-    shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
-    upstream = torch.zeros(shape, dtype=torch.float64)
-    inner = shape[_item_dims(subject, upstream) :]
-    drawn = torch.randn(*inner[:-2], len(part.rows), inner[-1], generator=generator).double()
-    upstream.view(-1, *inner)[part.item][..., part.rows, :] = drawn
-    gradients = _gradients(subject, module, inputs, upstream, plain=False)
-    gradients[:3] = part.of_query(gradients[0]), *map(part.of_key, gradients[1:3])
-    return _gradient_ratio(part, module, drawn.unsqueeze(0), gradients)
+    shape = (*query.shape[:-1], value.shape[-1])
+    inner = shape[_item_dims(subject, query) :]
+    upstream = torch.ones(1, *inner[:-2], len(part.rows), inner[-1], dtype=torch.float64)
+    if timed:
+        gradients = [part.of_query(timed[0])]
+        if len(part.rows) == query.shape[-2] and query.shape[:-2] == key.shape[:-2]:
+            gradients += map(part.of_key, timed[1:3])
+    else:
+        upstream.normal_(generator=torch.Generator().manual_seed(0))
+        everywhere = torch.zeros(shape, dtype=torch.float64)
+        everywhere.view(-1, *inner)[part.item][..., part.rows, :] = upstream[0]
+        gradients = _gradients(subject, module, inputs, everywhere, plain=False)
+        gradients[:3] = part.of_query(gradients[0]), *map(part.of_key, gradients[1:3])
+    return _ratio_of_gradients(part, module, upstream, gradients)
 
 
-def timed_gradient_ratio(
-    subject: Subject,
-    module: nn.Module,
-    inputs: Inputs,
-    sample: Sequence[Tensor],
-    chance: random.Random,
-) -> float:
-    """The same ratio for a timed call, whose upstream gradient is all ones.
-
-    In one drawn item, the gradients of some queries are compared. If the mechanism requires all
-    queries, those of keys and values are compared as well.
-
-    Args:
-        subject, module, inputs: the call.
-        sample: the gradients of query, key and value that the call returned.
-        chance: draws item and rows.
-    """
-    part = next(parts(subject, inputs, chance=chance))
-    gradients = [part.of_query(sample[0])]
-    # elsewhere other rows or heads add to them
-    if len(part.rows) == inputs.query.shape[-2] and (
-        inputs.query.shape[:-2] == inputs.key.shape[:-2] == inputs.value.shape[:-2]
-    ):
-        gradients += map(part.of_key, sample[1:3])
-    shape = (*gradients[0].shape[:-1], inputs.value.shape[-1])
-    return _gradient_ratio(part, module, torch.ones(shape, dtype=torch.float64), gradients)
-
-
-def _gradient_ratio(
+def _ratio_of_gradients(
     part: Part, module: nn.Module, upstream: Tensor, gradients: Sequence[Tensor]
 ) -> float:
     """The largest error over the allowed error, for as many gradients as there are."""
@@ -432,7 +423,7 @@ def verify(
     shapes = [tensor.shape for tensor in (inputs.query, inputs.key, inputs.value)]
     if [tensor.shape for tensor in sample.copies[:3]] != shapes:
         return  # one is missing, such as that of an unused query
-    ratio = timed_gradient_ratio(subject, module, sample.inputs, sample.copies, chance)
+    ratio = gradient_ratio(subject, module, sample.inputs, sample.copies, chance)
     if not ratio <= 1.0:
         raise Unverified(
             f"a gradient of a timed call is off by {ratio:.3g} times the allowed error, though "
