@@ -22,9 +22,9 @@ from typing import Any
 
 from attnbench.calling.adaptation import spec_of
 from attnbench.calling.functions import flash, sdpa
+from attnbench.calling.layers import layer
 from attnbench.calling.multihead import multihead
 from attnbench.calling.probing import probe
-from attnbench.calling.styles.layer_adapter import layer
 from attnbench.calling.textbooks import textbook
 from attnbench.distributions import NAME_GROUP, advice, entry_points
 

@@ -37,7 +37,7 @@ MARKS = {
     "tests/checking/test_hypothesis_engine.py": "slow",
     "tests/cli": "slow",
     "tests/docs": "slow",
-    "tests/calling/styles/test_layer_adapter.py": "slow",
+    "tests/calling/test_layers.py": "slow",
     "tests/calling/test_textbooks.py": "slow",
     "tests/test_asv.py": "slow",
     "tests/test_pytest_plugin.py": "slow",

@@ -184,3 +184,10 @@ def fold_mask(mask: Tensor, lead: tuple[int, ...], *, heads: bool = False) -> Te
     if all(size == 1 for size in own):
         return mask.reshape(1, *mask.shape[-3:])
     return mask.expand(*lead[:-1], *mask.shape[-3:]).flatten(0, -4)
+
+
+def with_causality(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Combine a mask with causality aligned to the top left, like ``is_causal``."""
+    q_len, kv_len = query.shape[-2], key.shape[-2]
+    seen = torch.ones(q_len, kv_len, dtype=torch.bool, device=mask.device).tril()
+    return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, float("-inf"))

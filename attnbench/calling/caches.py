@@ -24,32 +24,38 @@ class Held:
     Args:
         value: the module's own cache; for ``kept="module"``, the state of its submodules.
         module: the module that the state belongs to, shared by copies of the cache.
+        returned: whether the cache that a call gives back is that of the next.
     """
 
-    def __init__(self, value: Any, module: nn.Module | None = None) -> None:
-        self.value, self.module, self.length = value, module, 0
+    def __init__(self, value: Any, module: nn.Module | None = None, returned: bool = False) -> None:
+        self.value, self.module, self.returned, self.length = value, module, returned, 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Held:
-        twin = Held(copy.deepcopy(self.value, memo), self.module)
+        twin = Held(copy.deepcopy(self.value, memo), self.module, self.returned)
         twin.length = self.length
         return twin
 
-    def take(self, result: Any, returned: bool) -> None:
+    def take(self, result: Any) -> None:
         """Replace the cache by the one that a call returned, if it did."""
+        if self.module is not None:
+            return
         others = list(result[1:]) if isinstance(result, tuple | list) else []
         named = getattr(result, "past_key_values", None)
         others = [x for x in (others if named is None else [named]) if x is not None]
-        alike = [x for x in others if _alike(x, self.value)]
+        own = type(self.value)
+        alike = [x for x in others if type(x) is own and not isinstance(x, Tensor)]
         if alike:
             self.value = alike[-1]
-        elif returned and others:  # a tensor beside a cache is one of weights
+        elif self.returned and others:  # a tensor beside a cache is one of weights
             self.value = ([x for x in others if not isinstance(x, Tensor)] or others)[-1]
 
     @contextmanager
-    def installed(self) -> Iterator[nn.Module]:
-        """Put this cache into the module within the context, and restore its state afterwards."""
+    def installed(self) -> Iterator[Any]:
+        """Put this cache into its module within the context, and restore its state afterwards."""
         module = self.module
-        assert module is not None
+        if module is None:
+            yield self.value
+            return
         rest = _state(module)
         _install(module, self.value)
         try:
@@ -65,10 +71,6 @@ def drop_graphs(module: Any) -> None:
         for name, kept in [*vars(part).items(), *part._buffers.items()]:
             if isinstance(kept, Tensor) and kept.grad_fn is not None:
                 setattr(part, name, kept.detach())
-
-
-def _alike(value: Any, cache: Any) -> bool:
-    return cache is not None and not isinstance(value, Tensor) and type(value) is type(cache)
 
 
 def _state(module: nn.Module) -> dict[str, dict[str, Any]]:
@@ -88,14 +90,6 @@ def _install(module: nn.Module, state: dict[str, dict[str, Any]]) -> None:
             delattr(part, name)
         for name, value in state[path].items():
             vars(part)[name] = dict(value) if name == "_buffers" else value
-
-
-def _fresh(spec: CacheSpec, module: nn.Module, batch_size: int) -> Held:
-    """The state of a module made ready for a batch; the module itself is not changed."""
-    held = Held(copy.deepcopy(_state(module)), module)
-    with held.installed():
-        spec.new(module, batch_size)
-    return held
 
 
 def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -118,7 +112,7 @@ def _crop(value: Any, length: int) -> Any:
     return _each(value, lambda tensor: tensor[..., :length, :])
 
 
-TUPLES = CacheSpec(new=lambda module, batch_size: None, select=_selecting(0), crop=_crop)
+_TUPLES = CacheSpec(new=lambda module, batch_size: None, select=_selecting(0), crop=_crop)
 """A cache of nested tuples or lists of ``(B, ..., slots, features)``, initially ``None``."""
 
 
@@ -132,7 +126,7 @@ def tuples_like(value: Any, rows: int, slots: int) -> CacheSpec:
     axes = [axis for axis in range(least) if all(shape[axis] == rows for shape in shapes)]
     cropped = bool(axes) and all(shape[-2:-1] == (slots,) for shape in shapes)
     return CacheSpec(
-        new=TUPLES.new,
+        new=_TUPLES.new,
         select=_selecting(axes[0]) if axes else None,
         crop=_crop if cropped and not _counts(value) else None,
     )
@@ -147,24 +141,22 @@ def _counts(value: Any) -> bool:
 
 def held_cache(spec: CacheSpec | None, kept: str) -> CacheSpec | None:
     """Adapt the cache of a module to that of a layer."""
-    if spec is None and kept == "returned":
-        spec = TUPLES
-    if spec is None and kept == "module":  # the number of earlier tokens says which slots count
-        spec = CacheSpec(new=lambda module, batch_size: None)
-    if spec is None:
+    # in a module the number of earlier tokens says which slots count
+    usual = {"returned": _TUPLES, "module": CacheSpec(new=_TUPLES.new)}.get(kept)
+    if (known := spec or usual) is None:
         return None
-    known = spec
 
     def new(module: Any, batch_size: int) -> Held:
-        if kept == "module":
-            return _fresh(known, module.module, batch_size)
-        return Held(known.new(module.module, batch_size))
+        if kept == "module":  # its own state, made ready for a batch
+            held = Held(copy.deepcopy(_state(module.callee)), module.callee)
+            with held.installed() as own:
+                known.new(own, batch_size)
+            return held
+        return Held(known.new(module.callee, batch_size), returned=kept == "returned")
 
     def ask(operation: Any, held: Held, *arguments: Any) -> Any:
-        if kept != "module":
-            return operation(held.value, *arguments)
-        with held.installed() as module:
-            return operation(module, *arguments)
+        with held.installed() as given:
+            return operation(given, *arguments)
 
     def change(operation: Any, held: Held, argument: Any) -> Held:
         given = ask(operation, held, argument)
@@ -181,8 +173,8 @@ def held_cache(spec: CacheSpec | None, kept: str) -> CacheSpec | None:
 
     return CacheSpec(
         new=new,
-        select=None if spec.select is None else select,
-        crop=None if spec.crop is None else crop,
-        length=None if spec.length is None else lambda held: ask(known.length, held),
-        capacity=spec.capacity,
+        select=None if known.select is None else select,
+        crop=None if known.crop is None else crop,
+        length=None if known.length is None else lambda held: ask(known.length, held),
+        capacity=known.capacity,
     )

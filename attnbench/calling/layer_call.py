@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnbench.calling.adapted import name_of
 from attnbench.calling.attention_call import Called, arranged, heads_of
-from attnbench.calling.binding import Fill, Given, Mask
+from attnbench.calling.binding import FIRST, Fill, Given, Mask
 from attnbench.calling.caches import Held, drop_graphs
 from attnbench.calling.rotary import Table, head_width
 from attnbench.errors import RefusalError
@@ -42,18 +42,20 @@ class Layer(Called):
         source: Tensor | None,
         extras: Mapping[str, Tensor] | None,
     ) -> Tensor:
-        result = self.result(hidden, real, cache, source, extras)
         if cache is None:
+            result = self.result(hidden, real, cache, source, extras)
             drop_graphs(self.callee)
         else:
-            cache.take(result, returned=True)
+            with cache.installed():
+                result = self.result(hidden, real, cache, source, extras)
+            cache.take(result)
             cache.length += hidden.shape[1]
         where = self.binding.output or (None, self.binding.layout)
         output, width = self._part(result, where), hidden.shape[-1]
         output = arranged(output, where[1], "BLE" if hidden.dim() == 3 else "BYXE")
         if len(where[1].replace("1", "")) < len(self.binding.layout.replace("1", "")):
             output = output.expand(*hidden.shape[:-1], -1)  # of all tokens: the same for each
-        if output.shape[-1] != width:  # as of logits: parts of the width, with signs
+        if output.shape[-1] != width and where[0] != FIRST:  # as of logits: parts, with signs
             output = nn.functional.pad(output, (0, -output.shape[-1] % width))
             output = output.reshape(*output.shape[:-1], -1, width)
             signs = 1.0 + torch.arange(output.shape[-2], device=output.device)
@@ -84,10 +86,20 @@ class Layer(Called):
                 given[name] = None if source is None else arranged(source, "BSE", bound.memory)
             elif role == "cache" and cache is not None:
                 given[name] = cache.value
-            else:
+            elif self._is_given(name, role, cache is not None):
                 slots = None if source is None or role not in _OF_SOURCE else source.shape[1]
                 given[name] = self._value(name, role, hidden, past, slots)
+        if real is not None:  # positions are counted from the first real token
+            where = (real.cumsum(-1) - 1).clamp_min(0)[:, past:]
+            counted = [n for n, role in bound.roles.items() if role == "positions"]
+            given |= {name: where for name in counted if bound.values.get(name) == "BL"}
         return self._called(given, hidden, bool(masks))
+
+    def _is_given(self, name: str, role: str, cached: bool) -> bool:
+        """Whether an argument is passed; without a cache, a default says that there is none."""
+        if role == "cached" or name not in self.binding.values:
+            return cached and role in ("cached", "start", "slots")
+        return True
 
     def _value(self, name: str, role: str, hidden: Tensor, past: int, slots: int | None) -> Any:
         """What an argument gets that is neither hidden states nor a mask."""

@@ -48,6 +48,7 @@ class Sizes:
         heads: number of heads.
         query, key, value: Eq, Ek and Ev, where they may differ; by default E.
         grid: rows and columns of an image or a window.
+        dropout: the share of weights that training drops.
     """
 
     width: int = 16
@@ -56,12 +57,15 @@ class Sizes:
     key: int = 0
     value: int = 0
     grid: int = 3
+    dropout: float = 0.0
 
     def of(self, role: str | None) -> tuple[Any, str] | None:
         """The value of a role, and the Python expression of ``size`` that gives it."""
         if role in ("query", "key", "value") and getattr(self, role):
             return getattr(self, role), str(getattr(self, role))
-        if role in _FIXED:
+        if role == "dropout":
+            return self.dropout, repr(self.dropout)
+        if role is not None and role in _FIXED:
             return _FIXED[role], repr(_FIXED[role])
         if role is None or role not in _VARIED:
             return None
@@ -71,7 +75,6 @@ class Sizes:
 
 _FIXED: Mapping[str, Any] = {
     "length": 64,
-    "dropout": 0.0,
     "vocabulary": 32,
     "bias": False,
     "flag": False,
@@ -335,7 +338,8 @@ class _Maker:
             return None
         is_size = default > 1 or role_of(argument.name, "constructor", exact=True) == role
         if role == "dropout":
-            return type(default)(0), repr(type(default)(0))
+            share = type(default)(self.sizes.dropout)
+            return share, repr(share)
         return self.sizes.of(role) if role in _VARIED and is_size else None
 
     def processor(self) -> tuple[Any, str] | None:

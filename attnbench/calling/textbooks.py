@@ -104,7 +104,8 @@ def _as_it_drops(
     make: Any, callee: Callee, binding: Binding, recipe: Recipe | None
 ) -> tuple[Callee, bool]:
     """The callee made with dropout if it drops in evaluation; and whether none is looked at."""
-    if recipe is None or "dropout" not in recipe.roles.values():
+    given = arguments(make, "constructor") if inspect.isclass(make) else None
+    if recipe is None or not any(each.role == "dropout" for each in given or ()):
         return callee, False
     dropping = callee_of(make, replace(recipe, base=replace(recipe.base, dropout=0.5)))
     is_random = Calls(dropping, binding).is_random()

@@ -120,7 +120,7 @@ def test_weights_in_a_dictionary_and_a_hidden_size_are_found() -> None:
     spec = adapted(Additive)
     assert "return_weights" in spec.accepts
     assert not spec.equal_sizes
-    assert spec.reference is None
+    assert spec.formula.startswith("w_vᵀ tanh")
 
 
 def test_the_first_line_says_how_it_was_recognised_and_made() -> None:

@@ -267,7 +267,7 @@ def test_a_cache_inside_is_put_in_and_taken_out_with_the_number_of_tokens_seen()
     assert SPECS["inside"].cache is not None
     cache = SPECS["inside"].cache.new(module, 1)
     outputs(SPECS["inside"], cache, module, hidden)
-    assert module.module.kept is None
+    assert module.callee.kept is None
     assert SPECS["inside"].cache.length is not None
     assert SPECS["inside"].cache.length(cache) == 6
     state = cache.value[""]
