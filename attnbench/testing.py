@@ -29,7 +29,6 @@ from attnbench.attention.dispatch import scoring_of
 from attnbench.attention.masks import Mask
 from attnbench.attention.softmax import pool, softmax_weights
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
-from attnbench.attention.windows import band, last_slots
 from attnbench.calling.adapted import fold as fold_heads
 from attnbench.calling.adapted import fold_mask as fold_mask_heads
 from attnbench.calling.adapted import refusals
@@ -114,7 +113,6 @@ __all__ = [
     "allowed_and_bias",
     "any_of",
     "attribute",
-    "band",
     "bench_cases",
     "benign",
     "change_by_moves",
@@ -137,7 +135,6 @@ __all__ = [
     "keywords_of",
     "knows_positions",
     "largest",
-    "last_slots",
     "lay_out",
     "layer_cases",
     "layer_invariant",

@@ -4,14 +4,11 @@ Importing this package does not import torch, so that specs can be declared with
 """
 
 from attnbench.cases.sizes import DTYPES, Sizes
-from attnbench.specs.clue import Clue
-from attnbench.specs.format import Format
+from attnbench.specs.extensions import Clue, Format, Style
 from attnbench.specs.invariant import KINDS, Invariant
-from attnbench.specs.kernel import KernelSpec
 from attnbench.specs.layer_spec import CacheSpec, LayerSpec
 from attnbench.specs.mechanism import ACCEPTS, MechanismSpec
-from attnbench.specs.scoring import ScoringSpec
-from attnbench.specs.style import Style
+from attnbench.specs.scoring import KernelSpec, ScoringSpec
 
 __all__ = [
     "ACCEPTS",

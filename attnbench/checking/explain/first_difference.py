@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from attnbench.checking.explain.alignment import Alignment, differ
 from attnbench.checking.explain.recorded_operations import Operation, operations_of
 from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, row_of
-from attnbench.specs.clue import Clue
+from attnbench.specs.extensions import Clue
 
 _MOST_TRIES = 16
 """Most operations that are given another result."""

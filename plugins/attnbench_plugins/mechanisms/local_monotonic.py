@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import OptionError, Sizes
-from attnbench.testing import band, make_scoring, prepare
+from attnbench.testing import make_scoring, prepare
 from attnbench_plugins._floats import Rows, attended, pooled
+from attnbench_plugins.mechanisms._windows import band
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
 __all__ = ["LocalMonotonicAttention"]

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import OptionError, Sizes
-from attnbench.testing import band, last_slots, make_scoring, prepare
+from attnbench.testing import make_scoring, prepare
 from attnbench_plugins._projection import Projection
 from attnbench_plugins.mechanisms import _local_reference
+from attnbench_plugins.mechanisms._windows import band, last_slots
 from attnbench_plugins.scorings._scoring import legal_sizes
 
 __all__ = ["LocalPredictiveAttention"]

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.attend import attend
-from attnbench.attention.calls import Call
+from attnbench import attend
+from attnbench.testing import Call
 
 
 @dataclass(frozen=True)
