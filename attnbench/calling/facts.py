@@ -124,10 +124,20 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     if calls.is_layer:
         _layer(calls, found)
         return found
-    for ask in (_masks, _hidden, _causality, positions):
+    for ask in (_masks, _hidden, _causality, positions, _coarseness):
         found.conventions.update(ask(calls))
     _formula(calls, found)
     return found
+
+
+def _coarseness(calls: Calls) -> dict[str, Any]:
+    """Whether weights in float64 sum to one as float32 would, as with an epsilon beside sums."""
+    both = calls.both(dtype="float64", **(hiding(calls, 2) or {}))
+    if both is None or both[1] is None or calls.binding.sums:
+        return {}
+    gap = float((both[1].sum(-1) - 1).abs().amax())
+    is_coarse = 64 * torch.finfo(torch.float64).eps < gap < 4 * torch.finfo(torch.float32).eps
+    return {"internal_dtype": "float32"} if is_coarse else {}
 
 
 def _layer(calls: Calls, found: Facts) -> None:

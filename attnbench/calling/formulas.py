@@ -114,7 +114,7 @@ def formula_of(calls: Calls) -> Formula | None:
     drawn = [calls.tensors()]
     drawn += [[2.5 * tensor.roll(shift, 0) for tensor in drawn[0]] for shift in (1, 2)]
     outputs = [calls(tensors) for tensors in drawn]
-    own, width = calls.callee.at(), calls.callee.width
+    own, width = calls.result(drawn[0])[1], calls.callee.width  # a call makes what is lazy
     found: list[Formula] = []
     for _, spec, _ in registry().specs():
         reference = spec.reference if isinstance(spec, ScoringSpec) else None

@@ -61,13 +61,15 @@ class Sizes:
 
     def of(self, role: str | None) -> tuple[Any, str] | None:
         """The value of a role, and the Python expression of ``size`` that gives it."""
+        if role is None:
+            return None
         if role in ("query", "key", "value") and getattr(self, role):
             return getattr(self, role), str(getattr(self, role))
         if role == "dropout":
             return self.dropout, repr(self.dropout)
-        if role is not None and role in _FIXED:
+        if role in _FIXED:
             return _FIXED[role], repr(_FIXED[role])
-        if role is None or role not in _VARIED:
+        if role not in _VARIED:
             return None
         text = _VARIED[role].replace("heads", str(self.heads))
         return eval(text, {"size": self.width}), text  # noqa: S307  of the table
@@ -424,6 +426,12 @@ class _StandIn:
         self.__dict__["_by_item"] = True
         return self.__getattr__(name)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _StandIn:
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
+        return _Answered, ({name: found[0] for name, found in self._asked.items()},)
+
     def __contains__(self, name: object) -> bool:
         return role_of(str(name), "constructor") is not None
 
@@ -440,6 +448,16 @@ class _StandIn:
             for name, (value, text) in self._asked.items()
         }
         return f"{'dict' if self._by_item else 'types.SimpleNamespace'}({_listed(pairs)})"
+
+
+class _Answered(dict[str, Any]):
+    """What a stand-in answered, as attributes and as items: what is left of it in a file."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 def _is_config(kind: Any) -> bool:

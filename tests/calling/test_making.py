@@ -1,5 +1,7 @@
 """How modules are made of classes: what is given for each argument, and what is refused."""
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,14 @@ def test_an_assertion_about_sizes_is_met_by_wider_ones(repository: Path) -> None
     cls = last_class(repository, heads("dim, heads", "dim", "assert dim % (heads * 16) == 0"))
     recipe = recipe_of(cls)
     assert recipe.base.width == 64
+
+
+def test_a_module_that_keeps_its_stand_in_can_be_copied_and_stored(repository: Path) -> None:
+    lines = "self.config, self.heads = config, config.n_heads"
+    made = recipe_of(last_class(repository, heads("config", "config.emb_dim", lines)))()
+    for config in (copy.deepcopy(made).config, pickle.loads(pickle.dumps(made.config))):
+        assert config.n_heads == config["n_heads"] == 2
+        assert getattr(config, "spam", 3) == 3
 
 
 def test_a_module_is_copied() -> None:

@@ -1,8 +1,8 @@
 """``python -m attnbench_peers.sweep PACKAGE...``: each class called ``*Attention``, in one line.
 
-Each class is checked by its address alone, in a child process and for a limited time. A line has
-tabs between the class, ``checked``, ``refused`` or ``fails``, the number of properties that hold,
-and what fails or why it was refused. Of classes with the same source one is tried.
+Each class is checked by itself, in a child process and for a limited time of the processor. Between
+tabs a line has the class, ``checked``, ``refused`` or ``fails``, the number of properties that
+hold, and what fails or why it was refused. Of classes with the same source one is tried.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import argparse
 import contextlib
 import importlib
 import inspect
+import math
 import multiprocessing
 import os
 import pkgutil
 import re
+import resource
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -56,10 +58,10 @@ def classes_of(package: str) -> Iterator[tuple[str, type[nn.Module]]]:
 def line_of(place: str, cls: type[nn.Module], limit_s: float) -> str:
     """The line of a class."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_tell, args=(cls, theirs))
+    child = multiprocessing.get_context("fork").Process(target=_tell, args=(cls, theirs, limit_s))
     child.start()
     theirs.close()
-    end, held, failed, refused = time.monotonic() + limit_s, 0, [], ""
+    end, held, failed, refused = time.monotonic() + 6 * limit_s, 0, [], ""
     status = "refused"
     while ours.poll(max(0.0, end - time.monotonic())):
         try:
@@ -81,11 +83,13 @@ def line_of(place: str, cls: type[nn.Module], limit_s: float) -> str:
     return f"{place}:{cls.__name__}\t{status}\t{held}\t{detail}"
 
 
-def _tell(cls: type[nn.Module], pipe: Connection) -> None:
-    """Send what is found out about a class, as it comes."""
+def _tell(cls: type[nn.Module], pipe: Connection, limit_s: float) -> None:
+    """Send what is found out about a class, as it comes, for so many seconds of the processor."""
     import attnbench.adapters
     import attnbench.testing
 
+    used = int(time.process_time())
+    resource.setrlimit(resource.RLIMIT_CPU, (used + math.ceil(limit_s), -1))
     with open(os.devnull, "w") as hushed, contextlib.redirect_stdout(hushed):
         try:
             spec: Any = attnbench.adapters.spec_of(cls)
@@ -101,7 +105,9 @@ def main() -> None:
     """Print the lines of the classes of the packages that the command names."""
     parser = argparse.ArgumentParser(prog="python -m attnbench_peers.sweep", description=__doc__)
     parser.add_argument("packages", nargs="+")
-    parser.add_argument("--limit", type=float, default=10.0, help="most seconds for a class")
+    parser.add_argument(
+        "--limit", type=float, default=10.0, help="most seconds of processor for a class"
+    )
     parser.add_argument("--every", type=int, default=1, help="only each N-th class")
     given = parser.parse_args()
     for package in given.packages:
