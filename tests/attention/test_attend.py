@@ -48,43 +48,6 @@ def test_a_name_makes_a_fresh_module() -> None:
     assert torch.allclose(weights @ value, output, atol=1e-6)
 
 
-def test_causal_attention_of_the_last_rows_equals_decoding_them() -> None:
-    query, key, value = tensors(q_len=5)
-    whole = attnbench.attend("scaled_dot", query, key, value, is_causal=True)
-    last = attnbench.attend("scaled_dot", query[:, -2:], key, value, is_causal=True)
-    assert torch.allclose(whole[:, -2:], last, atol=1e-6)
-
-
-def test_padding_may_hold_nan_without_reaching_output_or_gradient() -> None:
-    query, key, value = tensors()
-    key[1, 3:], value[1, 3:] = float("nan"), float("inf")
-    for tensor in (query, key, value):
-        tensor.requires_grad_()
-    module = attnbench.get("additive").make(4, 4)
-    output = attnbench.attend(module, query, key, value, valid_lens=torch.tensor([5, 3]))
-    output.sum().backward()
-    grads = [query.grad, key.grad, value.grad, *(p.grad for p in module.parameters())]
-    assert torch.isfinite(output).all()
-    assert all(torch.isfinite(grad).all() for grad in grads)
-
-
-def test_a_row_without_keys_gives_zeros_and_finite_gradients() -> None:
-    query, key, value = tensors(grad=True)
-    mask = torch.ones(3, 5, dtype=torch.bool)
-    mask[1] = False
-    output = attnbench.attend("gaussian", query, key, value, attn_mask=mask)
-    assert not output[:, 1].any()
-    output.sum().backward()
-    assert torch.isfinite(query.grad).all()
-
-
-def test_more_queries_than_keys_leave_the_first_rows_empty_under_causality() -> None:
-    query, key, value = tensors(q_len=5, kv_len=3)
-    output = attnbench.attend("scaled_dot", query, key, value, is_causal=True)
-    assert not output[:, :2].any()
-    assert torch.allclose(output[:, 2], value[:, 0], atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "sizes",
     [{"lead": (0,)}, {"q_len": 0}, {"kv_len": 0}, {"value_size": 0}, {"size": 0}],
@@ -97,21 +60,6 @@ def test_sizes_of_zero_are_legal(sizes: Any) -> None:
     assert torch.isfinite(output).all()
     output.sum().backward()
     assert torch.isfinite(value.grad).all()
-
-
-def test_no_keys_at_all_give_zeros() -> None:
-    query, key, value = tensors(kv_len=0)
-    assert not attnbench.attend("scaled_dot", query, key, value).any()
-
-
-def test_grouped_heads_equal_expanded_heads() -> None:
-    query, _, _ = tensors(lead=(2, 6))
-    _, key, value = tensors(lead=(2, 3))
-    expected = attnbench.attend(
-        "scaled_dot", query, *(t.repeat_interleave(2, dim=1) for t in (key, value))
-    )
-    got = attnbench.attend("scaled_dot", query, key, value, enable_gqa=True)
-    assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("name", ["additive", "scaled_dot", "vector_sum"])
@@ -173,13 +121,6 @@ def test_dropout_acts_in_training_only_and_weights_are_those_before_it() -> None
     module.eval()
     in_evaluation = attnbench.attend(module, query, key, value, dropout_p=0.5)
     assert torch.allclose(in_evaluation, plain, atol=1e-6)  # by a kernel
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_output_and_weights_have_the_dtype_of_the_query(dtype: Any) -> None:
-    query, key, value = tensors(dtype=dtype)
-    output, weights = attnbench.attend("additive", query, key, value, return_weights=True)
-    assert output.dtype == weights.dtype == dtype
 
 
 def test_a_module_carries_its_name_through_deepcopy_and_pickle() -> None:

@@ -128,15 +128,6 @@ def test_a_brief_schedule_has_small_cases_of_only_what_its_shapes_lack() -> None
         assert met == {getattr(c, field) for c in full}
 
 
-def test_a_brief_schedule_leaves_out_odd_and_large_shapes_and_has_longer_ones_than_each() -> None:
-    full, brief = ({c.sizes for c in schedule(Domain(), brief=brief)} for brief in (False, True))
-    assert brief < full
-    odd = {(31, 33), (63, 65), (127, 129), (255, 257), (1, 3)}
-    assert {(c.q_len, c.kv_len) for c in full - brief} == odd | {(65, 64), (129, 128), (257, 256)}
-    brief_lens = {(c.q_len, c.kv_len) for c in schedule(Domain(), brief=True)}
-    assert all(any(q >= at and kv > at for q, kv in brief_lens) for at in (32, 64, 128, 256))
-
-
 def test_a_case_and_what_is_tried_at_it_are_read_back_and_keep_their_fields() -> None:
     plain = Case((2,), 3, 4, seed=9)
     trial = plain.tried(side="left", times=3, flag=True)
@@ -184,13 +175,6 @@ def test_a_variant_that_an_id_could_not_hold_is_refused(variants: Any) -> None:
         case_strategies.cases(subject, variants=variants)
     with pytest.raises(UsageError, match="letters, digits and underscores"):
         case_strategies.listed(Case(), variants=variants)
-
-
-@pytest.mark.parametrize("option", ["1", "True", "007"])
-def test_a_variant_that_an_id_gives_back_as_another_is_refused(option: str) -> None:
-    (subject,) = resolve("dot")
-    with pytest.raises(UsageError, match=f"'{option}', which the id of a case gives back as"):
-        case_strategies.cases(subject, variants={"n": (option,)})
 
 
 def test_variants_may_mix_words_and_numbers() -> None:

@@ -90,19 +90,6 @@ def test_a_failure_is_shown_whole_and_its_cause_once() -> None:
     assert "Traceback" not in result.out
 
 
-def test_an_invariant_that_raises_is_an_error_and_no_finding() -> None:
-    from attnbench.checking.profiles import PROFILES
-    from attnbench.checking.runner import run_invariant
-    from attnbench.specs import Invariant
-    from attnbench.subject.lookup import resolve
-
-    broken = Invariant(name="broken", check=lambda subject, case: 1 / 0)
-    (subject,) = resolve(f"{HERE}/bad_subjects.py:RIGHT")
-    found = run_invariant(subject, broken, PROFILES["quick"])
-    assert found.status == "error"
-    assert "the invariant itself raised ZeroDivisionError" in found.reason
-
-
 def test_junit_has_a_suite_a_subject_and_tells_failures_from_crashes(tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
     targets = ("scaled_dot", "bad_subjects.py:SHAPE", "bad_subjects.py:KILLS")
@@ -130,15 +117,6 @@ def test_quick_leaves_subjects_with_options_to_other_profiles_and_says_so() -> N
     assert "more subjects, which have options" in result.out.splitlines()[-2]
     assert "more subjects" not in run("check", *law, "static(scoring=scaled_dot)").out
     assert "--profile default" not in run("check", *law, "dot", "--profile", "default").out
-
-
-def test_a_kernel_that_runs_nothing_is_no_success() -> None:
-    chosen = ("--invariant", "keeps_the_contract", "--invariant", "layouts_agree")
-    result = run("check", "bad_subjects.py:RUNS_NOTHING", *chosen, "--profile", "quick", "--json")
-    assert result.code == 4
-    (told,) = (o for o in result.json["outcomes"] if o["status"] == "inconclusive")
-    assert told["invariant"] == "keeps_the_contract"
-    assert told["reason"] == "it takes none of the property's cases: only lengths from 100000"
 
 
 def test_where_everything_is_skipped_nothing_is_known() -> None:

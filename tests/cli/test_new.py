@@ -2,7 +2,6 @@ import json
 import re
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +91,6 @@ def test_an_impossible_name_is_one_clear_error(
     assert list(here.iterdir()) == []
 
 
-def test_nothing_that_is_there_is_overwritten(
-    here: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "mine").mkdir()
-    assert main(["new", "mine"]) == 2
-    assert "already exists" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -121,47 +112,6 @@ def test_a_name_that_is_taken_is_one_clear_error(
     assert message in written
     assert len(written.splitlines()) == 1
     assert list(here.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("origin", "requirement"),
-    [
-        (None, "attnbench=={version}"),
-        ({"url": "file:///some%20where/attnbench", "dir_info": {"editable": True}}, "{url}"),
-        ({"url": "file:///a/attnbench-0.1.0-py3-none-any.whl", "archive_info": {}}, "{url}"),
-        (
-            {"url": "https://host/x.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-            "git+https://host/x.git@abc",
-        ),
-    ],
-    ids=["index", "folder", "wheel", "git"],
-)
-def test_asv_installs_this_attnbench_from_where_it_came(
-    monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, requirement: str
-) -> None:
-    from attnbench.cli.new import _files, _requirement
-
-    text = None if origin is None else json.dumps(origin)
-    monkeypatch.setattr(metadata.PathDistribution, "read_text", _reading(text))
-    found = _requirement()
-    version = metadata.version("attnbench")
-    assert found == requirement.format(version=version, url=(origin or {}).get("url"))
-    names = dict.fromkeys(("distribution", "module", "scoring", "torch"), "x")
-    (config,) = [
-        t for path, t in _files("new", {**names, "attnbench": found}) if "asv" in path.name
-    ]
-    config = json.loads(config)
-    assert f"in-dir={{env_dir}} python -m pip install {found}" in config["install_command"]
-    assert set(config["matrix"]["req"]) == {"torch", "numpy"}
-
-
-def _reading(direct_url: str | None) -> Any:
-    original = metadata.PathDistribution.read_text
-
-    def read_text(self: Any, name: str) -> Any:
-        return direct_url if name == "direct_url.json" else original(self, name)
-
-    return read_text
 
 
 def test_what_small_calls_found_of_a_class_is_written_as_a_spec_that_passes(

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from attnbench.cli import check
-from attnbench.registry.catalog import registry
 from tests.cli_runs import SUM, Result, run
 
 FORMATS = """
@@ -109,7 +108,3 @@ def test_a_command_that_raises_is_one_line(install: Installs) -> None:
     result = run("greet")
     assert result.code == 3
     assert result.err == "attnbench: the command 'greet' of strange 1.0 failed: KeyError: 'x'\n"
-
-
-def test_the_core_brings_its_formats_by_the_hook() -> None:
-    assert {"json", "junit", "sarif", "github"} <= {*registry().format_names()}

@@ -100,23 +100,3 @@ def test_a_check_needs_neither_a_home_nor_unicode_nor_a_plain_path(tmp_path: Pat
     again, _ = (line.strip() for line in text.splitlines() if "attnbench check" in line)
     assert shlex.split(again)[2] == target
     assert "±" in (folder / "o'ut.xml").read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("variables", "coloured"),
-    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
-)
-def test_colours_in_a_pipe_follow_the_variables_for_them(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    variables: dict[str, str],
-    coloured: bool,
-) -> None:
-    for name in ("FORCE_COLOR", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    print_line("a line", "passed")
-    text = capsys.readouterr().out
-    assert "a line" in text
-    assert ("\x1b[32m" in text) is coloured

@@ -245,13 +245,6 @@ def test_a_wrong_command_is_one_clear_error(tmp_path: Path, arguments: Any, comp
     assert not [*tmp_path.glob("results/**/*.jsonl")]
 
 
-def test_a_process_that_refuses_a_command_leaves_no_file(tmp_path: Path) -> None:
-    done = attnbench("bench", "additve", "--set", "smoke", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "'additive'" in done.stderr
-    assert not [*tmp_path.glob("results/**/*.*")]
-
-
 def test_a_run_is_not_gone_on_with_under_another_baseline(tmp_path: Path) -> None:
     words = ("bench", "dot", "--set", "smoke", "--processes", "1", "--run", "mine")
     assert run(*words, folder=tmp_path).code == 0

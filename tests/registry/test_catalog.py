@@ -131,15 +131,6 @@ def test_a_plugin_that_gives_something_else_is_an_error_that_says_what_to_do(
         call_hooks(namespace)
 
 
-def test_mistyped_marked_hook_is_an_error_too() -> None:
-    @attnbench.hookimpl
-    def attnbench_kernel() -> Any:
-        return []
-
-    with pytest.raises(attnbench.AttnbenchError, match="Did you mean 'attnbench_kernels'"):
-        call_hooks(hooks(attnbench_kernel=attnbench_kernel))
-
-
 class Entry:
     """An entry point that loads what it is given, or raises it."""
 
@@ -269,21 +260,6 @@ def test_a_built_in_name_keeps_its_meaning_whoever_else_registers_it() -> None:
         "means the built-in one. my-scores:cosine reaches the other; rename it."
     )
     assert law.endswith("the built-in one. Rename yours, which does not run.")
-
-
-def test_a_kernel_of_a_third_party_computes_its_own_scoring_function() -> None:
-    mine, theirs = spec(), spec()
-    fast = attnbench.KernelSpec(name="fast", scoring="cosine", attend=torch.add)
-    other = attnbench.KernelSpec(name="other", scoring="cosine", attend=torch.add)
-    found = Registry(
-        [
-            plugin("cosine", "attnbench", [mine]),
-            plugin("scores", "my-scores", [theirs, fast]),
-            plugin("kernels", "kernels", [other]),
-        ]
-    )
-    assert found.scoring_for(fast) is theirs
-    assert found.scoring_for(other) is mine
 
 
 @pytest.mark.parametrize("version", [1, 2])

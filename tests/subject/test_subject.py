@@ -7,7 +7,7 @@ import torch
 
 import attnbench
 from attnbench.errors import AddressError, OptionError, UnknownNameError
-from attnbench.subject.lookup import make_scoring, resolve
+from attnbench.subject.lookup import resolve
 
 FILE = """
 import attnbench, torch
@@ -66,21 +66,11 @@ def test_a_wrong_attribute_is_an_error(file: Any, attribute: Any, error: Any, me
         resolve(f"{file}:{attribute}")
 
 
-def test_a_missing_file_is_an_error_that_says_where_it_looked(tmp_path: Path) -> None:
-    with pytest.raises(AddressError, match=r"there is no file .*missing\.py"):
-        resolve(f"{tmp_path}/missing.py:SPEC")
-
-
 def test_a_file_that_cannot_be_read_as_python_is_one_error_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("\ndef x(:\n")
     with pytest.raises(AddressError, match=r"(?s)cannot be imported: SyntaxError.*broken\.py:2"):
         resolve(f"{path}:SPEC")
-
-
-def test_a_missing_module_is_an_error() -> None:
-    with pytest.raises(UnknownNameError, match="neither a distribution nor a module"):
-        resolve("no_such_package.scores:SPEC")
 
 
 def test_what_is_neither_address_nor_spec_is_an_error() -> None:
@@ -97,23 +87,6 @@ def test_options_make_a_subject_of_its_own() -> None:
 def test_an_option_that_is_not_there_is_an_error_at_once() -> None:
     with pytest.raises(OptionError, match="Did you mean 'hidden_size'"):
         resolve("additive(hidden=3)")
-
-
-def test_the_identity_as_value_shows_the_weights_of_a_mechanism() -> None:
-    class Pooling(torch.nn.Module):
-        def forward(self, query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
-            return attnbench.attend("scaled_dot", query, key, value, attn_mask=attn_mask)
-
-    spec = attnbench.MechanismSpec(
-        name="pooling", make=lambda q, k, v: Pooling(), equal_sizes=True, laws=("pools_values",)
-    )
-    (subject,) = resolve(spec)
-    (scoring,) = resolve("scaled_dot")
-    for value_size in (2, 5, 7):
-        case = attnbench.Case((2,), 3, 5, value_size=value_size, mask="padding")
-        module, inputs = subject.build(case)
-        expected = scoring.weights(scoring.make(4, 4, 4), inputs)
-        assert torch.allclose(subject.weights(module, inputs), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("widest", [4, 100])
@@ -207,20 +180,6 @@ def test_only_floating_parameters_that_are_there_are_moved() -> None:
     spec = attnbench.ScoringSpec(name="odd", make=lambda q, k: Odd(), equal_sizes=True)
     (subject,) = resolve(spec)
     assert subject.constant_parameters == ("bias",)
-
-
-def test_building_a_case_twice_gives_the_same_module_and_inputs() -> None:
-    (subject,) = resolve("additive")
-    case = attnbench.Case(seed=5)
-    (first, a), (second, b) = subject.build(case), subject.build(case)
-    assert torch.equal(first.score_vector, second.score_vector)
-    assert torch.equal(subject.output(first, a), subject.output(second, b))
-
-
-def test_a_mechanism_makes_its_scoring_function_by_address() -> None:
-    assert make_scoring("additive(hidden_size=3)", 4, 5).score_vector.shape == (3,)
-    with pytest.raises(UnknownNameError, match="Did you mean"):
-        make_scoring("adittive", 4, 4)
 
 
 def test_an_invariant_that_a_kernel_has_no_case_for_is_skipped_with_its_reason() -> None:

@@ -136,26 +136,6 @@ def test_the_heads_of_a_running_model_are_drawn_over_its_tokens(tmp_path: Path) 
     assert one == {name: found["weights"][name] for name in ("layer 1, head 0", "layer 1, head 1")}
 
 
-def test_recorded_weights_are_those_that_the_layer_itself_gives(tmp_path: Path) -> None:
-    import torch
-
-    (tmp_path / "mine.py").write_text(
-        "import torch\n"
-        "def load(text):\n"
-        "    torch.manual_seed(0)\n"
-        "    states = torch.randn(1, 4, 8)\n"
-        "    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)\n"
-        "    return layer, (states, states, states), text.split()\n"
-    )
-    torch.manual_seed(0)
-    states = torch.randn(1, 4, 8)
-    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
-    expected = layer(states, states, states, average_attn_weights=False)[1][0]
-    arguments = ("--model", f"{tmp_path}/mine.py:load", "--text", "a b c d", "--json")
-    found = run("heatmap", *arguments, "-o", str(tmp_path / "x.png")).json["weights"]
-    torch.testing.assert_close(torch.tensor(list(found.values())), expected)
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
