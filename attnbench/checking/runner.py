@@ -131,16 +131,15 @@ def is_undeclared(subject: Subject, invariant: Invariant) -> bool:
 
 def _fields_of(run: CaseSearch) -> tuple[str, str, dict[str, Any]]:
     """The status, the reason, and further fields of the outcome."""
-    cases = run.counts.total() - run.counts["replayed"] * (run.error is None)
+    trouble = run.store.trouble if run.store is not None else ""
+    fields = {
+        "cases": run.counts.total() - run.counts["replayed"] * (run.error is None),
+        "note": trouble or run.subject.limited,
+    }
     if run.error is None:
-        return *(run.exclusion() or _verdict(run)), {"cases": cases, "note": _note(run)}
-    status, reason, failure = _fields_of_failure(run, run.error)
-    return status, reason, {"cases": cases, "note": _note(run), "failure": failure}
-
-
-def _note(run: CaseSearch) -> str:
-    """A sentence about the store of failures, if it failed, or else about the subject's limits."""
-    return (run.store.trouble if run.store is not None else "") or run.subject.limited
+        return *(run.exclusion() or _verdict(run)), fields
+    status, reason, failure = _found(run, run.error)
+    return status, reason, {**fields, "failure": failure}
 
 
 def _verdict(run: CaseSearch) -> tuple[str, str]:
@@ -151,9 +150,11 @@ def _verdict(run: CaseSearch) -> tuple[str, str]:
     if total < run.quota and run.refusals:
         return "skipped", f"it refuses all but {total} of its cases ({text}): {run.refusal}"
     if total < run.quota:
+        reasons = [reason for reason, _ in run.rejections.most_common(2) if reason]
+        told = f": {'; '.join(reasons)}" if reasons else ""
         return "inconclusive", (
             f"only {total} cases said something ({text}, {run.rejections.total()} scheduled ones "
-            f"rejected{_reasons(run)}); at least {run.quota} are needed"
+            f"rejected{told}); at least {run.quota} are needed"
         )
     if run.omitted:
         cost = calls_at(run.subject, Case((2,), 9, 9))
@@ -164,12 +165,7 @@ def _verdict(run: CaseSearch) -> tuple[str, str]:
     return "passed", text
 
 
-def _reasons(run: CaseSearch) -> str:
-    reasons = [reason for reason, _ in run.rejections.most_common(2) if reason]
-    return f": {'; '.join(reasons)}" if reasons else ""
-
-
-def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str, Failure | None]:
+def _found(run: CaseSearch, error: BaseException) -> tuple[str, str, Failure | None]:
     """The status, the reason and the failure for an exception of a check."""
     if isinstance(error, InvariantViolation):
         text = str(error)
@@ -179,24 +175,27 @@ def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str,
         text = raised_text(run.subject, error)
     else:
         return "error", _invariant_fault(run.invariant, error), None
-    failure = _failure(run, error)
-    fault = _fault_behind(run)
+    fault = None
+    with contextlib.suppress(RefusalError):  # the call may be derived from one that is refused
+        fault = fault_at(run.subject, run.failing) if run.failing is not None else None
     behind = fault is not None and fault.kind in ("changes", "random")
+    kind = ""
     if fault is not None and (behind or run.invariant.name == KEEPS_CONTRACT):
-        failure = replace(failure, fault=_kind_of(run, fault))
-        if behind and fault.text not in text:
-            text += f"\n  because {fault.text}"
-    return "failed", text, failure
+        kind = _kind_of(run, fault)
+        text += f"\n  because {fault.text}" * (behind and fault.text not in text)
+    return "failed", text, _failure(run, error, kind)
 
 
-def _failure(run: CaseSearch, error: BaseException) -> Failure:
+def _failure(run: CaseSearch, error: BaseException, fault: str) -> Failure:
     """The fields of a failure."""
-    cause = _subject_exception(error)
+    cause = error.__cause__ if isinstance(error, InvariantViolation) else error
+    is_raised = cause is not None and not isinstance(cause, AttnbenchError)
     failure = Failure(
         invariant=run.invariant.name,
         hint=run.invariant.hint,
-        raised=type(cause).__name__ if cause is not None else None,
-        source_line=source_line_of(cause) if cause is not None else None,
+        raised=type(cause).__name__ if is_raised else None,
+        source_line=source_line_of(cause) if is_raised and cause is not None else None,
+        fault=fault,
         case=run.failing.id if run.failing else None,
         smallest=run.shrunk,
         replayed=run.replayed,
@@ -206,30 +205,9 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
     )
     if not isinstance(error, InvariantViolation):
         return failure
-    return replace(
-        failure,
-        quantity=error.quantity,
-        place=error.place,
-        got=error.got,
-        expected=error.expected,
-        allowed=error.allowed,
-        multiple=error.error,
-        program=error.program,
-        region=region_of(error),
-    )
-
-
-def _subject_exception(error: BaseException) -> BaseException | None:
-    """The exception of the subject behind that of a check, or ``None`` if it raised none."""
-    exception = error.__cause__ if isinstance(error, InvariantViolation) else error
-    return None if exception is None or isinstance(exception, AttnbenchError) else exception
-
-
-def _fault_behind(run: CaseSearch) -> Fault | None:
-    """A fault of the answer itself at the failing case, which may explain the failure."""
-    with contextlib.suppress(RefusalError):  # the call may be derived from one that is refused
-        return fault_at(run.subject, run.failing) if run.failing is not None else None
-    return None
+    names = ("quantity", "place", "got", "expected", "allowed", "program")
+    values = {name: getattr(error, name) for name in names}
+    return replace(failure, **values, multiple=error.error, region=region_of(error))
 
 
 def _kind_of(run: CaseSearch, fault: Fault) -> str:
