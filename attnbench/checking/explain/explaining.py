@@ -27,9 +27,6 @@ from attnbench.subject.subject import Subject
 _SECONDS = 2.0
 """No failure is explained for longer."""
 
-_SCRIPT_SECONDS = 5.0
-"""After so long, no further script is run to see whether it fails."""
-
 _TRIES = 3
 """Most failures of a subject that are run again for a script, or for the first difference."""
 
@@ -70,7 +67,6 @@ def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
     if any(o.failure is not None and o.failure.device_lost for o in failing):
         return told
     clue, script, until = None, None, time.process_time() + _SECONDS
-    enough = time.monotonic() + _SCRIPT_SECONDS
     for outcome in failing[:_TRIES]:
         comparison = None
         # it may not fail in the same way again
@@ -84,7 +80,7 @@ def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
                     failing[0],
                     clues=() if clue is None else (replace(clue, text=clue.text + seen),),
                 )
-        if comparison is not None and script is None and time.monotonic() < enough:
+        if comparison is not None and script is None:
             title = f"{outcome.invariant} on {subject.name}, case {outcome.counterexample}"
             case = Case.from_id(outcome.counterexample or "")
             with seeded():

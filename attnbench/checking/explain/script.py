@@ -26,7 +26,7 @@ from attnbench.checking.explain.subject_source import Source, Unwritable, source
 from attnbench.errors import InvariantViolation
 from attnbench.subject.subject import Subject
 
-_TIME_LIMIT_S = 20
+_TIME_LIMIT_S = 60
 _RUNNING = "ATTNBENCH_REPRODUCING"  # set where a script runs: a file that checks itself writes none
 _MOST_LINES = 200  # lines; a longer script is less helpful than the message
 _MOST_NUMBERS = 600  # of a tensor
