@@ -7,8 +7,9 @@ from torch import Tensor
 
 from attnbench.checking.explain.replay import Row
 
-_ROUNDING = 64
-"""Units in the last place by which two results may differ for the order of sums."""
+ROUNDING, ALIKE = 64.0, 8.0
+"""Units in the last place by which two results may differ for the order of sums, and by which what
+an operation is given may, if it is to be blamed for its result."""
 
 
 class Alignment:
@@ -84,12 +85,12 @@ class Alignment:
         whole[flat.long().flatten()] = small.to(large.dtype).flatten()
         return whole.view(large.shape)
 
-    def differ(self, part: Tensor, small: Tensor) -> bool:
+    def differ(self, part: Tensor, small: Tensor, units: float = ROUNDING) -> bool:
         """Whether two tensors differ, of the compared item where the calls have the same items."""
         for axis, (count, place) in enumerate(self.items[: max(0, part.dim() - 2)]):
             if part.shape[axis] == count:
                 part, small = part.narrow(axis, place, 1), small.narrow(axis, place, 1)
-        return differ(part, small)
+        return differ(part, small, units)
 
 
 def _tensors(row: Row) -> list[Tensor]:
@@ -98,7 +99,7 @@ def _tensors(row: Row) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor)]
 
 
-def differ(one: Tensor, other: Tensor) -> bool:
+def differ(one: Tensor, other: Tensor, units: float = ROUNDING) -> bool:
     """Whether two tensors of one shape differ by more than rounding does."""
     if one.shape != other.shape:
         return True
@@ -114,4 +115,4 @@ def differ(one: Tensor, other: Tensor) -> bool:
     if not bool(known.any()):
         return False
     size = max(float(a[known].abs().max()), float(b[known].abs().max()))
-    return float((a - b)[known].abs().max()) > _ROUNDING * eps * size
+    return float((a - b)[known].abs().max()) > units * eps * size

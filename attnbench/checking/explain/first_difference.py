@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from attnbench.checking.explain.alignment import Alignment, differ
+from attnbench.checking.explain.alignment import ALIKE, Alignment, differ
 from attnbench.checking.explain.recorded_operations import Operation, operations_of
 from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, row_of
 from attnbench.specs.extensions import Clue
@@ -82,13 +82,15 @@ def _parting(got: Row, expected: Row, allowed: float) -> Clue | None:
     is_larger = _size(got) >= _size(expected)
     pair = _Pair((got, expected) if is_larger else (expected, got), allowed)
     tried = set[tuple[int, str]]()
-    for side, number, value in pair.suspects():
+    for side, number, value, is_behind in pair.suspects():
         operation = pair.operations[side][number]
         if not operation.line or (side, operation.line) in tried or len(tried) == _MOST_TRIES:
             continue
         tried.add((side, operation.line))
         if pair.is_healed(side, number, value):
-            origin = pair.origin(side, number, value)
+            origin = pair.origin(side, number, value) if is_behind else operation
+            if origin is None:
+                continue
             if origin is not operation:
                 return _with_place(f"it goes wrong first in {origin.line}", origin.line)
             values = operation.result, value
@@ -141,7 +143,7 @@ class _Pair:
                 return True
             further = [
                 (n, other)
-                for own, n, other in pair.suspects()
+                for own, n, other, _ in pair.suspects()
                 if own == side and n not in healed and pair.operations[side][n].line == line
             ]
             if not further:
@@ -158,11 +160,11 @@ class _Pair:
             if operation.line and left[operation.line]:
                 yield left[operation.line].pop(0), number
 
-    def suspects(self) -> Iterator[tuple[int, int, Tensor]]:
+    def suspects(self) -> Iterator[tuple[int, int, Tensor, bool]]:
         """Operations that may be wrong: the side, the number, and what it gives in the other call.
 
-        That is one that gives something else for the same; or one that only one of the calls makes,
-        and that gives the next one of both something else.
+        That is one that gives something else for the same; or, with ``True``, one that only one of
+        the calls makes, and that gives the next one of both something else.
         """
         for place, number in self.partners:
             one, other = self.operations[0][place], self.operations[1][number]
@@ -175,12 +177,12 @@ class _Pair:
                 k for k in range(len(one.given)) if not self._agree(one.given[k], other.given[k])
             ]
             if not wrong and cut is not None and one.numbers == other.numbers:
-                yield 1, number, cut
-                yield 0, place, self.aligned.put(one.result, other.result)
+                yield 1, number, cut, False
+                yield 0, place, self.aligned.put(one.result, other.result), False
             for k in wrong:
                 yield from self._behind(one, other, k)
 
-    def origin(self, side: int, number: int, value: Tensor) -> Operation:
+    def origin(self, side: int, number: int, value: Tensor) -> Operation | None:
         """Where what makes an operation wrong was computed, if only one of the calls does that.
 
         An operation that lays out what it is given, or joins something with what is right, as a
@@ -195,23 +197,21 @@ class _Pair:
             or tensor.shape != value.shape
             or differ(tensor[changed], value[changed])
         ]
-        joins = (
-            operation.is_view
-            or operation.line.startswith(_LAYING_OUT)
-            or (len(wrong) < len(operation.given))
-        )
-        if not joins or len(wrong) != 1 or wrong[0] is None or wrong[0] in self.known[side]:
+        is_joint = len(wrong) < len(operation.given)
+        if not (is_joint or operation.is_view or operation.line.startswith(_LAYING_OUT)):
             return operation
+        if len(wrong) != 1 or wrong[0] is None or wrong[0] in self.known[side]:
+            return None
         source = self.operations[side][wrong[0]]
-        return self.origin(side, wrong[0], source.result.new_empty(0)) if source.line else operation
+        return self.origin(side, wrong[0], source.result.new_empty(0)) if source.line else None
 
     def _agree(self, large: Tensor, small: Tensor) -> bool:
         part = self.aligned.part(large, small)
-        return part is not None and not self.aligned.differ(part, small)
+        return part is not None and not self.aligned.differ(part, small, ALIKE)
 
     def _behind(
         self, one: Operation, other: Operation, k: int
-    ) -> Iterator[tuple[int, int, Tensor]]:
+    ) -> Iterator[tuple[int, int, Tensor, bool]]:
         """What only one call did to an argument that differs, if the other shows what it should."""
         large, small = one.given[k], other.given[k]
         cut = self.aligned.part(large, small)
@@ -224,7 +224,7 @@ class _Pair:
             if source is None or source in self.known[side]:
                 continue
             if self.operations[side][source].result.shape == value.shape:
-                yield side, source, value
+                yield side, source, value, True
 
 
 def _clue(line: str, got: Tensor, expected: Tensor) -> Clue:

@@ -25,7 +25,7 @@ class Operation:
         line: ``name at file.py:line: source``; ``""`` for one that no line of the user calls.
         given: copies of the tensors that it was given.
         sources: for each of them the number of the operation that gave it, or ``None``.
-        numbers: the floating-point numbers that it was given beside them.
+        numbers: the numbers that it was given beside them, but for sizes and axes.
         result: a copy of its first result.
         is_view: whether it only lays out again what it was given.
         is_write: whether it changes the first tensor that it was given.
@@ -60,7 +60,8 @@ class Operations(OperationMode):
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         given = tuple(t.detach().clone() for t in tensors)
         sources = tuple(self._sources.get(id(t)) for t in tensors)
-        numbers = tuple(leaf for leaf in leaves if isinstance(leaf, float))
+        begins = str(getattr(func, "_overloadname", "")).startswith("start")  # of a range
+        numbers = tuple(x for x in leaves if isinstance(x, float)) + tuple(args[:1] * begins)
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple | list) and result else result
         number = len(self.found)
