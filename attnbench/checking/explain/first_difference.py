@@ -197,7 +197,7 @@ class _Pair:
             or tensor.shape != value.shape
             or differ(tensor[changed], value[changed])
         ]
-        is_joint = len(wrong) < len(operation.given)
+        is_joint = 0 < len(wrong) < len(operation.given)
         if not (is_joint or operation.is_view or operation.line.startswith(_LAYING_OUT)):
             return operation
         if len(wrong) != 1 or wrong[0] is None or wrong[0] in self.known[side]:
