@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import MechanismSpec, ScoringSpec
 
 
 class Right(nn.Module):
@@ -161,15 +161,3 @@ LEAVES = _spec(Leaves)
 NO_TENSOR = _mechanism(NoTensor)
 DROPS_LEAD = _mechanism(DropsLead)
 WIDENS = _mechanism(WidensOutput)
-
-
-def _never(*_: object, **__: object) -> Tensor:
-    raise NotImplementedError
-
-
-RUNS_NOTHING = KernelSpec(
-    name="runs_nothing",
-    scoring="dot",
-    attend=_never,
-    supports=lambda case: None if case.kv_len >= 100000 else "only lengths from 100000",
-)
