@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SUFFIXES = "py|md|toml|json|yml|png|cpp|h|html|css|js|ini|template"
 FOLDERS = "attnbench|plugins|benchmarks|tests|docs|results|.github|.ci"
 PATH = re.compile(rf"(?<![\w/.:-])(?:{FOLDERS})/[\w./-]*\w\.(?:{SUFFIXES})\b")
-PAGE = re.compile(r"(?<![\w/.-])[A-Z]{3,}(?:_[A-Z]+)*\.md\b|\b(?:DESIGN|MECHANISMS)\b(?!_)")
+PAGE = re.compile(r"(?<![\w/.-])[A-Z]{3,}(?:_[A-Z]+)*\.md\b")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 MADE_BY_USERS = {
     "benchmarks/attention.py",
