@@ -3,7 +3,6 @@
 import importlib.util
 import signal
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,48 +23,49 @@ if importlib.util.find_spec("hypothesis"):
 # a shell has what it runs in the background ignore Ctrl-C, and so would what a test interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-MARKS = {
+LEVELS = {
     "plugins": "all",
-    "tests/meta": "mutants",
-    "tests/invariants/layers": "mutants",
-    "tests/invariants/test_numerics.py": "mutants",
-    "tests/invariants/calls/test_compiling.py": "compile",
-    "tests/plugins/kernels": "compile",
     "tests/benchmark/comparing": "slow",
     "tests/benchmark/test_cheats.py": "slow",
-    "tests/checking/explain/test_script.py": "slow",
+    "tests/benchmark/test_measure.py": "slow",
+    "tests/calling/styles": "slow",
+    "tests/calling/test_adaptation.py": "slow",
+    "tests/calling/test_layer_dtypes.py": "slow",
+    "tests/calling/test_layers.py": "slow",
+    "tests/calling/test_multihead.py": "slow",
+    "tests/calling/test_probing.py": "slow",
+    "tests/calling/test_textbooks.py": "slow",
+    "tests/checking/explain": "slow",
     "tests/checking/test_hypothesis_engine.py": "slow",
     "tests/cli": "slow",
     "tests/docs": "slow",
-    "tests/calling/test_layers.py": "slow",
-    "tests/calling/test_textbooks.py": "slow",
+    "tests/invariants": "slow",
+    "tests/meta/test_mutants.py::test_a_mutant_is_killed_by_each_invariant_that_is_meant_to": "all",
+    "tests/meta/test_right.py": "all",
+    "tests/meta": "slow",
+    "tests/plugins": "slow",
     "tests/test_asv.py": "slow",
     "tests/test_pytest_plugin.py": "slow",
 }
-"""Markers by folder or file, from the repository's root. A plain ``pytest`` leaves all of them out;
-``tox`` runs all but those marked ``all``, which ``tox -e all`` runs."""
+"""From which level on a folder, a file or a test runs; the first that fits counts.
 
-FIRST = {
-    "tests/cli/test_compare_revisions.py::test_bad_input_is_one_clear_error": 4,
-}
-"""Tests of seconds a case: their cases after the first few are for ``tox -e long``."""
+Those of no level run by a plain ``pytest`` as well, in a minute: units, and a subject of each kind.
+Those marked ``slow`` run by ``tox``, and those marked ``all`` by ``tox -e all`` alone.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long, by where it is and how many of a kind come before it."""
+    """Mark each test with its level."""
     root = Path(__file__).parents[1]
-    seen = Counter[str]()
     for item in items:
         if root not in item.path.parents:
             continue
         place = item.path.relative_to(root).as_posix()
         test = f"{place}::{item.name.partition('[')[0]}"
-        seen[test] += 1
-        if seen[test] > FIRST.get(test, seen[test]):
-            item.add_marker("long")
-        for start, mark in MARKS.items():
-            if place == start or place.startswith(f"{start}/"):
-                item.add_marker(mark)
+        fits = (at for at in LEVELS if test == at or test.startswith((f"{at}/", f"{at}::")))
+        level = LEVELS.get(next(fits, ""))
+        if level:
+            item.add_marker(level)
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import attnbench
-from tests.conftest import FIRST, MARKS
+from tests.conftest import LEVELS
 
 
 def run(code: str) -> str:
@@ -172,14 +172,11 @@ def test_a_module_that_is_named_in_a_string_is_there() -> None:
         assert not attribute or hasattr(loaded, attribute), f"{module}:{attribute}"
 
 
-def test_a_place_whose_tests_get_a_mark_is_there() -> None:
-    assert [place for place in MARKS if not (ROOT.parent / place).exists()] == []
-
-
-def test_a_test_whose_further_cases_are_long_is_there() -> None:
-    for place in FIRST:
+def test_a_place_whose_tests_have_a_level_is_there() -> None:
+    for place in LEVELS:
         path, _, name = place.partition("::")
-        assert f"def {name}(" in (ROOT.parent / path).read_text("utf-8"), place
+        assert (ROOT.parent / path).exists(), place
+        assert not name or f"def {name}(" in (ROOT.parent / path).read_text("utf-8"), place
 
 
 def test_an_entry_point_names_a_module_that_is_there() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from attnbench_plugins.serving import grouped_heads
 from torch import Tensor, nn
 
 import attnbench
@@ -67,25 +64,3 @@ def test_heads_that_share_with_others_than_their_neighbours_are_found(order: str
     )
     report = attnbench.check(layer, profile="quick", invariants=["heads_of_a_group_are_alike"])
     assert report.ok is (order not in ("tiled", "crossed", "normed_crossed")), str(report)
-
-
-def test_a_right_layer_is_called_with_two_pairs_of_heads_exchanged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    swapped, heads = grouped_heads._swapped, set()
-
-    def noted(*given: Any) -> Tensor:
-        heads.add(given[4])
-        return swapped(*given)
-
-    monkeypatch.setattr(grouped_heads, "_swapped", noted)
-    layer = LayerSpec(
-        name="grouped",
-        make=lambda size: Grouped(size, "in_place"),
-        heads=HEADS,
-        kv_heads=GROUPS,
-        sizes=lambda size: max(1, size // HEADS) * HEADS,
-        dtypes=("float64", "float32"),
-    )
-    assert attnbench.check(layer, profile="quick", invariants=["heads_of_a_group_are_alike"]).ok
-    assert heads == {1, HEADS // GROUPS}

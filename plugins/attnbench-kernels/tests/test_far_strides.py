@@ -7,7 +7,6 @@ import torch
 from attnbench_kernels import library, native
 from attnbench_kernels.native import Form
 
-pytestmark = pytest.mark.compile
 STEP = 2**31 + 64
 ROWS, SLOTS, WIDTH = 3, 5, 7
 

@@ -15,7 +15,6 @@ from attnbench_kernels import library
 
 import attnbench
 
-pytestmark = pytest.mark.compile
 SETS = library.instruction_sets()
 NATIVE_SCRIPT = """
 import itertools, torch

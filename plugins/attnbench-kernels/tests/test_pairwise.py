@@ -9,8 +9,6 @@ from attnbench_kernels.kernels import additive
 
 import attnbench
 
-pytestmark = pytest.mark.compile
-
 
 def inputs(q_len: Any = 5, kv_len: Any = 7, lead: Any = (2,), **options: Any) -> Any:
     torch.manual_seed(0)

@@ -39,7 +39,6 @@ def outcome(spec: LayerSpec, invariant: str, *, shrink: bool = True) -> attnbenc
         return run_invariant(subject, known[invariant], PROFILES["quick"], shrink=shrink)
 
 
-@pytest.mark.mutants
 @pytest.mark.parametrize("invariant", INVARIANTS)
 @pytest.mark.parametrize("twin", [LEARNED, RINGED, STATIC], ids=lambda twin: twin.name)
 def test_a_right_cache_is_not_accused(twin: Twin, invariant: str) -> None:

@@ -47,30 +47,6 @@ def test_calls_with_a_cache_give_what_one_call_gives(name: str, scoring: str) ->
     assert cache.length == 19
 
 
-@pytest.mark.parametrize("name", SPECS)
-@torch.no_grad()
-def test_padding_at_the_left_moves_no_position(name: str) -> None:
-    module, _, hidden = made(SPECS[name])
-    real = torch.arange(22) >= 3
-    padded = torch.cat([torch.full((2, 3, 16), torch.nan), hidden], 1)
-    torch.testing.assert_close(module(padded, real.expand(2, -1))[:, 3:], module(hidden))
-
-
-@pytest.mark.parametrize("name", SPECS)
-@torch.no_grad()
-def test_rows_and_crops_of_a_cache_are_those_of_the_sequences(name: str) -> None:
-    spec = SPECS[name]
-    assert spec.cache is not None
-    assert spec.cache.select is not None
-    assert spec.cache.crop is not None
-    module, cache, hidden = made(spec)
-    module(hidden[:, :6], cache=cache)
-    spec.cache.select(cache, torch.tensor([1, 1, 0]))
-    spec.cache.crop(cache, 4)
-    rows = torch.cat([hidden[[1, 1, 0], :4], torch.randn(3, 2, 16)], 1)
-    torch.testing.assert_close(module(rows[:, 4:], cache=cache), module(rows)[:, 4:])
-
-
 @torch.no_grad()
 def test_a_ring_refuses_to_crop_below_what_it_evicted_and_stays_as_it_was() -> None:
     spec = SPECS["sliding_window_attention"]
@@ -106,28 +82,6 @@ def test_a_step_projects_its_own_token_only(monkeypatch: pytest.MonkeyPatch) -> 
     module(hidden[:, :1], cache=cache)
     assert seen == [1]
     assert cache.keys.shape == (2, 2, 20, 16)  # hidden units of the score, not features of a head
-
-
-def test_gradients_through_a_cache_are_those_of_one_call() -> None:
-    for spec in SPECS.values():
-        module, cache, hidden = made(spec)
-        hidden.requires_grad_()
-        parts = [module(part, cache=cache) for part in hidden.split(7, 1)]
-        (apart,) = torch.autograd.grad(torch.cat(parts, 1).square().sum(), hidden)
-        (whole,) = torch.autograd.grad(module(hidden).square().sum(), hidden)
-        torch.testing.assert_close(apart, whole)
-
-
-@torch.no_grad()
-def test_an_encoder_sees_both_sides_and_no_padding() -> None:
-    torch.manual_seed(0)
-    module, hidden = ENCODER.make(16).eval(), torch.randn(1, 5, 16)
-    longer = torch.cat([hidden, torch.full((1, 2, 16), torch.inf)], 1)
-    real = torch.arange(7)[None] < 5
-    torch.testing.assert_close(module(longer, real)[:, :5], module(hidden))
-    other = hidden.clone()
-    other[:, -1] += 1.0
-    assert not torch.allclose(module(other)[:, 0], module(hidden)[:, 0])
 
 
 @pytest.mark.parametrize("options", [{"heads": 3}, {"kv_heads": 3}, {"heads": 0}])

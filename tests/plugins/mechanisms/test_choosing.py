@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import pickle
 from typing import Any
 
 import pytest
@@ -68,21 +66,6 @@ def test_hard_keeps_the_log_probability_of_its_samples_in_training_only() -> Non
     _, weights = module.train()(*given, return_weights=True)
     soft = module.scoring(*given[:2]).softmax(-1)
     torch.testing.assert_close(module.log_prob, (soft * weights.detach()).sum(-1).log())
-
-
-def test_hard_can_be_copied_and_pickled_after_a_call_in_training() -> None:
-    module = made("hard").train()
-    module(*tensors(2))
-    assert copy.deepcopy(module).log_prob is None
-    assert pickle.loads(pickle.dumps(module)).log_prob is None
-
-
-def test_hard_never_samples_a_hidden_key() -> None:
-    module, given = made("hard").train(), tensors(500)
-    mask = torch.tensor([[True, False, True, False, False]])
-    _, weights = module(*given, attn_mask=mask, return_weights=True)
-    assert weights[..., [1, 3, 4]].sum() == 0
-    assert (weights.sum(-1) == 1).all()
 
 
 def recursion(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
@@ -167,20 +150,6 @@ def test_the_penalty_is_zero_for_orthonormal_rows_alone() -> None:
     assert orthonormality_penalty(torch.eye(4)[[2, 2]]) == 2
 
 
-def test_the_penalty_drives_rows_apart() -> None:
-    module, (_, states, _) = made("structured_self", rows=2), tensors()
-    query = states[:2]
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
-    for _ in range(300):
-        _, weights = module(query, states, states, return_weights=True)
-        loss = module.penalty(weights)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss < 0.01
-    assert sorted(weights.argmax(-1).tolist()) != [weights.argmax(-1)[0]] * 2
-
-
 def test_structured_self_follows_its_formula() -> None:
     module, (_, states, _) = made("structured_self", rows=2), tensors()
     scores = module.row_vectors @ (module.key_proj.weight @ states.T).tanh()
@@ -199,16 +168,6 @@ def test_static_weighs_by_the_mean_query_and_its_rows_are_equal() -> None:
     expected = attnbench.attend(module.scoring, mean, key, value, kernel="plain")
     torch.testing.assert_close(output, expected.expand_as(output))
     assert torch.equal(weights, weights[:, :1].expand_as(weights))
-
-
-def test_concat_combine_has_the_tutorials_shapes() -> None:
-    module = attnbench.get("concat_combine").make(64, 32, 64, slots=32, output_size=32)
-    q, k, memory = torch.randn(1, 1, 32), torch.randn(1, 1, 32), torch.randn(1, 32, 64)
-    output, weights = module(
-        torch.cat([q, k], -1), torch.zeros(1, 32, 32), memory, return_weights=True
-    )
-    assert output.shape == (1, 1, 32)
-    assert weights.squeeze(1).shape == (1, 32)
 
 
 def test_concat_combine_follows_its_formula() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -79,73 +78,10 @@ def test_multi_head_equals_torchs_where_torchs_is_right() -> None:
     torch.testing.assert_close(weights, mean_weights)
 
 
-@pytest.mark.parametrize("shape", [(4,), (3, 4), (1, 4), (2, 1, 1, 4), (2, 1, 3, 4), (2, 5, 3, 4)])
-def test_masks_of_every_shape_mean_the_same_for_all_heads(shape: Any) -> None:
-    module, (query, key, value) = made("multi_head", heads=3), tensors(2, 5)
-    mask = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.6
-    mask[..., 0] = True
-    if len(shape) == 1:
-        with pytest.raises(attnbench.AttnbenchError, match="at least two dimensions"):
-            module(query, key, value, attn_mask=mask)
-        return
-    got = module(query, key, value, attn_mask=mask)
-    expected = module(query, key, value, attn_mask=mask.expand(2, 5, 3, 4).contiguous())
-    torch.testing.assert_close(got, expected)
-
-
-@pytest.mark.parametrize("name", ["soft", "multi_head"])
-def test_nan_in_padding_reaches_no_output_and_no_parameter(name: Any) -> None:
-    module, (query, key, value) = made(name), tensors(2)
-    lens = torch.tensor([2, 3])
-    clean = module(query, key, value, valid_lens=lens)
-    for item, length in enumerate(lens):
-        key[item, length:], value[item, length:] = torch.nan, torch.inf
-    output = module(query, key, value, valid_lens=lens)
-    assert torch.equal(output, clean)
-    for parameter in torch.autograd.grad(output.sum(), list(module.parameters())):
-        assert parameter.isfinite().all()
-
-
-@pytest.mark.parametrize("name", ["soft", "multi_head"])
-def test_a_query_without_keys_gets_zeros_and_finite_gradients(name: Any) -> None:
-    module, (query, key, value) = made(name), tensors(2)
-    query.requires_grad_()
-    output = module(query, key, value, valid_lens=torch.tensor([0, 2]))
-    assert (output[0] == 0).all()
-    (gradient,) = torch.autograd.grad(output.sum(), query)
-    assert gradient.isfinite().all()
-
-
-@pytest.mark.parametrize("name", ["soft", "multi_head"])
-@pytest.mark.parametrize(("q_len", "kv_len"), [(0, 4), (3, 0), (0, 0)])
-def test_lengths_of_zero_give_outputs_of_the_right_shape(
-    name: Any, q_len: Any, kv_len: Any
-) -> None:
-    output, weights = made(name)(*tensors(2, q_len=q_len, kv_len=kv_len), return_weights=True)
-    assert output.shape == (2, q_len, 5)
-    assert weights.shape == (2, q_len, kv_len)
-    assert (output == 0).all()
-
-
-@pytest.mark.parametrize("name", ["soft", "multi_head"])
-def test_dropout_acts_in_training_only_and_weights_are_those_before_it(name: Any) -> None:
-    module, given = made(name), tensors(2)
-    plain, weights = module(*given, return_weights=True)
-    torch.testing.assert_close(module(*given, dropout_p=0.5), plain)  # by a kernel
-    dropped, same = module.train()(*given, dropout_p=0.5, return_weights=True)
-    assert not torch.allclose(dropped, plain)
-    torch.testing.assert_close(same, weights)
-
-
 def test_a_nested_address_gives_the_scoring_function_its_options() -> None:
     module = resolve("multi_head(scoring=additive(hidden_size=3))")[0].make(4, 4, 4)
     assert module.scoring.score_vector.shape == (3,)
     assert made("soft", scoring="additive(hidden_size=3)").scoring.score_vector.shape == (3,)
-
-
-def test_a_copy_gives_the_same_output() -> None:
-    module, given = made("multi_head", scoring="additive"), tensors(2)
-    assert torch.equal(copy.deepcopy(module)(*given), module(*given))
 
 
 @pytest.mark.parametrize(
