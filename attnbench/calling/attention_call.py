@@ -24,11 +24,13 @@ class Called(nn.Module):
     Args:
         callee: a function or a module.
         binding: how it is called.
+        keeps_graphs: whether tensors that a call leaves on the callee keep their graphs, as where
+            nobody copies it.
     """
 
     def __init__(self, callee: Any, binding: Binding) -> None:
         super().__init__()
-        self.callee, self.binding = callee, binding
+        self.callee, self.binding, self.keeps_graphs = callee, binding, False
 
     def _called(self, given: Mapping[str, Any], like: Tensor, masked: bool) -> Any:
         """What the callee gives; its refusals are raised as such."""

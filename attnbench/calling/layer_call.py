@@ -44,7 +44,8 @@ class Layer(Called):
     ) -> Tensor:
         if cache is None:
             result = self.result(hidden, real, cache, source, extras)
-            drop_graphs(self.callee)
+            if not self.keeps_graphs:
+                drop_graphs(self.callee)
         else:
             with cache.installed():
                 result = self.result(hidden, real, cache, source, extras)

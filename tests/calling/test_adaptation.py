@@ -225,6 +225,25 @@ class Pool(nn.Module):
         x = torch.cat([x.mean(1, keepdim=True), x], 1) + self.places
         return F.scaled_dot_product_attention(x[:, :1], x, x).squeeze(1)
 
+class Keeping(Causal):
+    """Writes its keys into a cache of its own, where they keep their graph."""
+    def __init__(self, config):
+        super().__init__(config)
+        self.cache = None
+    def kept(self, x):
+        return x
+    def forward(self, x):
+        if self.cache is None or len(self.cache) != len(x):
+            self.cache = x.new_zeros(len(x), 64, x.shape[-1])
+        self.cache[:, : x.shape[1]] = self.qkv(x)[..., : x.shape[-1]]
+        keys = self.cache[:, : x.shape[1]].clone()
+        self.cache = self.kept(self.cache)
+        return F.scaled_dot_product_attention(x, keys, keys, is_causal=True)
+
+class Detaching(Keeping):
+    def kept(self, x):
+        return x.detach()
+
 class Block(Cross):
     """Reads its second sequence where it is made so."""
     def __init__(self, dim, heads, cross_attention=False):
@@ -376,6 +395,14 @@ def test_a_number_of_tokens_that_it_insists_on_is_found_and_kept(
     names = ["items_are_independent", "outputs_depend_on_their_token", "keeps_the_contract"]
     report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
     assert set(statuses(report).values()) == {"passed"}, str(report)
+
+
+@pytest.mark.parametrize(("name", "status"), [("Keeping", "failed"), ("Detaching", "passed")])
+def test_a_module_is_also_trained_as_it_stands(tmp_path: Path, name: str, status: str) -> None:
+    target = found(tmp_path, LAYERS, name)
+    names = ["training_steps_follow_each_other"]
+    report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
+    assert set(statuses(report).values()) == {status}, str(report)
 
 
 def test_what_nothing_varies_is_named(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from attnbench.calling.attention_call import Called
 from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation, RefusalError
+from attnbench.errors import InvariantViolation, RefusalError, headline
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline, SameDraws
@@ -96,3 +97,22 @@ def cached_gradients_are_right_or_stopped(layer: LayerCase) -> None:
     if bool(got[:, :cut].any()):  # a cache may stop them, those of the new keys and values too
         agree_within(got[:, :cut], want[:, :cut], tolerance, f"{change} past hidden", "one call")
         agree_within(got[:, cut:], want[:, cut:], tolerance, f"{change} new hidden", "one call")
+
+
+@layer_invariant(regimes=("normal",), dtypes=("float32", "float64"), applies=has_no_gradients)
+def training_steps_follow_each_other(layer: LayerCase) -> None:
+    """A module as it stands gives an output and gradients twice: what a call leaves on it belongs
+    to no earlier graph.
+    """
+    for part in layer.module.modules():
+        if isinstance(part, Called):
+            part.keeps_graphs = True
+    for step in ("first", "second"):
+        hidden = layer.hidden.detach().clone().requires_grad_()
+        output, _ = layer.call(hidden, layer.mask)
+        if not output.requires_grad:
+            reject("its output has no graph")
+        try:
+            torch.autograd.backward(output.sum())
+        except RuntimeError as error:
+            raise InvariantViolation(f"the {step} backward raised {headline(error)}") from error
