@@ -11,12 +11,13 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from attnbench.checking.explain.alignment import ALIKE, Alignment, differ
-from attnbench.checking.explain.recorded_operations import Operation, operations_of
-from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, row_of
+from attnbench.checking.explain.recorded_operations import Operation, Operations, operations_of
+from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, copied, row_of
 from attnbench.specs.extensions import Clue
 
 _MOST_TRIES = 16
@@ -59,16 +60,18 @@ def _row_of_nan(comparison: Comparison) -> Row | None:
 def _written(comparison: Comparison) -> Clue | None:
     """The first operation that changes what a call was given, if one has changed it."""
     for call in comparison.calls:
-        before, after = tree_leaves((call.args, call.kwargs)), tree_leaves(call.given)
-        pairs = zip(before, after, strict=True)
-        if not any(isinstance(a, Tensor) and a.shape == b.shape and differ(a, b) for a, b in pairs):
-            continue
-        _, operations = operations_of(call)
-        for operation in operations:
-            given = operation.sources[0] if operation.is_write else -1
-            while given is not None and given >= 0 and operations[given].is_view:
-                given = operations[given].sources[0]
-            if given is None and differ(operation.given[0], operation.result) and operation.line:
+        given, listening = copied((call.args, call.kwargs)), Operations()
+        with contextlib.suppress(Exception):
+            call.again(listening, given)
+        pairs = zip(tree_leaves((call.args, call.kwargs)), tree_leaves(given), strict=True)
+        before = [a for a, b in pairs if isinstance(a, Tensor) and differ(a, b)]
+        for operation in listening.found if before else ():
+            changes = operation.is_write and differ(operation.given[0], operation.result)
+            if (
+                operation.line
+                and changes
+                and any(torch.equal(operation.given[0], t) for t in before)
+            ):
                 text = f"an argument is changed first by {operation.line}"
                 return _with_place(text, operation.line)
     return None
