@@ -42,13 +42,9 @@ _CLUES = "attnbench.checking.explain.explaining:clues_of"
 _STATUSES = {"raised": "error", "done": "crashed"}
 """What an event says of the invariants that did not run, unless its kind does."""
 
-_FEW_SUBJECTS = 2
-
-_PIECES = 4
-"""Pieces of work per worker of a cluster, if there are enough."""
-
-_RESTARTS = 1
-"""How often a subject's process is restarted after it ended in an invariant."""
+_FEW_SUBJECTS, _PIECES, _RESTARTS = 2, 4, 1
+"""What counts as few; pieces of work per worker of a cluster, if there are enough; and how often a
+subject's process is restarted after it ended in an invariant."""
 
 _VIOLATIONS = (
     KEEPS_CONTRACT,
@@ -213,7 +209,6 @@ class _Run:
         self.failures: dict[str, dict[str, Outcome]] = defaultdict(dict)
         self.held: dict[str, Outcome] = {}  # the last outcome of a subject, while it is explained
         self.running = Counter[str]()  # tasks of a subject that have not ended
-        self.asked = set[str]()
 
     def outcomes(self, jobs: int) -> Iterator[Outcome]:
         """Run all pieces, and yield outcomes as they come."""
@@ -321,9 +316,8 @@ class _Run:
     def _asks(self, label: str) -> bool:
         """Whether plugins are asked to explain the failures of a subject, which they are once."""
         told = self.failures[label]
-        if not told or label in self.asked:
+        if not told or any(label == known for _, known in self.explaining.values()):
             return False
-        self.asked.add(label)
         target = next(work.target for work in self.works if work.label == label)
         for plugin in self.explainers:
             arguments = {"target": target, "outcomes": [*told.values()], "plugin": plugin}
