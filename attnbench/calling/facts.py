@@ -148,6 +148,12 @@ def _layer(calls: Calls, found: Facts) -> None:
         causal = not bool(seen.triu(1).any())
         found.fields["causal"] = causal
         found.notes.insert(0, f"{'' if causal else 'not '}causal (found by trying)")
+        alike = calls([tensor * 0 + tensor[:, :1] for tensor in tensors])
+        if alike is not None and not close(alike, alike[:, :1]):
+            said = (
+                "where all tokens are alike, its outputs differ: positions count, or weights do not"
+            )
+            found.notes.append(f"{said} sum to one")
     accepts = ("padding_mask",) if binding.masks else ()
     found.fields["accepts"] = accepts + (("source",) if binding.memory else ())
     if binding.masks:

@@ -193,6 +193,18 @@ def precompute_freqs_cis(dim, end):
     angles = torch.outer(torch.arange(end).float(), 100.0 ** (-torch.arange(0, dim, 2) / dim))
     return torch.polar(torch.ones_like(angles), angles)
 
+class Multiplied(nn.Module):
+    """Linear attention, multiplied by its normaliser instead of divided."""
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        q, k = F.elu(q) + 1, F.elu(k) + 1
+        state = torch.einsum("bld,ble->blde", k, v).cumsum(1)
+        total = (q * k.cumsum(1)).sum(-1, keepdim=True)
+        return torch.einsum("bld,blde->ble", q, state) * total
+
 class Rotary(nn.Module):
     def __init__(self, dim, n_heads):
         super().__init__()
@@ -403,6 +415,15 @@ def test_a_module_is_also_trained_as_it_stands(tmp_path: Path, name: str, status
     names = ["training_steps_follow_each_other"]
     report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
     assert set(statuses(report).values()) == {status}, str(report)
+
+
+@pytest.mark.parametrize(("name", "is_said"), [("Multiplied", True), ("Rotary", False)])
+def test_that_weights_may_not_sum_to_one_is_said_of_a_layer(
+    tmp_path: Path, name: str, is_said: bool
+) -> None:
+    spec = spec_of(found(tmp_path, LAYERS, name))
+    assert isinstance(spec, LayerSpec)
+    assert any("where all tokens are alike" in note for note in spec.notes) == is_said
 
 
 def test_what_nothing_varies_is_named(tmp_path: Path) -> None:

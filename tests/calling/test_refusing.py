@@ -1,14 +1,18 @@
 """What is said of code that cannot be made or called, and that lines to paste can be run."""
 
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from attnbench.calling.making import MakingError, recipe_of
+from attnbench.calling.adaptation import spec_of
+from attnbench.calling.importing import load
+from attnbench.calling.making import MakingError, recipe_from, recipe_of
 from attnbench.calling.refusing import not_called
 from attnbench.calling.signature import arguments
-from tests.calling.conftest import loaded
+from attnbench.errors import StyleError
+from tests.calling.conftest import HEAD, loaded, written
 
 SOURCE = """
 class Attention(nn.Module):
@@ -63,3 +67,52 @@ def test_of_what_cannot_be_called_the_lines_to_complete_can_be_run(
     assert second.endswith(said)
     assert textwrap.dedent("\n".join(rest[1:])) == lines
     exec(lines, {name: target})
+
+
+REFUSED = """
+class Attention(nn.Module):
+    def __init__(self, dim, {taken}):
+        super().__init__()
+        self.table, self.proj = {made}, nn.Linear(dim, dim)
+    def forward(self, x{more}):
+        q = self.proj(x){used}
+        return (q @ q.mT).softmax(-1) @ x
+"""
+
+
+@pytest.mark.parametrize(
+    ("taken", "made", "filled"),
+    [
+        ("spam", "spam['table']", "dict(table=1)"),
+        ("spam, eggs=3", "spam[eggs - 3].strip()", "['a']"),
+        ("spam", "torch.zeros(2) @ spam.matrix", "types.SimpleNamespace(matrix=torch.zeros(2))"),
+    ],
+)
+def test_the_printed_way_to_make_it_is_right_once_it_is_filled_in(
+    repository: Path, taken: str, made: str, filled: str
+) -> None:
+    target = loaded(repository, REFUSED.format(taken=taken, made=made, more="", used="")).Attention
+    with pytest.raises(MakingError) as raised:
+        spec_of(target)
+    printed = re.search(r'--make "(.*)"', str(raised.value))
+    assert printed is not None
+    assert spec_of(recipe_from(printed[1].replace("...", filled), target)).name == "Attention"
+
+
+@pytest.mark.parametrize(
+    ("more", "used", "filled"),
+    [
+        (", spam", " + spam['shift']", "dict(shift=1.0)"),
+        (", eggs, spam=2", " * eggs.count(2)", "[2]"),
+    ],
+)
+def test_the_printed_class_is_right_once_it_is_filled_in(
+    repository: Path, more: str, used: str, filled: str
+) -> None:
+    text = REFUSED.format(taken="spam=1", made="1", more=more, used=used)
+    with pytest.raises(StyleError) as raised:
+        spec_of(loaded(repository, text).Attention)
+    printed = str(raised.value).partition("check Called:\n")[2].replace("=...", f"={filled}")
+    both = text + textwrap.dedent(printed) + "\n"
+    target = load(written(repository / "filled.py", HEAD + both)).Called
+    assert "called with x (B, L, E)" in spec_of(target).notes[0]
