@@ -5,7 +5,7 @@ Creating a case does not import torch; building its inputs does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,16 +80,8 @@ class BenchCase:
             from attnbench.benchmark.timed_calls import reason_against
 
             return reason_against(subject, self.case, self.direction)
-        if subject.maker.equal_sizes and self.case.query_size != self.case.key_size:
-            return (
-                f"it needs query_size == key_size, and they are {self.case.query_size} and "
-                f"{self.case.key_size}"
-            )
-        if subject.legal(self.case).sizes != self.case.sizes:
-            here, nearest = (
-                {f.name: getattr(sizes, f.name) for f in fields(sizes)}
-                for sizes in (self.case.sizes, subject.legal(self.case).sizes)
-            )
+        here, nearest = asdict(self.case.sizes), asdict(subject.legal(self.case).sizes)
+        if here != nearest:
             differences = [f"{n} = {v}, not {here[n]}" for n, v in nearest.items() if v != here[n]]
             return f"it does not take these sizes; the nearest have {', '.join(differences)}"
         if self.kv_heads is not None and "enable_gqa" not in subject.accepts:
@@ -98,33 +90,20 @@ class BenchCase:
 
     def build(self, subject: Subject) -> tuple[nn.Module, Inputs]:
         """Build the module and the inputs; seeds torch's global generator."""
+        from attnbench.benchmark.timed_calls import step_inputs
         from attnbench.subject.input_files import load_inputs
+        from attnbench.subject.tensors import make_inputs
 
         case = self.case
         if self.direction == "decode":
-            from attnbench.benchmark.timed_calls import step_inputs
-
             return step_inputs(subject, case)
-        if self.path is None:
-            module, inputs = subject.build(self._with_kv_heads)
-            return module, self._grouped(inputs)
-        inputs = load_inputs(Path(self.path))
-        inputs = inputs.replace(**{n: t.to(case.device) for n, t in inputs.tensors()})
-        return subject.made(case, case.seed), inputs
-
-    @property
-    def _with_kv_heads(self) -> Case:
-        """The case with as many heads as keys have."""
+        if self.path is not None:
+            inputs = load_inputs(Path(self.path))
+            inputs = inputs.replace(**{n: t.to(case.device) for n, t in inputs.tensors()})
+            return subject.made(case, case.seed), inputs
         if self.kv_heads is None:
-            return self.case
-        return self.case.replace(lead=(*self.case.lead[:-1], self.kv_heads))
-
-    def _grouped(self, inputs: Inputs) -> Inputs:
-        """The inputs with all heads of the query, if keys have fewer."""
-        from attnbench.subject.tensors import make_inputs
-
-        if self.kv_heads is None:
-            return inputs
+            return subject.build(case)
+        module, inputs = subject.build(case.replace(lead=(*case.lead[:-1], self.kv_heads)))
         # with the same seed, the query's extra heads would repeat the numbers of the keys
-        query_case = self.case.replace(kv_len=1, mask="none", seed=self.case.seed + 1)
-        return inputs.replace(query=make_inputs(query_case).query, enable_gqa=True)
+        query_case = case.replace(kv_len=1, mask="none", seed=case.seed + 1)
+        return module, inputs.replace(query=make_inputs(query_case).query, enable_gqa=True)

@@ -92,8 +92,20 @@ class Setting:
 
 def here(run: str = "", *, command: str = "") -> Setting:
     """The setting of this process and its working directory."""
+    machine = {
+        "node": platform.node(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": processor_name(),
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": psutil.virtual_memory().total,
+    }
+    versions = {name: installed_version(name) or "unknown" for name in ("torch", "attnbench")}
     return Setting(
-        run=run, commit=_commit(), command=command, machine=_machine(), versions=_versions()
+        run=run,
+        commit=_commit(),
+        command=command,
+        machine=machine,
+        versions={"python": platform.python_version(), **versions},
     )
 
 
@@ -107,23 +119,6 @@ def processor_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "node": platform.node(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": processor_name(),
-        "cores": os.cpu_count() or 1,
-        "memory_bytes": psutil.virtual_memory().total,
-    }
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in ("torch", "attnbench"):
-        versions[name] = installed_version(name) or "unknown"
-    return versions
 
 
 def _commit() -> str:

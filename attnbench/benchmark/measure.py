@@ -167,6 +167,7 @@ def _time_row(
             except Unverified as error:
                 reason = f"{error}; see: {subject.check_command}"
                 fields |= {"status": "unverified", "reason": reason}
+    time_s = low_quantile(slots)
     if fields["status"] == "ok" and blocks:
         name = baseline_of(subject.kind, bench.baselines)
         ratio, low, high = blocks_interval(blocks)
@@ -174,21 +175,14 @@ def _time_row(
     return {
         **fields,
         "clock": timer.clock,
-        **_times(slots, timer, case),
-        "load": {
-            **bench.load.read(),
-            "disturbed_share": sum(s.disturbed for s in slots) / len(slots),
-        },
-    }
-
-
-def _times(slots: Sequence[Slot], timer: Timer, case: BenchCase) -> Fields:
-    time_s = low_quantile(slots)
-    return {
         "time_s": time_s,
         "tokens_per_s": None if case.tokens is None else case.tokens / time_s,
         "samples_s": tuple(slot.seconds for slot in slots),
         "calls": timer.calls,
+        "load": {
+            **bench.load.read(),
+            "disturbed_share": sum(s.disturbed for s in slots) / len(slots),
+        },
     }
 
 

@@ -407,7 +407,7 @@ def verify(
         raise Unverified("no output of a timed call was kept, so that none could be compared")
     chance = random.SystemRandom()  # a subject that knew the rows could compute only those
     if direction != "forward_backward":
-        for sample in samples:
+        for sample in samples.items:
             (output,) = sample.copies
             result = _agreement(subject, module, sample.inputs, output, _TIMED_ROWS, chance)
             if not result.agrees:

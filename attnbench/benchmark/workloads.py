@@ -52,17 +52,9 @@ def workload(
     check_name("workload", name, workloads())
     row = workloads()[name]
     size = row["query_size"]
-    case = Case(
-        lead=tuple(row["lead"]),
-        q_len=row["q_len"],
-        kv_len=row["kv_len"],
-        query_size=size,
-        key_size=row.get("key_size", size),
-        value_size=row.get("value_size", size),
-        dtype=dtype,
-        device=device,
-        mask=row["mask"],
-    )
+    sizes = (size, row.get("key_size", size), row.get("value_size", size))
+    lengths = (tuple(row["lead"]), row["q_len"], row["kv_len"])
+    case = Case(*lengths, *sizes, dtype, device, row["mask"])
     return BenchCase(case, direction, name, row.get("kv_heads"))
 
 
@@ -147,7 +139,6 @@ def saved(
             f"{path} holds {name} tensors, but --dtype asks for {dtype}. Saved inputs are measured "
             "in their own dtype."
         )
-    lead = tuple(inputs.query.shape[:-2])
     mask = "none"
     if inputs.attn_mask is not None:
         mask = "boolean" if inputs.attn_mask.dtype == torch.bool else "floating"
@@ -155,17 +146,9 @@ def saved(
         mask = "padding" if inputs.valid_lens.dim() == 1 else "lengths_2d"
     elif inputs.is_causal:
         mask = "causal"
-    case = Case(
-        lead=lead,
-        q_len=inputs.query.shape[-2],
-        kv_len=inputs.key.shape[-2],
-        query_size=inputs.query.shape[-1],
-        key_size=inputs.key.shape[-1],
-        value_size=inputs.value.shape[-1],
-        dtype=name,
-        device=device,
-        mask=mask,
-    )
+    (*lead, q_len, query_size), (*_, kv_len, key_size) = inputs.query.shape, inputs.key.shape
+    sizes = (query_size, key_size, inputs.value.shape[-1])
+    case = Case(tuple(lead), q_len, kv_len, *sizes, name, device, mask)
     heads = inputs.key.shape[-3] if inputs.enable_gqa else None
     return BenchCase(case, direction, path.name, heads, str(path), digest(path))
 

@@ -99,6 +99,12 @@ def test_the_tasks_of_a_worker_that_is_lost_run_again_none_lost_and_none_twice(
     assert Counter(event.kind for event in events)["done"] == 12
 
 
+def test_a_task_that_ends_each_worker_it_meets_is_crashed(workers: ClusterWorkers) -> None:
+    (event,) = ended(workers, Task("deadly", "worker_tasks:kill_cluster_worker", timeout_s=60.0))
+    assert event.kind == "crashed"
+    assert "workers that ran it were lost" in event.reason
+
+
 def test_other_versions_are_refused_with_the_difference(
     scheduler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

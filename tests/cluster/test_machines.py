@@ -75,12 +75,6 @@ def test_a_task_of_a_worker_that_is_lost_runs_again_on_its_machine(
     assert [event.value for event in events[:-1]] == [0, 1, 2, 3]
 
 
-def test_a_task_that_ends_each_worker_it_meets_is_crashed(two: list[Machine]) -> None:
-    (event,) = two[0].events(Task("t", "worker_tasks:kill_cluster_worker", timeout_s=60.0))
-    assert event.kind == "crashed"
-    assert "workers that ran it" in event.reason
-
-
 def test_a_machine_that_is_gone_is_named_and_the_other_goes_on(
     two: list[Machine], two_machines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ caller checks whether the kept values are right.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,9 +57,6 @@ class Samples:
         self._seen = 0
         self.items: list[Sample] = []
         self.fault = ""
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self.items)
 
     def add(self, output: Any, inputs_of: Any, calls: int = _REPEAT_CALLS) -> None:
         """Check an output right after its slot, and keep it with some probability.

@@ -68,7 +68,7 @@ def test_what_is_kept_of_a_call_is_its_inputs_and_its_output_as_they_were() -> N
         samples.add(outputs[3], lambda: call.inputs_of(3))
     assert len(samples.items) == 6
     assert samples.form_fault() == ""
-    assert all(torch.equal(s.copies[0], s.inputs * 2) for s in samples)
+    assert all(torch.equal(s.copies[0], s.inputs * 2) for s in samples.items)
     samples.items[0].output.add_(1)
     assert "changed after the call had returned" in samples.form_fault()
 
