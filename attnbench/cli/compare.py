@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -220,7 +220,7 @@ def duel(
         UsageError: a side cannot be built, or there is nothing to compare.
     """
     from attnbench.benchmark.comparing.duel import Duel, Row
-    from attnbench.benchmark.comparing.exchange import Exchange, quiet_core
+    from attnbench.benchmark.comparing.exchange import CONTRACT, Exchange, quiet_core
 
     core = quiet_core()
     notes = []
@@ -228,7 +228,9 @@ def duel(
         notes.append("Both sides ran on any core: this system does not let a process choose one.")
     with contextlib.ExitStack() as stack:
         sides = _sides(request, stack)
-        exchange = stack.enter_context(Exchange(sides, core if threads == 1 else None, threads))
+        contract = replace(CONTRACT, threads=threads)
+        exchange = Exchange(sides, core if threads == 1 else None, contract)
+        stack.enter_context(exchange)
         rows = [
             Row(a if a == b else f"{b} against {a}", case, (a, b))
             for a, b in _subjects(request, exchange, notes)

@@ -25,14 +25,11 @@ import psutil
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.timing.blocks import Block, Slot, take_blocks
 from attnbench.benchmark.timing.clocks import WALL_CLOCK
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.errors import UsageError
 
-SLOT_S = 0.004
-BLOCKS = 40
-"""Blocks of each row in a pair."""
-
-ROW_S = 5.0
-"""Seconds after which a row gets no further block in a pair; it always gets one."""
+CONTRACT = Contract(blocks=40, cap_s=5.0)
+"""How a row is measured in a pair; it always gets one block."""
 
 _SERVER = ("-m", "attnbench.benchmark.comparing.server")
 _START_S = 180.0
@@ -72,7 +69,8 @@ class Server:
 
     Args:
         side: the side.
-        threads, core, timeout_s: see :class:`Exchange`.
+        threads: torch's threads within an operator.
+        core, timeout_s: see :class:`Exchange`.
     """
 
     seconds = 0.0
@@ -171,16 +169,14 @@ class Exchange:
     Args:
         sides: A and B.
         core: CPU core on which both run; ``None`` leaves the choice to the system.
-        threads: torch's threads within an operator.
-        blocks: most blocks of a row in a pair.
+        contract: how a row is measured in a pair.
         timeout_s: most seconds that one answer of a side may take.
         seed: seed of the random orders.
     """
 
     sides: tuple[Side, Side]
     core: int | None = None
-    threads: int = 1
-    blocks: int = BLOCKS
+    contract: Contract = CONTRACT
     timeout_s: float = 120.0
     seed: int = 0
     taken: int = 0
@@ -202,7 +198,7 @@ class Exchange:
         self._end()
         try:
             for side in self.sides:
-                self._servers.append(Server(side, self.threads, self.core, self.timeout_s))
+                self._servers.append(Server(side, self.contract.threads, self.core, self.timeout_s))
             versions = [server.wait() for server in self._servers]
             if len(set(versions)) > 1:
                 raise UsageError(
@@ -267,9 +263,9 @@ class Exchange:
     def _blocks(
         self, case: BenchCase, addresses: tuple[str, str], chance: random.Random
     ) -> list[Block]:
-        clocks: set[str] = set()
+        clocks, contract = set[str](), self.contract
         for server, address in zip(self._servers, addresses, strict=True):
-            server.seconds, clock, origin = server.ask("prepare", address, case, SLOT_S, ROW_S)
+            server.seconds, clock, origin = server.ask("prepare", address, case, contract)
             clocks.add(clock)
             root = server.side.inside
             if root is not None and not Path(origin).is_relative_to(root.resolve()):
@@ -285,8 +281,8 @@ class Exchange:
             )
         for server in (a, b):
             server.ask("use_clock", clock if len(clocks) == 1 else WALL_CLOCK)
-        cap_s = max(ROW_S, 4 * slowest)
-        blocks = list(take_blocks(a, b, self.blocks, chance, slot_s=SLOT_S, cap_s=cap_s))
+        pace = {"slot_s": contract.slot_s, "cap_s": contract.cap_s}
+        blocks = list(take_blocks(a, b, contract.blocks, chance, **pace))
         answers = {server: server.ask("answer") for server in (a, b)}
         for side, peer in ((a, b), (b, a)):
             fault, answer = answers[side]

@@ -58,9 +58,7 @@ class Served:
         """The addresses of the subjects of an address."""
         return [str(subject.address) for subject in resolve(address)]
 
-    def prepare(
-        self, address: str, case: BenchCase, slot_s: float, cap_s: float
-    ) -> tuple[float, str, str]:
+    def prepare(self, address: str, case: BenchCase, contract: Contract) -> tuple[float, str, str]:
         """Put a subject in the place of the previous one, and call it until it is warm.
 
         Returns:
@@ -75,7 +73,6 @@ class Served:
         self.module, self.inputs = case.build(self.subject)
         call = measured_call(self.subject, self.module, self.inputs, case.direction)
         call()
-        contract = Contract(threads=torch.get_num_threads(), slot_s=slot_s, cap_s=cap_s)
         self.timer = Timer(call, torch.device(case.case.device), contract)
         return self.timer.seconds, self.timer.clock, _origin_of(self.subject.spec)
 

@@ -18,6 +18,7 @@ from attnbench.benchmark.comparing.exchange import (
     Side,
     Unmeasured,
 )
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import named_set
 from attnbench.errors import UsageError
 
@@ -67,7 +68,7 @@ def pair(**options: Any) -> Any:
 
 def test_either_side_is_shaken_last_as_often(asked: list[tuple[str, str]]) -> None:
     """The side that is shaken last starts with warm caches, which is worth half a percent."""
-    assert len(pair(blocks=80)) == 80
+    assert len(pair(contract=Contract(blocks=80))) == 80
     shaken = [side for side, what in asked if what == "shake"]
     last = shaken[1::2]
     assert len(last) == 80

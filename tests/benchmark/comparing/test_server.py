@@ -8,6 +8,7 @@ import pytest
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.comparing.server import Served
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.cases.case import Case
 
 MECHANISM = """\
@@ -34,7 +35,7 @@ def served(folder: Path, name: str, work: str, direction: str, seed: int = 0) ->
     file.write_text(MECHANISM.format(work=work))
     case = BenchCase(Case((2,), 16, 16, 4, 4, 4, mask="padding", seed=seed), direction)
     found = Served()
-    seconds, _, origin = found.prepare(f"{file}:SPEC", case, 1e-3, 1.0)
+    seconds, _, origin = found.prepare(f"{file}:SPEC", case, Contract(slot_s=1e-3, cap_s=1.0))
     assert seconds > 0
     assert origin == str(file)
     return found
