@@ -219,29 +219,23 @@ def _slots(timer: Timer, contract: Contract) -> list[Slot]:
 
 
 def measure_rows(
-    jobs: Sequence[Job],
-    contract: Contract,
-    seed: int,
-    baselines: tuple[str, str] = BASELINES,
-) -> Iterator[tuple[int, Fields | None]]:
+    jobs: Sequence[Job], contract: Contract, seed: int, baselines: tuple[str, str] = BASELINES
+) -> Iterator[Fields]:
     """Measure rows one after another; this is the task of a process of a run.
 
     Yields:
-        The index of a job and ``None`` when it begins, then the index and the fields of its record.
-        If the code of a subject changed the suite, they are the last.
+        The fields of each record. If the code of a subject changed the suite, they are the last.
     """
     guard = SuiteGuard()
-    bench = Bench(contract, seed=seed, baselines=(baselines[0], baselines[1]))
-    for number, job in enumerate(jobs):
-        yield number, None
+    bench = Bench(contract, seed=seed, baselines=baselines)
+    for job in jobs:
         (subject,) = resolve(job.target)
         row = measure_row(subject, job.case, bench, with_facts=job.with_facts, clock=job.clock)
         row["versions"] = _distribution(subject)
-        change = guard.change() or ("a comparison was replaced" if is_blind() else None)
-        if change is not None:
-            yield number, {"status": "crashed", "reason": CHANGED.format(change)}
+        if change := guard.change() or ("a comparison was replaced" if is_blind() else None):
+            yield {"status": "crashed", "reason": CHANGED.format(change)}
             return
-        yield number, row
+        yield row
 
 
 def _distribution(subject: Subject) -> dict[str, str]:

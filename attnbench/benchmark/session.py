@@ -8,6 +8,7 @@ time. This module does not import torch.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 import time
@@ -237,15 +238,12 @@ class Session:
             memory_gib=_SHARE * (self._memory_bytes or available_bytes()) / GIB,
             threads=self.contract.threads,
         )
-        place = 0
+        left = iter(rows)
         for event in self._events(task):
             if event.kind == "value":
-                place, fields = event.value
-                if fields is not None:
-                    yield rows[place], fields
-                    place += 1
+                yield next(left), event.value
             elif event.kind != "done":
-                yield rows[place], _end_fields(event)
+                yield from ((row, _end_fields(event)) for row in itertools.islice(left, 1))
 
     @functools.cached_property
     def _memory_bytes(self) -> int:
