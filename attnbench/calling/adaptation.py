@@ -43,7 +43,7 @@ def callee_of(target: Any, recipe: Recipe | None) -> Callee:
     def make(query_size: int, key_size: int, value_size: int) -> Any:
         sides = {"query": query_size, "key": key_size, "value": value_size}
         with Filled():
-            return recipe(replace(base, width=query_size, **sides))
+            return without_zeros(recipe(replace(base, width=query_size, **sides)))
 
     return Callee(make, base.width)
 
@@ -68,6 +68,16 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     if recipe is not None and recipe.guessed:
         notes.append(f"found by trying, as no name says it: {', '.join(recipe.guessed)}")
     return tuple(notes)
+
+
+def without_zeros(module: nn.Module) -> nn.Module:
+    """A module whose weights that start at zero are drawn: behind them nothing could be seen."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            is_bias = name.endswith("bias") or is_lazy(parameter) or not parameter.requires_grad
+            if not is_bias and parameter.is_floating_point() and not bool(parameter.any()):
+                parameter.normal_(0.0, 0.1)
+    return module
 
 
 class Filled(TorchFunctionMode):
@@ -287,7 +297,8 @@ def bound_spec(
     make.__qualname__ = name
     if binding.shape == "scores":
         scores = {"name": name, "make": lambda q, k: make(q, k), "equal_sizes": True}
-        return ScoringSpec(**{**scores, **fields})
+        given = {key: value for key, value in fields.items() if key != "notes"}
+        return ScoringSpec(**{**scores, **given})
     facts, calls = facts_of(callee, binding), Calls(callee, binding)
     notes = (binding.sentence(), *facts.notes, *binding.rest(), *origin)
     unit = unit_of(calls)

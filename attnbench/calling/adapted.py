@@ -98,7 +98,8 @@ def spec_of(
     for name in ("conventions", "exempt"):
         fields[name] = {**known.get(name, {}), **given.get(name, {})}
     fields["exempt"] = {**UNASKED, **fields["exempt"]}
-    return AdaptedSpec(style=style, callee=callee, notes=notes, **fields)
+    fields["notes"] = (*fields.get("notes", ()), *notes)
+    return AdaptedSpec(style=style, callee=callee, **fields)
 
 
 def _is_stated(error: BaseException) -> bool:

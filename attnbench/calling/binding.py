@@ -176,9 +176,9 @@ class Binding:
 
     def sentence(self) -> str:
         """How it is called, in at most 160 characters."""
-        text = self._said()
+        text = self._said() + self._others()
         if len(text) > _LONGEST:
-            text = self._said(counted=True)
+            text = f"{self._said()}; more arguments stand below"
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
     def rest(self) -> tuple[str, ...]:
@@ -186,15 +186,15 @@ class Binding:
         named = self._others()
         return (named.removeprefix("; "),) if named and named not in self.sentence() else ()
 
-    def _said(self, counted: bool = False) -> str:
+    def _said(self) -> str:
         tensors = [self._word(name, role) for name, role in self.roles.items() if role in _TENSORS]
         text = f"called with {', '.join(tensors)}"
         text += f"; L = {self.tokens} only" if self.tokens else ""
         for name, mask in self.masks.items():
             text += f"; {name} {mask}"
-        return text + self._others(counted)
+        return text
 
-    def _others(self, counted: bool = False) -> str:
+    def _others(self) -> str:
         """What is said of the arguments that nothing varies."""
         others = {
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
@@ -202,11 +202,7 @@ class Binding:
             "no form found of": list(self.unread),
             "**changes no output**:": list(self.idle),
         }
-        return "".join(
-            f"; {what} {len(names) if counted and len(names) > 1 else ', '.join(names)}"
-            for what, names in others.items()
-            if names
-        )
+        return "".join(f"; {what} {', '.join(names)}" for what, names in others.items() if names)
 
     def _constants(self) -> dict[str, Any]:
         """What arguments get that is the same in every call, and that nobody asked for."""

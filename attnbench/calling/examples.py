@@ -53,6 +53,10 @@ class _Example:
     states: Tensor
     result: Any
 
+    def another(self, *sizes: int) -> Any:
+        """A copy of a module, as checks of copies and of traces compare two; a function itself."""
+        return copy.deepcopy(self.callee) if isinstance(self.callee, nn.Module) else self.callee
+
 
 def example_spec(
     target: Any, example: Any, **fields: Any
@@ -73,11 +77,11 @@ def example_spec(
         width = shown.states.shape[-1]
         with contextlib.suppress(StyleError):  # what follows needs no names
             known = {"name": _name(target), **fields}
-            return spec_of(shown.callee, Callee(lambda *_: shown.callee, width), **known)
+            return spec_of(shown.callee, Callee(shown.another, width), **known)
     raised: list[str] = []
     for layout in _LAYOUTS.get(shown.states.dim(), ()):
         width = shown.states.shape[layout.index("E")]
-        callee = Callee(lambda *_: shown.callee, width)
+        callee = Callee(shown.another, width)
         for binding in itertools.islice(_bindings(shown, layout), _MOST_TRIALS):
             problem = _differs(callee, binding, shown)
             if not problem:
@@ -204,7 +208,7 @@ class _Embedded(nn.Module):
         """What the model gives for these hidden states in place of the first embedding's."""
 
         def replaced(*_: Any) -> Tensor:
-            return hidden
+            return hidden.clone()  # which the model may change in place
 
         hook = self.model.get_submodule(self.embedding).register_forward_hook(replaced)
         ids = torch.zeros(hidden.shape[:-1], dtype=torch.long, device=hidden.device)

@@ -145,9 +145,11 @@ def _layer(calls: Calls, found: Facts) -> None:
     binding, tensors = calls.binding, calls.tensors()
     seen = calls.reach() if "Y" not in binding.layout else None
     if seen is not None:
-        causal = not bool(seen.triu(1).any())
+        mixes = bool(seen.tril(-1).any())
+        causal = mixes and not bool(seen.triu(1).any())
         found.fields["causal"] = causal
-        found.notes.insert(0, f"{'' if causal else 'not '}causal (found by trying)")
+        told = f"{'' if causal else 'not '}causal" if mixes else "no token reaches another"
+        found.notes.insert(0, f"{told} (found by trying)")
         alike = calls([tensor * 0 + tensor[:, :1] for tensor in tensors])
         if alike is not None and not close(alike, alike[:, :1]):
             said = (

@@ -57,7 +57,10 @@ class Stubs(MetaPathFinder, Loader):
         return self
 
     def __exit__(self, *raised: object) -> None:
+        """Leave no stub for others to find: torch itself asks what is installed."""
         sys.meta_path.remove(self)
+        for name in [name for name, found in sys.modules.items() if type(found) is _StubModule]:
+            del sys.modules[name]
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """The spec of a stub; ``None`` where the failure of the import is caught."""

@@ -142,7 +142,8 @@ class Subject(ABC):
     def about(self) -> tuple[str, ...]:
         """A line with its style of call and conventions; none for the defaults."""
         style = getattr(self.spec, "style", None)
-        parts = [f"called as {style}", *getattr(self.spec, "notes", ())] if style else []
+        known = [f"called as {style}"] if style and style != "spec_of" else []
+        parts = [*known, *getattr(self.spec, "notes", ())] if style else []
         parts += [f"conventions: {self.followed}"] if self.followed else []
         return (f"{self.name}: {'; '.join(parts)}",) if parts else ()
 

@@ -433,8 +433,40 @@ def test_what_nothing_varies_is_named(tmp_path: Path) -> None:
     assert said in spec.notes[0]
     assert "its output of 3·E features is folded to E" in spec.notes
     many = Binding(shape="layer", layout="BLE", roles={"x": "hidden"}, left=("dropped",) * 30)
-    assert many.sentence() == "called with x (B, L, E); left at their defaults: 30"
+    assert many.sentence() == "called with x (B, L, E); more arguments stand below"
     assert many.rest() == (f"left at their defaults: {', '.join(many.left)}",)
+
+
+ZEROS = """
+class Zeros(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        nn.init.zeros_(self.out.weight)
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return x + self.out(F.scaled_dot_product_attention(q, k, v))
+
+class Alone(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.out = nn.Linear(dim, dim)
+    def forward(self, x):
+        return x + self.out(x)
+"""
+
+
+def test_a_projection_that_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, ZEROS, "Zeros"))
+    assert isinstance(spec, LayerSpec)
+    assert not spec.causal
+
+
+def test_what_mixes_no_tokens_is_not_called_causal(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, ZEROS, "Alone"))
+    assert isinstance(spec, LayerSpec)
+    assert not spec.causal
+    assert any(note.startswith("no token reaches another") for note in spec.notes)
 
 
 def test_a_second_sequence_that_changes_nothing_is_said(tmp_path: Path) -> None:

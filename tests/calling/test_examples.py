@@ -122,6 +122,42 @@ def test_the_attention_in_a_model_is_checked_on_its_calls() -> None:
     assert any("attention.0" in line for line in report.about)
 
 
+def test_each_module_that_is_made_of_an_example_is_a_copy_of_its_own() -> None:
+    module = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    names = ["copies_agree", "layer_calls_leave_no_trace", "other_modules_change_nothing"]
+    report = attnbench.check(module, example=STREAM, profile="quick", invariants=names)
+    assert report.ok, report
+
+
+def test_attention_with_query_and_key_in_a_model_is_checked_on_its_calls() -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.attend = nn.Embedding(11, 8), nn.MultiheadAttention(8, 2)
+
+        def forward(self, ids: Tensor) -> Any:
+            hidden = self.words(ids).transpose(0, 1)
+            return self.attend(hidden, hidden, hidden)[0]
+
+    report = attnbench.check_calls(
+        Tagger(), torch.randint(11, (2, 9)), profile="quick", invariants=["inputs_are_unchanged"]
+    )
+    assert report.ok, report
+    assert "the module attend" in str(report)
+
+
+def test_hidden_states_that_a_model_changes_in_place_stay_as_they_are() -> None:
+    class Scaled(Model):
+        def forward(self, ids: Tensor) -> Any:
+            hidden = self.words(ids)
+            hidden *= 8**0.5
+            return self.attention[0](hidden, torch.zeros(ids.shape[1], 8))[0]
+
+    model = Scaled()
+    spec = example_spec(model, torch.randint(11, (2, 7)))
+    assert spec.name == "Scaled"
+
+
 def test_the_module_and_the_example_stay_as_they_are() -> None:
     module, stream = Decoder(Config(8, 2)), STREAM.clone()
     before = {name: value.clone() for name, value in module.state_dict().items()}
