@@ -33,6 +33,7 @@ _CLASS = """class Called({name}):
         return super().forward({given})"""
 _FUNCTION = """def called({taken}):
     return {name}({given})"""
+_EXAMPLE = "attnbench.check(module, example=(args, kwargs)) in Python; --example FILE.py:NAME here."
 _FORM = re.compile(r"unpack|dimension|[0-9]D |dims|shape")
 """What is raised over another number of dimensions, and so says little."""
 _MAINS = ("query", "key", "value", "memory", "hidden")
@@ -84,12 +85,17 @@ def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]
     tried = "no call of it is known"
     if raised:
         said = next((text for text in raised if not _FORM.search(text)), raised[0])
+        layout, _, error = said.partition(": ")
+        if layout.isupper():
+            shapes = " and ".join(f"({', '.join(each)})" for each in layout.split(", "))
+            said = f"{error}, given {shapes}"
         tried = f"of {len(raised)} calls that were tried the likeliest raises {said}"
     lines = [f"{name} cannot be called: {tried}"]
-    said = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "no name says anything"
+    said = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "none says what it is"
     missing = f"what {' and '.join(unknown)} should be" if unknown else "which tensors it takes"
     lines.append(f"Its arguments were read by their names ({said}); say {missing}.")
-    return "\n".join([*lines, *_completed(target, name, required, unknown)])
+    lines += _completed(target, name, required, unknown)
+    return "\n".join([*lines, f"Or show one call of it: {_EXAMPLE}"])
 
 
 def _completed(

@@ -107,8 +107,8 @@ FORWARD: Mapping[str, str] = {
     "count": "input_pos_maxp1 total_len",
     "rotary": "freqs_cis rope freqs freq_cis rotary_pos_emb position_embeddings cos_sin "
     "rotary_emb freqs_complex rope_cache rotary_embeddings pos_cis",
-    "cos": "cos rope_cos cos_cached",
-    "sin": "sin rope_sin sin_cached",
+    "cos": "cos rope_cos cos_cached freqs_cos cos_freqs rotary_cos cos_emb",
+    "sin": "sin rope_sin sin_cached freqs_sin sin_freqs rotary_sin sin_emb",
     "embedded_positions": "pos query_pos pos_emb pos_embed pos_embedding pos_embeddings pos_enc "
     "positional_encoding rel_pos rel_pos_emb relative_positions position_encoding key_pos "
     "position_embedding rel_embeddings posenc",

@@ -52,7 +52,7 @@ def test_what_cannot_be_guessed_of_a_constructor_is_marked(repository: Path) -> 
             "(query as query, key as key); say what spam should be.",
             "def called(query, key):\n    return plain(query, spam=..., key=key)",
         ),
-        ("unknown", "(no name says anything); say what a and b should be.", ""),
+        ("unknown", "(none says what it is); say what a and b should be.", ""),
     ],
 )
 def test_of_what_cannot_be_called_the_lines_to_complete_can_be_run(
@@ -60,12 +60,13 @@ def test_of_what_cannot_be_called_the_lines_to_complete_can_be_run(
 ) -> None:
     target = getattr(loaded(repository, SOURCE), name)
     named = arguments(getattr(target, "forward", target), "forward") or []
-    first, second, *rest = not_called(target, named, ["TypeError: no"]).splitlines()
+    first, second, *rest, last = not_called(target, named, ["TypeError: no"]).splitlines()
     assert first == (
         f"{name} cannot be called: of 1 calls that were tried the likeliest raises TypeError: no"
     )
     assert second.endswith(said)
     assert textwrap.dedent("\n".join(rest[1:])) == lines
+    assert "example=(args, kwargs)" in last
     exec(lines, {name: target})
 
 
