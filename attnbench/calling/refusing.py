@@ -94,8 +94,8 @@ def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]
     said = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "none says what it is"
     missing = f"what {' and '.join(unknown)} should be" if unknown else "which tensors it takes"
     lines.append(f"Its arguments were read by their names ({said}); say {missing}.")
-    lines += _completed(target, name, required, unknown)
-    return "\n".join([*lines, f"Or show one call of it: {_EXAMPLE}"])
+    lines.append(f"Or show one call of it: {_EXAMPLE}")
+    return "\n".join([*lines, *_completed(target, name, required, unknown)])
 
 
 def _completed(
@@ -114,7 +114,7 @@ def _completed(
     if not _runs(text, target):
         return []
     called = "Called" if inspect.isclass(target) else "called"
-    head = f"Write beside it, with what it is in place of ..., and check {called}:"
+    head = f"Or write beside it, with what it is in place of ..., and check {called}:"
     return [head, *(f"  {line}" for line in text.splitlines())]
 
 

@@ -60,13 +60,13 @@ def test_of_what_cannot_be_called_the_lines_to_complete_can_be_run(
 ) -> None:
     target = getattr(loaded(repository, SOURCE), name)
     named = arguments(getattr(target, "forward", target), "forward") or []
-    first, second, *rest, last = not_called(target, named, ["TypeError: no"]).splitlines()
+    first, second, third, *rest = not_called(target, named, ["TypeError: no"]).splitlines()
     assert first == (
         f"{name} cannot be called: of 1 calls that were tried the likeliest raises TypeError: no"
     )
     assert second.endswith(said)
     assert textwrap.dedent("\n".join(rest[1:])) == lines
-    assert "example=(args, kwargs)" in last
+    assert "example=(args, kwargs)" in third
     exec(lines, {name: target})
 
 
