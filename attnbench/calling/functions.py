@@ -15,13 +15,13 @@ from torch import nn
 from attnbench.calling.adapted import spec_of
 from attnbench.calling.attention_call import Attention
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
+from attnbench.calling.choice import fitted
 from attnbench.calling.facts import close, empty_rows, hiding, lets_nan_through, mask_value
 from attnbench.calling.keywords import Keywords
 from attnbench.calling.renaming import renames
 from attnbench.calling.results import is_plain
 from attnbench.calling.roles import SETTINGS
 from attnbench.calling.scaled_dot_floats import SCALED_DOT
-from attnbench.calling.styles.fitting import fitted
 from attnbench.calling.trials import Callee, Calls
 from attnbench.specs import MechanismSpec, Sizes
 

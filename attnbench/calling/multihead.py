@@ -12,9 +12,9 @@ from torch import nn
 from attnbench.calling.adapted import name_of, spec_of
 from attnbench.calling.attention_call import Attention
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
+from attnbench.calling.choice import fitted
 from attnbench.calling.keywords import Keywords, keywords_of
 from attnbench.calling.renaming import renames
-from attnbench.calling.styles.fitting import fitted
 from attnbench.calling.trials import Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes

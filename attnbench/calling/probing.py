@@ -13,6 +13,7 @@ from torch import Tensor
 from attnbench.calling.adaptation import spec_of
 from attnbench.calling.adapted import name_of
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
+from attnbench.calling.choice import adapted, known_style
 from attnbench.calling.facts import (
     close,
     empty_rows,
@@ -24,7 +25,6 @@ from attnbench.calling.facts import (
 )
 from attnbench.calling.renaming import renamed
 from attnbench.calling.roles import SETTINGS
-from attnbench.calling.styles.style_choice import adapted, known_style
 from attnbench.calling.trials import KEYS, QUERIES, WIDTH, Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes

@@ -50,34 +50,34 @@ def renamed(target: Any, call: str) -> Any:
     """
     if not callable(target):
         return target  # the adapter says so
-    order, names = parsed(call)
+    names = _parsed(call)
     if isinstance(target, nn.Module):
-        return _Renamed(target, order, names)
-    if not inspect.isclass(target):
-        signature = _signature(target, order, names)
+        return _Renamed(target, names)
+    if inspect.isclass(target):
 
-        @functools.wraps(target)
-        def function(*tensors: Any, **given: Any) -> Any:
-            return _called(target, signature, order, names, tensors, given)
+        @functools.wraps(target, updated=())
+        def make(*sizes: Any, **given: Any) -> Any:
+            return _Renamed(target(*sizes, **given), names)
 
-        function.__signature__ = signature  # type: ignore[attr-defined]
-        del function.__wrapped__
-        return function
+        return make
+    signature = _signature(target, names)
 
-    @functools.wraps(target, updated=())
-    def make(*sizes: Any, **given: Any) -> Any:
-        return _Renamed(target(*sizes, **given), order, names)
+    @functools.wraps(target)
+    def function(*tensors: Any, **given: Any) -> Any:
+        return _called(target, signature, names, tensors, given)
 
-    return make
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    del function.__wrapped__
+    return function
 
 
 class _Renamed(nn.Module):
     """A module whose forward has other names."""
 
-    def __init__(self, module: Any, order: tuple[str, ...], names: Mapping[str, str]) -> None:
+    def __init__(self, module: Any, names: Mapping[str, str]) -> None:
         super().__init__()
-        self.module, self.order, self.names = module, order, dict(names)
-        self.__signature__ = _signature(module, order, names)
+        self.module, self.names = module, dict(names)
+        self.__signature__ = _signature(module, names)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -87,71 +87,64 @@ class _Renamed(nn.Module):
 
     def forward(self, *tensors: Any, **given: Any) -> Any:
         """The result of the module."""
-        return _called(self.module, self.__signature__, self.order, self.names, tensors, given)
+        return _called(self.module, self.__signature__, self.names, tensors, given)
 
 
 def _called(
     callee: Any,
     signature: inspect.Signature,
-    order: tuple[str, ...],
     names: Mapping[str, str],
     tensors: tuple[Any, ...],
     given: dict[str, Any],
 ) -> Any:
     passed = signature.bind(*tensors, **given).arguments
-    if (mask := passed.get("attn_mask")) is not None and _HIDES in (*order, *names.values()):
-        passed["attn_mask"] = ~mask if mask.dtype == torch.bool else mask
-    first = [passed.pop(_plain(meaning)) for meaning in order]
-    own = {_plain(meaning): name for name, meaning in names.items()}
-    return callee(*first, **{own[meaning]: value for meaning, value in passed.items()})
+    mask = passed.get("attn_mask")
+    if mask is not None and mask.dtype == torch.bool and _HIDES in names.values():
+        passed["attn_mask"] = ~mask
+    own = {name: meaning.removeprefix("~") for name, meaning in names.items()}
+    places = [passed[meaning] for name, meaning in own.items() if name.isdigit()]
+    left = {n: passed[m] for n, m in own.items() if m in passed and not n.isdigit()}
+    return callee(*places, **left)
 
 
-def _signature(callee: Any, order: tuple[str, ...], names: Mapping[str, str]) -> inspect.Signature:
+def _signature(callee: Any, names: Mapping[str, str]) -> inspect.Signature:
     known = keywords_of(callee)
-    if known is not None and not known.open:
-        for name in names:
-            if name not in known.names:
-                raise StyleError(
-                    f"call: {name!r} is no argument of the callee, which takes "
-                    f"{', '.join(known.names)}; {_FORM}."
-                )
-    required = known.required if known else tuple(names)
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    first = [inspect.Parameter(_plain(meaning), kind) for meaning in order]
-    rest = [
-        inspect.Parameter(
-            _plain(meaning), kind, default=inspect.Parameter.empty if needed else None
+    unknown = [n for n in names if not n.isdigit() and known and n not in known.names]
+    if known is not None and unknown and not known.open:
+        raise StyleError(
+            f"call: {unknown[0]!r} is no argument of the callee, which takes "
+            f"{', '.join(known.names)}; {_FORM}."
         )
-        for name, meaning in names.items()
-        for needed in [name in required or meaning in ("query", "key", "value")]
+    needed = {*FIRST, *(m for n, m in names.items() if n.isdigit())}
+    needed |= {m for n, m in names.items() if known is None or n in known.required}
+    parameters = [
+        inspect.Parameter(
+            meaning.removeprefix("~"),
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=inspect.Parameter.empty if meaning in needed else None,
+        )
+        for meaning in names.values()
     ]
-    return inspect.Signature(
-        sorted([*first, *rest], key=lambda p: (p.default is None, _PASSED.index(p.name)))
-    )
+    order = sorted(parameters, key=lambda p: (p.default is None, _PASSED.index(p.name)))
+    return inspect.Signature(order)
 
 
-def _plain(meaning: str) -> str:
-    return meaning.removeprefix("~")
-
-
-def parsed(call: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What a call passes by position, and by name: the callee's names, with what they get."""
+def _parsed(call: str) -> dict[str, str]:
+    """What a call passes: the callee's names, or places 0, 1 ..., with what they get."""
     try:
         tree = ast.parse(call.strip(), mode="eval").body
     except SyntaxError:
         tree = None
     if not isinstance(tree, ast.Call) or not (tree.args or tree.keywords):
         raise StyleError(f"call: {call!r} names no argument; {_FORM}.")
-    passed = [*tree.args, *(keyword.value for keyword in tree.keywords)]
-    meanings = [_FIRST.get(name, name) for name in map(ast.unparse, passed)]
+    own = [*map(str, range(len(tree.args))), *(str(keyword.arg) for keyword in tree.keywords)]
+    passed = map(ast.unparse, [*tree.args, *(keyword.value for keyword in tree.keywords)])
+    meanings = [_FIRST.get(name, name) for name in passed]
+    plain = [meaning.removeprefix("~") for meaning in meanings]
     for meaning in meanings:
-        if meaning not in _PASSED or [*map(_plain, meanings)].count(_plain(meaning)) > 1:
+        if meaning not in _PASSED or plain.count(meaning.removeprefix("~")) > 1:
             what = "is passed twice" if meaning in _PASSED else "is nothing that a style passes"
             raise StyleError(
                 f"call: {meaning!r} {what}; that is {', '.join(dict.fromkeys(_PASSED))}; {_FORM}."
             )
-    if any(keyword.arg is None for keyword in tree.keywords):
-        raise StyleError(f"call: {call!r} has a '**'; {_FORM}.")
-    count = len(tree.args)
-    own = [str(keyword.arg) for keyword in tree.keywords]
-    return tuple(meanings[:count]), dict(zip(own, meanings[count:], strict=True))
+    return dict(zip(own, meanings, strict=True))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import adapters
-from attnbench.calling.styles.style_choice import adapted, known_style
+from attnbench.calling.choice import adapted, known_style
 from attnbench.cases.case import Case
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded

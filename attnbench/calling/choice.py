@@ -1,22 +1,32 @@
-"""The adapter of a target: that of its style, or of an object whose style is known."""
+"""The adapter of a target: of the style that is named, or of an object whose style is known."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from attnbench.calling.adapted import name_of
-from attnbench.calling.keywords import FIRST, TEXTBOOK_LENGTHS, keywords_of, order_of
+from attnbench.calling.keywords import FIRST, TEXTBOOK_LENGTHS, Keywords, keywords_of, order_of
 from attnbench.calling.signature import arguments
-from attnbench.calling.styles import STYLES
 from attnbench.distributions import advice
 from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.registry.catalog import registry
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
+
+STYLES = {
+    "sdpa": "attnbench.calling.functions",
+    "flash": "attnbench.calling.functions",
+    "multihead": "attnbench.calling.multihead",
+    "textbook": "attnbench.calling.textbooks",
+}
+"""What ``--as`` takes, and the module that has the adapter of that name."""
+
+_LAYOUTS = {"sdpa": "(B, H, L, E)", "flash": "(B, L, H, E)"}
 
 
 def known_style(target: object) -> str | None:
@@ -55,6 +65,48 @@ def takes_a_mask(target: Any) -> bool:
     return any("mask" in (each.role or "") or each.role == "padding" for each in named)
 
 
+def fits(callee: Any, style: str) -> str | None:
+    """The reason why the arguments of a callee are not those of a style; ``None`` if they are."""
+    if not callable(callee):
+        return f"it is {type(callee).__name__} and not callable"
+    if inspect.isclass(callee) and style in _LAYOUTS:
+        return (
+            "it is a class; write these lines beside it, and name SPEC\n"
+            f"  from attnbench.adapters import {style}\n"
+            f"  SPEC = {style}({callee.__name__}(...), name={callee.__name__!r})\n"
+            "which checks an instance"
+        )
+    keywords = keywords_of(callee)
+    if keywords is None:
+        return "nothing tells its arguments; wrap it in a function that names them"
+    given = {*keywords.names[:3]} if style in _LAYOUTS else {"embed_dim", "num_heads"}
+    if style in _LAYOUTS:
+        for place, names in enumerate(FIRST.values()):
+            if keywords.names[place : place + 1] not in [(name,) for name in names]:
+                return f"argument {place + 1} should be {names[0]}"
+        if style == "flash" and "is_causal" in keywords.names:
+            return "its argument is_causal belongs to another style"
+    for name in sorted(given - {*keywords.names}):
+        return f"it has no argument {name}"
+    return next((f"it needs {n} besides" for n in keywords.required if n not in given), None)
+
+
+def fitted(callee: Callable[..., Any], style: str) -> Keywords:
+    """The keywords of a callee that a style fits.
+
+    Raises:
+        StyleError: the style does not fit; the message names the argument and a style that fits.
+    """
+    complaint, found = fits(callee, style), keywords_of(callee) if callable(callee) else None
+    if complaint is None and found is not None:
+        return found
+    others = [f"{other} on {layout}" for other, layout in _LAYOUTS.items()]
+    others = [text for text in others if fits(callee, text.partition(" ")[0]) is None]
+    better = f" Its arguments fit {' or '.join(others)}." if others else ""
+    name = getattr(callee, "__name__", repr(callee))
+    raise StyleError(f"{name} cannot be called as {style}: {complaint}.{better}")
+
+
 def adapted(target: Any, style: str | None = None, **fields: Any) -> Any:
     """The spec of what is no spec itself.
 
@@ -83,8 +135,7 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> Any:
     if bracket:
         fields["call"] = f"f({call}"
     if style in STYLES:
-        module, _, adapter = STYLES[style].partition(":")
-        adapt = getattr(importlib.import_module(module), adapter)
+        adapt = getattr(importlib.import_module(STYLES[style]), style)
     else:
         if (reason := brought[style].fits(target)) is not None:
             raise StyleError(f"{name_of(target)} cannot be called as {style}: {reason}.")
