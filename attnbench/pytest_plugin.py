@@ -51,7 +51,7 @@ def check_attention() -> Callable[..., None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
-    from attnbench.calling.choice import STYLES
+    from attnbench.calling import STYLES
     from attnbench.errors import either
 
     group = parser.getgroup("attnbench", "property checks of attention")

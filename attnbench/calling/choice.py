@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnbench.calling import STYLES
 from attnbench.calling.adapted import name_of
 from attnbench.calling.keywords import FIRST, TEXTBOOK_LENGTHS, Keywords, keywords_of, order_of
 from attnbench.calling.signature import arguments
@@ -17,14 +18,6 @@ from attnbench.distributions import advice
 from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.registry.catalog import registry
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
-
-STYLES = {
-    "sdpa": "attnbench.calling.functions",
-    "flash": "attnbench.calling.functions",
-    "multihead": "attnbench.calling.multihead",
-    "textbook": "attnbench.calling.textbooks",
-}
-"""What ``--as`` takes, and the module that has the adapter of that name."""
 
 _LAYOUTS = {"sdpa": "(B, H, L, E)", "flash": "(B, L, H, E)"}
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.calling.choice import STYLES
+from attnbench.calling import STYLES
 from attnbench.errors import UsageError, either
 from attnbench.registry.address import Address, parse_address
 from attnbench.specs.conventions import parse_convention

@@ -15,8 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench import adapters
-from attnbench.calling import choice
-from attnbench.calling.choice import STYLES, adapted
+from attnbench.calling import STYLES, choice
+from attnbench.calling.choice import adapted
 from attnbench.errors import StyleError, UnknownNameError
 from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import call_hooks
