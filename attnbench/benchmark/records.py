@@ -7,7 +7,6 @@ several processes say together (medians, intervals, gains) is computed when line
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import json
@@ -264,8 +263,9 @@ def _writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def claim(path: Path) -> FileLock:
-    """Lock a run's file for this process, until the lock is released or the process ends.
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Lock a run's file for this process in this context.
 
     Raises:
         RecordError: another process is recording this run, or the folder cannot be written.
@@ -280,13 +280,9 @@ def claim(path: Path) -> FileLock:
                 f"run {path.stem!r} is being recorded by another process; wait until it ends, or "
                 "choose another name with --run."
             ) from None
-    atexit.register(release, lock)  # also if the run is refused before it begins
-    return lock
-
-
-def release(lock: FileLock) -> None:
-    """Release a lock of :func:`claim`; further calls have no effect."""
-    if lock.is_locked:
+    try:
+        yield
+    finally:
         Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
 

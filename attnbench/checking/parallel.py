@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import shlex
 from collections import Counter, defaultdict
@@ -147,7 +146,7 @@ def run_checks(
     jobs: int,
     timeout_s: float,
     memory_gib: float,
-    cluster: str | ClusterWorkers | None = None,
+    cluster: str | None = None,
     explainers: Sequence[str] = (),
 ) -> Generator[Outcome, None, None]:
     """Run works and yield outcomes as they come, one for each subject and invariant.
@@ -162,30 +161,17 @@ def run_checks(
         jobs: number of processes; 0 for one per core.
         timeout_s: most seconds for an invariant.
         memory_gib: most memory of a subject's process, in GiB.
-        cluster: cluster to run on instead of this machine, see :class:`ClusterWorkers`; an open one
-            stays open.
+        cluster: cluster to run on instead of this machine, see :class:`ClusterWorkers`.
         explainers: names of the plugins that explain failures.
     """
     works = [work for work in works if work.invariants]
     if not works:
         return
-    with _workers(cluster, jobs) as workers:
+    with Workers(jobs) if cluster is None else ClusterWorkers(cluster, preload=PRELOAD) as workers:
         if isinstance(workers, ClusterWorkers):  # small pieces, so that losing one costs little
             jobs = _PIECES * workers.count
         limits = {"timeout_s": timeout_s, "memory_gib": memory_gib}
         yield from _Run(workers, works, options, limits, explainers).outcomes(jobs)
-
-
-@contextlib.contextmanager
-def _workers(cluster: str | ClusterWorkers | None, jobs: int) -> Iterator[Workers | ClusterWorkers]:
-    if isinstance(cluster, ClusterWorkers):
-        try:
-            yield cluster
-        finally:
-            cluster.cancel()
-        return
-    with Workers(jobs) if cluster is None else ClusterWorkers(cluster, preload=PRELOAD) as workers:
-        yield workers
 
 
 class _Run:

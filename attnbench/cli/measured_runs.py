@@ -99,7 +99,7 @@ def planned(
         for machine in places:
             suffix = "" if machine is None else "-" + re.sub(r"[^\w.-]", "-", machine.name)
             path = store.run_path(results, run + suffix)
-            stack.callback(store.release, store.claim(path))
+            stack.enter_context(store.claimed(path))
             runs.append(_planned(path, machine, **request))
         yield runs
 

@@ -206,15 +206,9 @@ class ClusterWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.cancel()
-        self.client.close(timeout=5)
-
-    def cancel(self) -> None:
-        """Cancel the tasks that have not ended."""
         with contextlib.suppress(Exception):
             self.client.cancel(list(self._futures.values()), force=True)
-        for pending in (self._queue, self._tasks, self._futures, self._completions):
-            pending.clear()
+        self.client.close(timeout=5)
 
 
 def _scheduler_lost(error: BaseException) -> UsageError:

@@ -103,7 +103,7 @@ def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None
     with pytest.raises(RecordError, match=r"cannot write to .*name another folder"):
         store.append(tmp_path / "file" / "r.jsonl", record())
     with pytest.raises(RecordError, match=r"cannot write to .*name another folder"):
-        store.claim(tmp_path / "file" / "r.jsonl")
+        store.claimed(tmp_path / "file" / "r.jsonl").__enter__()
 
 
 def test_a_writer_killed_at_a_random_moment_loses_at_most_the_record_it_was_writing(

@@ -254,9 +254,9 @@ def test_a_run_is_not_gone_on_with_under_another_baseline(tmp_path: Path) -> Non
 
 
 def test_a_run_that_another_process_records_is_one_line_and_not_mixed_in(tmp_path: Path) -> None:
-    claim = store.claim(store.run_path(tmp_path, "mine"))
-    result = run("bench", "dot", "--run", "mine", "--results", str(tmp_path))
+    with store.claimed(store.run_path(tmp_path, "mine")):
+        result = run("bench", "dot", "--run", "mine", "--results", str(tmp_path))
     assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
     assert "run 'mine' is being recorded by another process" in result.err
-    claim.release()
-    store.claim(store.run_path(tmp_path, "mine")).release()
+    with store.claimed(store.run_path(tmp_path, "mine")):
+        pass
