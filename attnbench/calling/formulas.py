@@ -6,6 +6,7 @@ held to it at all sizes, in Python floats.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -50,8 +51,7 @@ class Formula:
 
     def scoring(self, callee: Any, width: int) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
         """The scoring function with the parameters of a callee, and what is done to keys first."""
-        made: nn.Module = self.spec.make(width, width)
-        own = _parameters(callee)
+        made, own = _made(self.spec, width), _parameters(callee)
         for name, place in self.places:
             part, _, last = name.rpartition(".")
             value = _taken(own, place)
@@ -88,6 +88,12 @@ class Formula:
 
 
 _KEYS = "key_proj.weight"
+
+
+@functools.lru_cache(maxsize=64)
+def _made(spec: ScoringSpec, width: int) -> nn.Module:
+    """A scoring function, whose parameters are replaced before each use."""
+    return spec.make(width, width)
 
 
 def _reference(formula: Formula) -> Callable[[nn.Module, list[float], list[float]], float]:
@@ -127,8 +133,7 @@ def formula_of(calls: Calls) -> Formula | None:
 
 def _ways(spec: Any, own: dict[str, Tensor], width: int) -> Iterator[Formula]:
     """The ways in which the parameters of a callee may be those of a scoring function."""
-    made: nn.Module = spec.make(width, width)
-    wanted = dict(made.named_parameters())
+    wanted = dict(spec.make(width, width).named_parameters())
     if not wanted:
         yield Formula(spec, ())
         squares = [name for name, value in own.items() if value.shape == (width, width)]
