@@ -1,41 +1,20 @@
 """The hooks of an attnbench plugin.
 
 A plugin is a module, named by an entry point in the group ``attnbench``. It implements any of the
-hooks below, each of which returns an iterable of specs, but for ``attnbench_contract``. This is a
-complete plugin::
+hooks below, each of which returns an iterable of specs, but for ``attnbench_contract``::
 
     # my_scores.py
-    import attnbench
-    import torch
-    from torch import nn
-
-
-    class CosineScoring(nn.Module):
-        def forward(self, query, key):
-            # the default eps, 1e-12, is 0 in float16: a key of zeros would give NaN
-            query = torch.nn.functional.normalize(query, dim=-1, eps=1e-6)
-            key = torch.nn.functional.normalize(key, dim=-1, eps=1e-6)
-            return query @ key.mT
-
-
     @attnbench.hookimpl
     def attnbench_scorings():
-        yield attnbench.ScoringSpec(
-            name="cosine",
-            make=lambda query_size, key_size: CosineScoring(),
-            formula="q·k / (‖q‖ ‖k‖)",
-            equal_sizes=True,
-            laws=("bounded_by_one",),
-        )
+        yield attnbench.ScoringSpec(name="cosine", make=lambda *sizes: CosineScoring())
 
-Its ``pyproject.toml`` names the module::
-
+    # pyproject.toml
     [project.entry-points.attnbench]
     my_scores = "my_scores"
 
-Once installed with pip, it is a subject: ``attnbench check cosine``, ``attnbench bench cosine``.
-``attnbench new my-scores`` writes all of this. Without installing anything, a spec in a file can be
-checked by its address: ``attnbench check my_scores.py:SPEC``.
+``attnbench new my-scores`` writes a whole one. Once installed with pip, it is a subject:
+``attnbench check cosine``, ``attnbench bench cosine``. Without installing anything, a spec in a
+file can be checked by its address: ``attnbench check my_scores.py:SPEC``.
 
 Each plugin is loaded and called separately. If one raises, or returns something other than specs,
 ``attnbench list --plugins --load`` shows its traceback, and the others work as usual. A function

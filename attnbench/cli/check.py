@@ -130,7 +130,7 @@ def command(
     """
     preload = parallel.preload(len(targets) if targets else None, invariant)
     plugins = load_plugins(strict=strict, preload=preload)
-    output = formats_of(formats or (), as_json=as_json)
+    output = formats_of([*(["json"] if as_json else []), *(formats or ())])
     addresses = option.parse_targets(targets, style, convention, call, make, example)
     try_options(addresses or ())
     exemptions = without_known(exempt or ()) if update_exempt else exempt or ()
@@ -161,22 +161,20 @@ def command(
 
 @dataclass(frozen=True)
 class Formats:
-    """The formats and files of a report.
+    """The formats of a report, with their files; ``None`` for standard output.
 
     Args:
-        printed: name of the format on standard output.
-        files: names of formats, and their files.
+        outputs: names of formats and their files.
         located: whether a format asks for places of failures.
     """
 
-    printed: str
-    files: tuple[tuple[str, Path], ...]
+    outputs: Sequence[tuple[str, Path | None]]
     located: bool
 
     @property
     def has_text(self) -> bool:
         """Whether the outcomes are printed as text while they come."""
-        return self.printed in _SHARED
+        return all(name in _SHARED for name, path in self.outputs if path is None)
 
     def write(self, findings: Findings) -> list[str]:
         """Write all formats but the text, which has been printed.
@@ -188,9 +186,9 @@ class Formats:
             UsageError: a file cannot be written.
         """
         failed = []
-        for name, path in [*self.files, (self.printed, None)]:
+        for name, path in self.outputs:
             try:
-                text = _rendered(name, findings)
+                text = "" if name == _TEXT else _rendered(name, findings)
             except PluginError as error:
                 reason = str(error).strip().splitlines()[-1]  # the last of a traceback
                 print(f"attnbench: --format {name}: {reason}", file=sys.stderr)
@@ -207,8 +205,6 @@ class Formats:
 
 def _rendered(name: str, findings: Findings) -> str:
     """The report in a format; one of a plugin is rendered in a child with a time limit."""
-    if name == _TEXT:
-        return ""
     if name in CORE:
         return CORE[name].render(findings)
     arguments = {"name": name, "findings": findings}
@@ -216,36 +212,34 @@ def _rendered(name: str, findings: Findings) -> str:
     return text
 
 
-def formats_of(values: Sequence[str], *, as_json: bool = False) -> Formats:
+def formats_of(values: Sequence[str]) -> Formats:
     """Read the values of ``--format``; plugins are asked for theirs if one is not of the core.
 
     Args:
         values: ``FORMAT`` for standard output, or ``FORMAT=FILE``.
-        as_json: whether ``--json`` was given.
 
     Raises:
         UsageError: a format is unknown, two are printed, or a file cannot be written.
     """
-    pairs = [text.partition("=") for text in values]
-    files = [(name, Path(path)) for name, in_file, path in pairs if in_file]
-    printed = ["json"] if as_json else []
-    printed += [name for name, in_file, _ in pairs if not in_file and name not in printed]
-    for name, path in files:
-        check_writable(path, f"--format {name}")
+    outputs: dict[tuple[str, Path | None], None] = {}
+    for text in values:
+        name, in_file, place = text.partition("=")
+        outputs[name, Path(place) if in_file else None] = None
+        if in_file:
+            check_writable(Path(place), f"--format {name}")
+    printed = [name for name, path in outputs if path is None]
     located = {name: format_.located for name, format_ in CORE.items()}
-    named = {*printed, *dict(files)}
-    if not {_TEXT, *located} >= named:
+    if any(name not in (_TEXT, *located) for name, _ in outputs):
         located |= {row["name"]: row["located"] for row in ask("format_rows")}
-    for name in named:
-        if name not in (_TEXT, *located):
-            hint = nearest(name, (_TEXT, *located))
-            raise UsageError(f"--format: no format is called {name!r}. {hint}")
-    if unfit := [name for name, _ in files if name in _SHARED]:
-        raise UsageError(f"--format: {unfit[0]} is printed, and no file is written of it.")
+    for name, path in outputs:
+        choices = {_TEXT, *located} if path is None else {*located} - {*_SHARED}
+        if name not in choices:
+            where = "" if path is None else " for a file"
+            hint = nearest(name, choices)
+            raise UsageError(f"--format: no format{where} is called {name!r}. {hint}")
     if len(printed) > 1 and not {*printed} <= {*_SHARED}:
         raise UsageError(
             f"--format: {' and '.join(printed)} cannot both be printed; write one to a file, as "
             f"--format {printed[1]}=FILE."
         )
-    chosen = "github" if "github" in printed else (printed or [_TEXT])[0]
-    return Formats(chosen, tuple(files), any(located.get(name) for name in named))
+    return Formats(list(outputs), any(located.get(name) for name, _ in outputs))
