@@ -41,7 +41,7 @@ def first_difference(comparison: Comparison) -> Clue | None:
         if not bool(one.call.output[one.place].isfinite().all()):
             return _lost(one)
         other = row_of(expected, comparison)
-        if other is not None and other.call is not one.call:
+        if other is not None and other.call.number != one.call.number:
             return _parting(one, other, comparison.allowed or 0.0)
     return None
 

@@ -39,8 +39,10 @@ class SubjectCall:
         grad: whether gradients were recorded.
         training: whether the module was in training.
         autocast: the dtype of autocast on the CPU, if it was on.
+        number: its number among the calls of a check.
         result: what it returned.
-        output: a copy of its first tensor.
+        which: of which tensor of a tuple the output is.
+        output: a copy of that tensor, by default the first one.
         error: what it raised.
     """
 
@@ -54,7 +56,9 @@ class SubjectCall:
     grad: bool
     training: bool
     autocast: torch.dtype | None
+    number: int
     result: Any = None
+    which: int = 0
     output: Tensor | None = None
     error: BaseException | None = None
 
@@ -70,7 +74,14 @@ class SubjectCall:
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(self.grad), amp:
             torch.set_rng_state(self.state)
             with mode or nullcontext():
-                return first_tensor(self.function(*args, **kwargs))
+                return _tensor_of(self.function(*args, **kwargs), self.which)
+
+    def parts(self) -> Iterator[SubjectCall]:
+        """The call for each of the tensors that it returned."""
+        yield self
+        for which, tensor in enumerate(self.result if type(self.result) in (tuple, list) else ()):
+            if which and isinstance(tensor, Tensor):
+                yield replace(self, which=which, output=tensor.detach())
 
 
 @dataclass(frozen=True)
@@ -102,20 +113,18 @@ class Row:
 
 
 def row_of(compared: Tensor | None, comparison: Comparison) -> Row | None:
-    """The last call whose output holds the row of the worst element, and where, if one has."""
+    """Where the last call that gave the row of the worst element holds it, if one has."""
     if compared is None or compared.dim() == 0:
         return None
-    row = compared.detach()[comparison.at[:-1]]
-    for call in reversed(comparison.calls):
-        output = call.output
+    row, found = compared.detach()[comparison.at[:-1]], list[Row]()
+    for part in (part for call in reversed(comparison.calls) for part in call.parts()):
+        output = part.output
         if output is None or output.dim() == 0 or output.shape[-1:] != row.shape:
             continue
         same = ((output == row) | (output.isnan() & row.isnan())).all(-1)
-        places = same.nonzero().tolist()
-        own = [place for place in places if tuple(place) == comparison.at[:-1]]
-        if places:
-            return Row(call, tuple((own or places)[-1]))
-    return None
+        found += [Row(part, tuple(place)) for place in same.nonzero().tolist()[::-1]]
+    own = [one for one in found if one.place == comparison.at[:-1]]  # of equal rows the likeliest
+    return next(iter(own or found), None)
 
 
 def replay(subject: Subject, failure: Failure) -> Comparison:
@@ -182,10 +191,10 @@ def _recorded(subject: Subject, calls: list[SubjectCall]) -> Iterator[Subject]:
             if depth:
                 return (run or function)(*args, **kwargs)
             depth += 1
-            call = _call_of(name, function, args, kwargs)
+            call = _call_of(name, function, args, kwargs, len(calls))
             try:
                 result = (run or function)(*args, **kwargs)
-                output = first_tensor(result)
+                output = _tensor_of(result)
                 kept = None if output is None else output.detach().clone()
                 calls.append(replace(call, result=result, output=kept))
                 return result
@@ -219,9 +228,7 @@ def _recorded(subject: Subject, calls: list[SubjectCall]) -> Iterator[Subject]:
         nn.Module.__call__ = original  # type: ignore[method-assign]  # as it was
 
 
-def _call_of(
-    name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> SubjectCall:
+def _call_of(name: str, function: Any, args: Any, kwargs: Any, number: int) -> SubjectCall:
     own = function.state_dict() if isinstance(function, nn.Module) else {}
     own_args, own_kwargs = copied((args, kwargs))
     return SubjectCall(
@@ -235,13 +242,14 @@ def _call_of(
         torch.is_grad_enabled(),
         bool(getattr(function, "training", False)),
         torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+        number,
     )
 
 
-def first_tensor(result: Any) -> Tensor | None:
-    """The first tensor of what a call returned."""
-    first = result[0] if isinstance(result, tuple | list) and result else result
-    return first if isinstance(first, Tensor) else None
+def _tensor_of(result: Any, which: int = 0) -> Tensor | None:
+    """A tensor, by default the first one, of what a call returned."""
+    part = result[which] if isinstance(result, tuple | list) and result else result
+    return part if isinstance(part, Tensor) else None
 
 
 def copied(values: Any) -> Any:

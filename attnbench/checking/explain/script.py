@@ -77,6 +77,7 @@ class _Script:
         self.parts: list[Source] = []
         self.lines: list[str] = []
         self._names: dict[int, str] = {}  # of objects by id, which the recorded calls keep alive
+        self._outputs: dict[int, str] = {}  # by the number of the call
         self._literals: list[tuple[Tensor, str]] = []
         self._taken: dict[str, int] = {}
 
@@ -118,8 +119,8 @@ class _Script:
 
     def _element(self, row: Row, at: Sequence[int]) -> str:
         place = ", ".join(map(str, (*row.place, at[-1])))
-        result, name = row.call.result, self._names[id(row.call)]
-        return f"{name}{'' if isinstance(result, Tensor) else '[0]'}[{place}].item()"
+        part = "" if isinstance(row.call.result, Tensor) else f"[{row.call.which}]"
+        return f"{self._outputs[row.call.number]}{part}[{place}].item()"
 
     def _write_calls(self, calls: Sequence[SubjectCall]) -> None:
         if len(calls) > _MOST_CALLS:
@@ -139,7 +140,7 @@ class _Script:
                 if v is not None and v is not False and v != _IDLE.get(n)
             ]
             name = self._name("cache" if call.name in CACHE_CALLS else "output")
-            self._names[id(call)] = name
+            self._outputs[call.number] = name
             if call.autocast is not None:
                 raise Unwritable("autocast was on")
             self.lines.append(f"{name} = {function}({', '.join(args)})")
@@ -248,17 +249,17 @@ def _needed(
     calls: Sequence[SubjectCall], wanted: Sequence[SubjectCall], *, whole: bool
 ) -> list[SubjectCall]:
     """Some calls with those before whose caches, or modules, they use, in order."""
-    found, objects = set(map(id, wanted)), set[int]()
+    found, objects = {call.number for call in wanted}, set[int]()
     if whole:
         functions = {id(call.function) for call in wanted}
-        found |= {id(call) for call in calls if id(call.function) in functions}
+        found |= {call.number for call in calls if id(call.function) in functions}
     for call in reversed(calls):
         given = {id(one) for one in _objects((*call.given[0], *call.given[1].values()))}
         made = {id(one) for one in _objects((call.result,))}
-        if id(call) in found or (objects & (made | given)):
-            found.add(id(call))
+        if call.number in found or (objects & (made | given)):
+            found.add(call.number)
             objects |= given
-    return [call for call in calls if id(call) in found]
+    return [call for call in calls if call.number in found]
 
 
 def _objects(values: Sequence[Any]) -> Iterator[Any]:
