@@ -64,14 +64,11 @@ def _written(comparison: Comparison) -> Clue | None:
         with contextlib.suppress(Exception):
             call.again(listening, given)
         pairs = zip(tree_leaves((call.args, call.kwargs)), tree_leaves(given), strict=True)
-        before = [a for a, b in pairs if isinstance(a, Tensor) and differ(a, b)]
+        before = [a.flatten() for a, b in pairs if isinstance(a, Tensor) and differ(a, b)]
         for operation in listening.found if before else ():
             changes = operation.is_write and differ(operation.given[0], operation.result)
-            if (
-                operation.line
-                and changes
-                and any(torch.equal(operation.given[0], t) for t in before)
-            ):
+            whole = operation.given[0].flatten() if changes and operation.line else None
+            if whole is not None and any(torch.equal(whole, one) for one in before):
                 text = f"an argument is changed first by {operation.line}"
                 return _with_place(text, operation.line)
     return None
