@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -87,32 +85,3 @@ def test_many_parameters_are_listed_by_their_first_and_last() -> None:
         listed_leaves(names[:3])
         == "hidden and parameter layers.0.weight and parameter layers.1.weight"
     )
-
-
-class Unsaved(nn.Module):
-    """A projection with a weight that no state holds, or that a call leaves, or all is right."""
-
-    def __init__(self, size: int, mistake: str) -> None:
-        super().__init__()
-        self.first, self.mistake, self.kept = nn.Linear(size, size), mistake, None
-        self.extra: Any = torch.randn(size)
-        if mistake == "buffer":
-            del self.extra
-            self.register_buffer("extra", torch.randn(size), persistent=False)
-        if mistake == "list":
-            self.extra = [nn.Linear(size, size)]
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        if self.mistake == "list":
-            return self.extra[0](self.first(hidden))
-        if self.mistake == "kept":
-            self.kept = self.first.weight.detach().clone() if self.kept is None else self.kept
-            return hidden @ self.kept
-        return self.first(hidden) * (1 if self.mistake == "none" else self.extra.to(hidden))
-
-
-@pytest.mark.parametrize("mistake", ["tensor", "buffer", "list", "kept", "none"])
-def test_what_the_state_lacks_is_found(mistake: str) -> None:
-    spec = LayerSpec(name="mine", make=lambda size: Unsaved(size, mistake), dtypes=("float32",))
-    (found,) = attnbench.check(spec, profile="quick", invariants=["copies_agree"]).outcomes
-    assert found.status == ("passed" if mistake == "none" else "failed")
