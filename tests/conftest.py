@@ -37,7 +37,7 @@ LEVELS = {
     "tests/calling/test_refusals.py": "slow",
     "tests/calling/test_textbooks.py": "slow",
     "tests/checking/explain": "slow",
-    "tests/checking/test_api.py::test_what_raises_in_half_types_alone_is_checked_in_wider_ones": "slow",
+    "tests/checking/test_api.py": "slow",
     "tests/checking/test_hypothesis_engine.py": "slow",
     "tests/cli": "slow",
     "tests/docs": "slow",
