@@ -30,7 +30,6 @@ LEVELS = {
     "tests/benchmark/test_measure.py": "slow",
     "tests/calling/test_adaptation.py": "slow",
     "tests/calling/test_functions.py": "slow",
-    "tests/calling/test_layer_dtypes.py": "slow",
     "tests/calling/test_layers.py": "slow",
     "tests/calling/test_multihead.py": "slow",
     "tests/calling/test_probing.py": "slow",

@@ -9,12 +9,9 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import adapters
+from attnbench.adapters import textbook
 from attnbench.calling.choice import adapted, known_style
-from attnbench.cases.case import Case
-from attnbench.checking.profiles import PROFILES
-from attnbench.checking.runner import run_invariant, seeded
 from attnbench.errors import StyleError
-from attnbench.invariants.weights import masked_weights_are_zero
 from attnbench.subject.lookup import resolve
 
 LOOKED_AT = [
@@ -89,55 +86,9 @@ class Additive(nn.Module):
         return {"weights": weights, "context": weights @ value}
 
 
-def conventions_of(make: Any) -> dict[str, Any]:
-    return dict(adapted(make).conventions)
-
-
 def edits(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     queries /= queries.shape[-1] ** 0.5
     return (queries @ keys.mT).softmax(-1) @ values
-
-
-def test_a_function_that_changes_its_inputs_is_told() -> None:
-    report = attnbench.check(
-        adapters.textbook(edits), profile="quick", invariants=["inputs_are_unchanged"]
-    )
-    assert [outcome.status for outcome in report.outcomes] == ["failed"]
-
-
-def test_what_a_textbook_does_by_convention_is_found_by_calls() -> None:
-    found = conventions_of(DotProduct)
-    assert found.pop("mask_value") == pytest.approx(-1e6, rel=0.1)
-    assert found == {"masks": ("lengths",), "empty_rows": "mean", "hidden_slots": "finite"}
-    spec = adapted(DotProduct)
-    assert spec.accepts == ("valid_lens", "return_weights")
-    assert spec.laws == ("pools_values",)
-    assert spec.equal_sizes
-    assert spec.reference is not None
-
-
-def test_weights_in_a_dictionary_and_a_hidden_size_are_found() -> None:
-    spec = adapted(Additive)
-    assert "return_weights" in spec.accepts
-    assert not spec.equal_sizes
-    assert spec.formula.startswith("w_vᵀ tanh")
-
-
-def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
-    report = attnbench.check(DotProduct, profile="quick", invariants=["weights_sum_to_one"])
-    assert report.ok, str(report)
-    (line,) = report.about
-    assert line.startswith("DotProduct: called as textbook; called with queries (B, L, E), keys")
-    assert "made by DotProduct(dropout=0.0)" in line
-    assert "empty_rows=mean" in line
-    assert "dropout was not looked at: it was made with dropout 0" in str(report)
-
-
-@pytest.mark.parametrize("make", [DotProduct, Additive])
-def test_a_right_class_is_not_accused(make: Any) -> None:
-    report = attnbench.check(make, profile="quick", invariants=LOOKED_AT)
-    assert report.ok, str(report)
-    assert len(report.of("passed")) >= 6
 
 
 class AlwaysDropping(DotProduct):
@@ -146,11 +97,6 @@ class AlwaysDropping(DotProduct):
     ) -> Tensor:
         weights = weights_of(self.scores(queries, keys), valid_lens)
         return nn.functional.dropout(weights, self.dropout.p) @ values  # in evaluation as well
-
-
-def test_dropout_in_evaluation_is_not_left_out() -> None:
-    report = attnbench.check(AlwaysDropping, profile="quick", invariants=["keeps_the_contract"])
-    assert "it draws random numbers in evaluation" in str(report)
 
 
 class Lazy(DotProduct):
@@ -163,21 +109,9 @@ class Lazy(DotProduct):
         return super().scores(self.to_query(queries), self.to_key(keys))
 
 
-def test_parameters_that_a_first_call_makes_are_made_with_the_module() -> None:
-    (subject,) = resolve(adapted(Lazy))
-    case = subject.legal(Case((2,), 3, 5, 8, 6, 4))
-    (one, _), (two, _) = subject.build(case), subject.build(case)
-    pairs = zip(one.parameters(), two.parameters(), strict=True)
-    assert all(torch.equal(first, second) for first, second in pairs)
-
-
 class Turned(DotProduct):
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         return -super().scores(queries, keys)
-
-
-def test_the_number_that_hides_is_found_where_a_matrix_turns_the_scores() -> None:
-    assert adapted(Turned).conventions["mask_value"] == -1e6
 
 
 class Bilinear(DotProduct):
@@ -187,34 +121,6 @@ class Bilinear(DotProduct):
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         return queries @ self.matrix @ keys.mT
-
-
-def test_scores_that_a_matrix_takes_below_the_number_that_hides_are_not_tried() -> None:
-    (subject,) = resolve(adapted(Bilinear))
-    with seeded():
-        found = run_invariant(subject, masked_weights_are_zero, PROFILES["quick"])
-    assert found.status == "passed", found.reason
-
-
-def test_lengths_one_too_short_are() -> None:
-    report = attnbench.check(TooShort, profile="quick", invariants=["valid_lengths_count_the_keys"])
-    assert [outcome.status for outcome in report.outcomes] == ["failed"]
-
-
-def test_what_a_constructor_was_given_by_guess_is_said() -> None:
-    class Odd(DotProduct):
-        def __init__(self, flavour: str) -> None:
-            super().__init__(0.0)
-
-    assert "found by trying, as no name says it: flavour" in vars(adapted(Odd))["notes"]
-
-
-def test_a_function_of_query_key_and_value_is_no_textbooks() -> None:
-    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return (query @ key.mT).softmax(-1) @ value
-
-    assert known_style(attention) is None
-    assert known_style(DotProduct) == "textbook"
 
 
 class Heads(nn.Module):
@@ -237,14 +143,6 @@ class Heads(nn.Module):
         return self.maps[-1]((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
 
 
-def test_a_class_of_one_size_and_a_mask_of_ones_is_recognised() -> None:
-    spec = adapted(Heads)
-    assert spec.conventions["masks"] == ("boolean",)
-    names = [*LOOKED_AT, "mask_forms_agree", "masked_slots_are_inert"]
-    report = attnbench.check(spec, profile="quick", invariants=names)
-    assert report.ok, report
-
-
 class Pooling(nn.Module):
     """A decoder's attention: its values are its keys."""
 
@@ -262,11 +160,6 @@ class Pooled(Pooling):
         rows = [super(Pooled, self).forward(row, key)[1] for row in query.split(1, 1)]
         weights = torch.cat(rows, 1)
         return weights @ value, weights
-
-
-def test_weights_of_one_query_at_a_time_make_attention() -> None:
-    report = attnbench.check(Pooled, style="textbook", profile="quick", invariants=LOOKED_AT)
-    assert report.ok, report
 
 
 class ValuesFirst(nn.Module):
@@ -291,24 +184,6 @@ class ValuesFirst(nn.Module):
 
 class MaskOfTheFirst(ValuesFirst):
     is_right = False
-
-
-@pytest.mark.parametrize("make", [ValuesFirst, MaskOfTheFirst])
-def test_arguments_may_come_in_any_order_and_a_mask_may_have_an_axis_for_heads(make: Any) -> None:
-    assert known_style(make) == "textbook"
-    assert adapters.textbook(make).conventions["masks"] == ("boolean",)
-    names = ["masks_broadcast", "keeps_the_contract", "masking_equals_deleting"]
-    report = attnbench.check(make, profile="quick", invariants=names)
-    assert report.ok == make.is_right, str(report)
-    if make.is_right:
-        assert "mask (B, 1, L, S), True may attend" in report.about[0]
-
-
-def test_a_class_of_one_length_an_item_is_given_no_others() -> None:
-    report = attnbench.check(OneLength, profile="quick", invariants=LOOKED_AT)
-    assert report.ok, str(report)
-    assert "valid_lens (B,), lengths" in report.about[0]
-    assert "valid_lengths_count_the_keys" in {o.invariant for o in report.of("passed")}
 
 
 class Masked(nn.Module):
@@ -337,12 +212,6 @@ class NeedsLengths(DotProduct):
         return super().forward(queries, keys, values, valid_lens)
 
 
-@pytest.mark.parametrize("make", [Masked, MaskedByHead, NeedsLengths])
-def test_what_needs_a_mask_gets_one_that_hides_nothing(make: Any) -> None:
-    report = attnbench.check(adapters.textbook(make), profile="quick", invariants=LOOKED_AT)
-    assert report.ok, str(report)
-
-
 class Projected(nn.Module):
     """Attention whose values are projected, there and back, with biases."""
 
@@ -363,13 +232,103 @@ class Projected(nn.Module):
         return output
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_finite_mask_value_is_found_behind_projections(seed: int) -> None:
-    torch.manual_seed(seed)
-    (subject,) = resolve(Projected)
-    assert (
-        subject.conventions.mask_value == -999_999.0
-    )  # the least that a class with parameters has
+MEAN = {"empty_rows": "mean", "hidden_slots": "finite"}
+BY_LENGTHS = {"masks": ("lengths",), **MEAN, "mask_value": -1e6}
+BY_MASK = {"masks": ("boolean",), **MEAN, "mask_value": -999_999.0}
+BOTH = ("valid_lens", "return_weights")
+SPECS: list[tuple[Any, dict[str, Any], tuple[str, ...], bool]] = [
+    (DotProduct, BY_LENGTHS, BOTH, True),
+    (OneLength, BY_LENGTHS, ("valid_lens",), True),
+    (NeedsLengths, BY_LENGTHS, BOTH, True),
+    (Turned, BY_LENGTHS, BOTH, False),
+    (Additive, {"masks": ("lengths",), **MEAN}, BOTH, True),
+    (Projected, {**BY_LENGTHS, "mask_value": -999_999.0}, ("valid_lens",), False),
+    (Bilinear, {**BY_LENGTHS, "mask_value": -999_999.0}, BOTH, True),
+    (Heads, BY_MASK, (), False),
+    (ValuesFirst, BY_MASK, (), False),
+    (Masked, {"masks": ("boolean",), **MEAN, "empty_rows": "nan"}, ("return_weights",), True),
+    (Pooled, {"masks": ()}, ("return_weights",), False),
+]
+
+
+@pytest.mark.parametrize(("make", "conventions", "accepts", "referenced"), SPECS)
+def test_what_a_textbook_does_by_convention_is_found_by_calls(
+    make: Any, conventions: dict[str, Any], accepts: tuple[str, ...], referenced: bool
+) -> None:
+    spec = textbook(make)
+    assert dict(spec.conventions) == conventions
+    assert spec.accepts == accepts
+    assert (spec.reference is not None) == referenced
+    assert spec.dtypes == ("float32", "float64")
+
+
+RIGHT = [
+    DotProduct,
+    Additive,
+    OneLength,
+    Heads,
+    Pooled,
+    Masked,
+    MaskedByHead,
+    NeedsLengths,
+    Bilinear,
+]
+
+
+@pytest.mark.parametrize("make", RIGHT)
+def test_a_right_class_is_not_accused(make: Any) -> None:
+    names = [*LOOKED_AT, "masking_equals_deleting", "masks_broadcast"]
+    report = attnbench.check(textbook(make), profile="quick", invariants=names)
+    assert report.ok, str(report)
+    assert len(report.of("passed")) >= 3
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (edits, "inputs_are_unchanged"),
+        (TooShort, "valid_lengths_count_the_keys"),
+        (AlwaysDropping, "keeps_the_contract"),
+        (MaskOfTheFirst, "masking_equals_deleting"),
+    ],
+)
+def test_a_wrong_class_fails(make: Any, name: str) -> None:
+    report = attnbench.check(textbook(make), profile="quick", invariants=[name])
+    assert [outcome.status for outcome in report.outcomes] == ["failed"], str(report)
+
+
+def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
+    report = attnbench.check(DotProduct, profile="quick", invariants=["weights_sum_to_one"])
+    assert report.ok, str(report)
+    (line,) = report.about
+    assert line.startswith("DotProduct: called as textbook; called with queries (B, L, E), keys")
+    assert "made by DotProduct(dropout=0.0)" in line
+    assert "empty_rows=mean" in line
+    assert "dropout was not looked at: it was made with dropout 0" in str(report)
+
+
+def test_parameters_that_a_first_call_makes_are_made_with_the_module() -> None:
+    (subject,) = resolve(adapted(Lazy))
+    case = subject.legal(attnbench.Case((2,), 3, 5, 8, 6, 4))
+    (one, _), (two, _) = subject.build(case), subject.build(case)
+    pairs = zip(one.parameters(), two.parameters(), strict=True)
+    assert all(torch.equal(first, second) for first, second in pairs)
+
+
+def test_what_a_constructor_was_given_by_guess_is_said() -> None:
+    class Odd(DotProduct):
+        def __init__(self, flavour: str) -> None:
+            super().__init__(0.0)
+
+    assert "found by trying, as no name says it: flavour" in vars(adapted(Odd))["notes"]
+
+
+def test_a_function_of_query_key_and_value_is_no_textbooks() -> None:
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT).softmax(-1) @ value
+
+    assert known_style(attention) is None
+    assert known_style(DotProduct) == "textbook"
 
 
 def test_weights_that_no_call_gives_are_refused() -> None:
