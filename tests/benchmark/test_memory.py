@@ -45,15 +45,6 @@ def test_the_peak_of_a_known_sequence_of_tensors_is_exact() -> None:
     assert peak_bytes(call, CPU) == 8 * MIB
 
 
-def test_a_temporary_inside_an_operator_counts() -> None:
-    score = torch.zeros(2, 256, 256)
-
-    def call() -> Any:
-        return (score + 1).softmax(-1).sum()
-
-    assert peak_bytes(call, CPU) >= 2 * score.numel() * 4
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is Linux's to tell")
 def test_what_a_loop_allocates_itself_counts() -> None:
     command = [sys.executable, "-c", OWN]  # elsewhere other tests' freed memory would be reused

@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.timing.contract import CACHES, Contract
-from attnbench.benchmark.workloads import Selection, named_set, set_names, workload
+from attnbench.benchmark.workloads import Selection, named_set, set_names
 from attnbench.cases.case import Case
 from attnbench.errors import UnknownNameError
 from attnbench.subject.lookup import resolve
@@ -18,19 +19,8 @@ def test_the_cases_of_a_set_are_legal_and_each_has_an_id_of_its_own(name: Any) -
     assert {case.case.device for case in cases} == {"cpu", "cuda"}
 
 
-def test_the_workloads_have_the_sizes_of_their_papers() -> None:
-    llama = workload("llama3_8b_decode")
-    assert (llama.case.lead[1], llama.kv_heads, llama.case.query_size) == (32, 8, 128)
-    decoder = workload("bahdanau_decoder").case
-    assert (decoder.q_len, decoder.kv_len, decoder.query_size) == (1, 50, 1000)
-    assert workload("vit_b16").case.q_len == (224 // 16) ** 2 + 1
-    assert workload("document_16k").case.kv_len == 16 * 1024
-
-
 def test_grouped_heads_share_keys_and_agree_with_repeated_ones() -> None:
     (subject,) = resolve("scaled_dot")
-    from attnbench.benchmark.bench_case import BenchCase
-
     case = BenchCase(Case((1, 6), 3, 4, 8, 8, 8), kv_heads=2)
     module, inputs = case.build(subject)
     assert inputs.key.shape == (1, 2, 4, 8)
@@ -86,8 +76,6 @@ def test_a_contract_says_all_that_makes_numbers_comparable() -> None:
 
 def test_the_reason_against_a_subject_names_what_it_needs() -> None:
     (dot,) = resolve("scaled_dot")
-    from attnbench.benchmark.bench_case import BenchCase
-
     odd = BenchCase(Case(query_size=4, key_size=8))
     assert "the nearest have key_size = 4, not 8" in odd.reason_against(dot)
     assert BenchCase(Case()).reason_against(dot) is None
