@@ -111,6 +111,8 @@ def print_table(
 ) -> None:
     """Print rows as a table, whose columns are the keys of the first row.
 
+    Where a terminal is too narrow, each row is printed as lines instead.
+
     Args:
         rows: rows to print; floats are shown with three significant digits.
         title: title above the table.
@@ -123,14 +125,22 @@ def print_table(
     if not rows:
         print(empty)
         return
+    screen = _console()
+    widths = [max(len(cell_text(row.get(name))) for row in rows) + 3 for name in rows[0]]
+    if screen.width < min(sum(widths), _WIDTH):  # the columns of a table would be too narrow
+        for first, *rest in ([(n, cell_text(row.get(n))) for n in rows[0]] for row in rows):
+            lines = [f"  {name}: {cell}" for name, cell in rest if cell not in ("", "-")]
+            print("\n".join([first[1], *lines]))
+        return
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in rows[0]:
-        numeric = all(_NUMBER.match(cell_text(row.get(name))) for row in rows)
+        cells = [cell_text(row.get(name)) for row in rows]
+        numeric = all(map(_NUMBER.match, cells))
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         cells = [cell_text(row.get(name)) for name in rows[0]]
         table.add_row(*[Text(cell, style=_STYLES.get(cell, "")) for cell in cells])
-    _console().print(table)
+    screen.print(table)
 
 
 @contextlib.contextmanager

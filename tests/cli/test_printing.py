@@ -21,16 +21,6 @@ from attnbench.cli.printing import (
 )
 from tests.cli_runs import run
 
-ROWS = [
-    {
-        "subject": f"subject_{n}",
-        "kind": "scoring",
-        "formula": "w · tanh(W_q q + W_k k) " * 4,
-        "x": n,
-    }
-    for n in range(3)
-]
-
 
 def test_lists_in_a_pipe_are_120_columns_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)  # tox sets it
@@ -41,6 +31,20 @@ def test_lists_in_a_pipe_are_120_columns_wide(monkeypatch: pytest.MonkeyPatch) -
     assert ["additive/factorised", "kernel"] in [row[:2] for row in rows]
     (additive,) = [row for row in rows if row[:2] == ["additive", "scoring"]]
     assert additive[-1] == "factorised"  # what is short is not broken
+
+
+def test_what_is_too_narrow_for_columns_is_printed_in_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"subject": "mine", "formula": "w · tanh(W_q q + W_k k) " * 4, "x": 1, "y": None}]
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(rows)
+    text = capsys.readouterr().out
+    assert text.startswith("mine\n  formula: w · tanh(")
+    assert text.endswith("\n  x: 1\n")
+    monkeypatch.setenv("COLUMNS", "150")
+    print_table(rows)
+    assert "mine" in capsys.readouterr().out.splitlines()[3]
 
 
 def test_what_utf8_lacks_or_a_terminal_acts_on_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:

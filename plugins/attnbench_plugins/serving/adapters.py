@@ -125,7 +125,7 @@ def _takes_groups(kind: type[_Function], function: Any) -> bool:
         q, k = query.to(dtype), key.to(dtype)
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                return kind(function)(q, k, k, enable_gqa=True).shape == query.shape
+                return bool(kind(function)(q, k, k, enable_gqa=True).shape == query.shape)
         except (Exception, SystemExit):  # noqa: S112  it is the checks that tell what it raises
             continue
     return False
@@ -168,7 +168,8 @@ class _Function(nn.Module):
         name, on_cpu = getattr(self.function, "__name__", "it"), tensors[0].device.type == "cpu"
         with refusals(name, masked=causal, on_cpu=on_cpu):
             found = self.function(*tensors, **self.spelt({"is_causal": causal, **given}))
-        return found[0] if isinstance(found, tuple | list) else found
+        output: Tensor = found[0] if isinstance(found, tuple | list) else found
+        return output
 
     def scaled(self, options: dict[str, Any], tensor: Tensor, *, heads: bool) -> dict[str, Any]:
         """The options with the scales of stored keys and values as the function takes them.
