@@ -23,7 +23,7 @@ from attnbench.specs.extensions import Clue
 _MOST_TRIES = 16
 """Most operations that are given another result."""
 
-_LAYING_OUT = ("bitwise_not", "logical_not", "to_copy", "clone", "expand", "detach", "contiguous")
+_LAYING_OUT = ("bitwise", "logical", "to_copy", "clone", "expand", "detach", "masked_fill")
 """Operations, beside views, that compute nothing of their own."""
 
 _MOST_BLOCKS = 4
