@@ -2,8 +2,6 @@ import json
 import random
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,6 @@ path, name = Path(sys.argv[1]), sys.argv[2]
 for number in itertools.count():
     store.append(path, Record(subject=name, case=str(number), **fields))
     print(number, flush=True)
-    if len(sys.argv) > 3 and number + 1 == int(sys.argv[3]):
-        break
 """
 
 
@@ -112,18 +108,13 @@ def test_a_writer_killed_at_a_random_moment_loses_at_most_the_record_it_was_writ
     path = tmp_path / "r.jsonl"
     chance = random.Random(0)
     for attempt in range(4):
-        writer = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-c", WRITER, path, str(attempt)], stdout=subprocess.PIPE, text=True
-        )
-        assert writer.stdout is not None
-        told = [writer.stdout.readline()]
-        reader = threading.Thread(target=lambda out=writer.stdout, to=told: to.extend(out))
-        reader.start()
-        time.sleep(chance.uniform(0.0, 0.1))
-        writer.kill()
-        writer.wait()
-        reader.join()
-        writer.stdout.close()
+        ) as writer:
+            assert writer.stdout is not None
+            told = [writer.stdout.readline() for _ in range(chance.randrange(1, 40))]
+            writer.kill()
+            told += writer.stdout.readlines()
         acknowledged = [line.strip() for line in told if line.endswith("\n")]
         cases = [r.case for r in store.read(path) if r.subject == str(attempt)]
         assert cases[: len(acknowledged)] == acknowledged
