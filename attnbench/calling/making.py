@@ -99,6 +99,8 @@ _VARIED: Mapping[str, str] = {
     "layers": "1",
 }
 """Roles whose default is replaced, so that a module can be made small, and at other sizes."""
+_LONGEST = 1024
+"""Most tokens for which a module keeps room, in masks and caches that are copied with it."""
 
 
 @dataclass(eq=False)
@@ -339,6 +341,8 @@ class _Maker:
         if isinstance(default, bool) or not isinstance(default, int | float):
             return None
         is_size = default > 1 or role_of(argument.name, "constructor", exact=True) == role
+        if role == "length" and default > _LONGEST:
+            return _LONGEST, repr(_LONGEST)
         if role == "dropout":
             share = type(default)(self.sizes.dropout)
             return share, repr(share)

@@ -76,13 +76,13 @@ class Callee:
         self._made: dict[tuple[int, int, int], Any] = {}
 
     def at(self, *sizes: int) -> Any:
-        """The callee of these sizes, in evaluation."""
+        """The callee of these sizes, in evaluation and in float32."""
         key = sizes if len(sizes) == 3 else (self.width,) * 3
         if key not in self._made:
             with repeatable():
                 made = self.make(*key)
             if isinstance(made, nn.Module):
-                made.eval()
+                made.eval().float()
             self._made[key] = made
         made = self._made[key]
         if not isinstance(made, nn.Module):
