@@ -189,7 +189,8 @@ def layer_plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
         return []
     hidden = next((a for a in required if a.role == "hidden"), required[0])
     others = [a for a in arguments if a is not hidden]
-    memories = [a for a in others if a.role == "memory"] or [a for a in others if a.name == "y"]
+    unknown = [a for a in others if a.name == "y" or (a.required and a.role is None)]
+    memories = [a for a in others if a.role == "memory"] or unknown[:1]
     own = {hidden.name: "hidden"}
     return [*({**own, each.name: "memory"} for each in memories), own]
 

@@ -334,7 +334,7 @@ class _Maker:
                 return self.processor()
             return self.sizes.of(role) if role == "layer" else None
         if default is False and "cross" in argument.name and self.takes_memory:
-            return True, "True"
+            return self.guess(f"{prefix}{argument.name}{_UNSAID}", (True, False))
         if role in _SIDES and type(default) in (int, tuple):
             side = self.sizes.grid if type(default) is int else (self.sizes.grid,) * len(default)
             return self.guess(f"{prefix}{argument.name}{_UNSAID}", (side, default))

@@ -482,7 +482,7 @@ def _placed(binding: Binding, parts: Mapping[str, tuple[Part, str]]) -> Binding 
 
 
 _ASKED = ("return_weights",)
-_ANGLES = ("rotary", "cos", "sin", "positions")
+_ANGLES = ("rotary", "cos", "sin", "positions", "mask")
 """Roles that an attention may need, though its signature says otherwise."""
 
 

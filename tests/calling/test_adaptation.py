@@ -237,6 +237,14 @@ class Pool(nn.Module):
         x = torch.cat([x.mean(1, keepdim=True), x], 1) + self.places
         return F.scaled_dot_product_attention(x[:, :1], x, x).squeeze(1)
 
+class Only(Cross):
+    """Its flag is not to be set, and no name says what its second sequence is."""
+    def __init__(self, dim, heads, only_cross=False):
+        super().__init__(dim, heads)
+        assert not only_cross
+    def forward(self, x, frames):
+        return super().forward(x, frames)
+
 class Keeping(Causal):
     """Writes its keys into a cache of its own, where they keep their graph."""
     def __init__(self, config):
@@ -299,6 +307,7 @@ def found(folder: Path, text: str, name: str):  # type: ignore[no-untyped-def]
         (LAYERS, "Window", "layer", "BLE", "", {}),
         (LAYERS, "Pool", "layer", "BEL", "", {}),
         (LAYERS, "Block", "layer", "BLE", "BSE", {}),
+        (LAYERS, "Only", "layer", "BLE", "BSE", {}),
     ],
 )
 def test_how_it_is_called_is_found_by_names_and_small_calls(
