@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from attnbench.attention.masks import Mask, fold
+from attnbench.attention.masks import Mask
 from attnbench.attention.torch_internals import is_concrete
 
 
@@ -35,39 +35,6 @@ def softmax_weights(scores: Tensor, mask: Mask) -> Tensor:
     if empty.device.type == "cpu" and is_concrete(empty) and not bool(empty.any()):
         return scores.softmax(-1)
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
-
-
-def masked_softmax(
-    scores: Tensor,
-    attn_mask: Tensor | None = None,
-    *,
-    valid_lens: Tensor | None = None,
-    is_causal: bool = False,
-) -> Tensor:
-    """Convert scores to weights in the dtype of the scores.
-
-    Args:
-        scores: ``(..., L, S)``, floating; never changed.
-        attn_mask: boolean (True = may attend) or floating (added), broadcasts to ``(..., L, S)``.
-        valid_lens: integers: ``(B,)``, one length per item, or ``(B, L)``, one per query.
-        is_causal: hide the future, aligned to the bottom right.
-
-    Returns:
-        Weights ``(..., L, S)``: a row sums to 1, or is all zeros if it has no key left.
-
-    Raises:
-        MaskError: a mask or a length does not fit.
-    """
-    mask = fold(
-        attn_mask,
-        valid_lens,
-        is_causal,
-        lead=tuple(scores.shape[:-2]),
-        q_len=scores.shape[-2],
-        kv_len=scores.shape[-1],
-        device=scores.device,
-    )
-    return softmax_weights(scores, mask).to(scores.dtype)
 
 
 def pool(weights: Tensor, value: Tensor, *, dropout_p: float = 0.0) -> Tensor:
