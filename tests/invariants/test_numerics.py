@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,9 +9,8 @@ import torch
 from attnbench_zoo.right.attention import Attention
 from torch import Tensor, nn
 
-from attnbench import Case, InvariantViolation, KernelSpec, ScoringSpec, adapters, check
+from attnbench import Case, KernelSpec, ScoringSpec, adapters, check
 from attnbench.invariants import numerics, rounding, shapes
-from attnbench.invariants.toolkit.comparisons import within
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, case_of, mutant, run
 
@@ -117,35 +115,6 @@ def test_a_subject_without_a_reference_is_skipped_with_that_reason() -> None:
         "skipped",
         "declares no reference in Python floats",
     )
-
-
-@pytest.mark.parametrize("name", ["agrees_with_float64", "finite_at_extremes"])
-def test_torchs_own_attention_is_not_accused_in_any_dtype(name: str) -> None:
-    def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **masks: Any
-    ) -> Tensor:
-        q_len, kv_len = query.shape[-2], key.shape[-2]
-        if masks.get("is_causal") and q_len != kv_len:  # torch aligns it to the top left
-            masks = {"attn_mask": torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)}
-        return nn.functional.scaled_dot_product_attention(query, key, value, **masks)
-
-    kernel = KernelSpec(name="torch", scoring="scaled_dot", attend=attend)
-    outcome = run(kernel, INVARIANTS[name], seed=1)
-    assert outcome.status == "passed", outcome.reason
-
-
-@pytest.mark.parametrize(("error", "bounds"), [(1.0, 5), (1e-5, 7)])
-def test_no_more_draws_are_made_where_the_error_is_far_beyond(error: float, bounds: int) -> None:
-    looked_at = []
-
-    def allowed() -> Iterator[Tensor]:
-        for number in range(7):
-            looked_at.append(number)
-            yield torch.tensor([1e-9])
-
-    with pytest.raises(InvariantViolation):
-        within(torch.tensor([error]), torch.zeros(1), allowed(), "output", "the other")
-    assert len(looked_at) == bounds
 
 
 def _in_blocks(query: Tensor, key: Tensor, value: Tensor, *, rescaled: bool) -> Tensor:

@@ -65,11 +65,6 @@ class OffLayer(Layer):
         super().__init__(size)
         self.step = 1.001
 
-class WideLayer(Layer):
-    def __init__(self, size):
-        super().__init__(size)
-        self.more = torch.nn.Parameter(torch.ones(1))
-
 def layer(make, **given):
     return attnbench.LayerSpec(
         name=make.__name__.lower(), make=make, accepts=("padding_mask",),
@@ -79,8 +74,6 @@ LAYER = layer(Layer)
 SAME_LAYER = layer(Layer, same_as=f"{__file__}:LAYER")
 OFF_LAYER = layer(OffLayer, same_as=f"{__file__}:LAYER")
 TWICE_LAYER = layer(TwiceLayer, same_as=f"{__file__}:LAYER")
-WIDE_LAYER = layer(WideLayer, same_as=f"{__file__}:LAYER")
-CROSSED = layer(Layer, same_as=f"{__file__}:SLOW")
 class Plain(torch.nn.Module):
     def __init__(self, *sizes, scale=1.0):
         super().__init__()
@@ -161,20 +154,3 @@ def test_a_layer_that_differs_from_the_other_is_told_and_has_a_script(file: Path
     assert found.status == "failed"
     assert "layer, which same_as names, has" in found.reason
     assert outcome(file, "TWICE_LAYER").reason.startswith("gradient by hidden")
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("WIDE_LAYER", "layer, which same_as names, does not load this one's state_dict"),
-        ("CROSSED", "should be one layer, but is slow (mechanism)"),
-    ],
-)
-def test_a_layer_that_cannot_be_compared_is_an_error(file: Path, name: str, told: str) -> None:
-    found = outcome(file, name)
-    assert found.status == "error"
-    assert told in found.reason
-
-
-def test_a_layer_that_names_no_other_is_skipped(file: Path) -> None:
-    assert outcome(file, "LAYER").status == "skipped"

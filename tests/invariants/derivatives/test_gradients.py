@@ -200,19 +200,5 @@ def test_small_scores_reach_their_parameters() -> None:
     assert outcome.status == "passed", outcome.reason
 
 
-class DividedOut(Linear):
-    """A factor that the norm of the query divides out."""
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        query = nn.functional.normalize(query * (1 + self.bias.exp()), dim=-1)
-        return query @ (key * self.vector).mT
-
-
-@pytest.mark.parametrize("make", [Frozen, Silenced, DividedOut])
-def test_a_parameter_that_cannot_be_trained_is_found(make: Any) -> None:
-    spec = ScoringSpec(name="linear", make=make, equal_sizes=True)
-    assert run(spec, REACH).status == "failed"
-
-
 def test_a_subject_without_parameters_is_skipped() -> None:
     assert run(ATTENTION.spec, REACH).reason == "it has no parameters"

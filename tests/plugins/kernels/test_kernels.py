@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.subject.lookup import resolve
 
 KERNELS = [
     "additive/factorised",
@@ -153,16 +152,3 @@ def test_a_bandwidth_of_each_feature_has_the_gradients_of_the_plain_path() -> No
 
     for got, expected in zip(run("differences"), run("plain"), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize(
-    ("device", "runs"), [("cpu", True), ("cuda", True), ("cuda:1", True), ("mps", False)]
-)
-def test_a_kernel_runs_on_every_device_of_a_kind_that_it_was_written_for(
-    name: str, device: str, runs: bool
-) -> None:
-    (subject,) = resolve(name)
-    supports = subject.spec.supports
-    assert supports is not None
-    assert (supports(attnbench.Case((), 2, 3, 4, 4, 4, device=device)) is None) is runs
