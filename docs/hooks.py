@@ -214,20 +214,24 @@ def cases() -> str:
 
 
 def caught() -> dict[str, str]:
-    """For each invariant a bug that it catches, as measured.
+    """For each invariant a bug of the zoo that it is meant to catch.
 
-    A bug that an invariant is meant to catch comes first, then a real one, then one that few others
-    catch.
+    A real one comes first, then one that few others catch.
     """
-    matrix = json.loads((ROOT / "results" / "kill_matrix.json").read_text(encoding="utf-8"))
-    found: dict[str, tuple[bool, bool, int, str]] = {}
-    for mutant, told in matrix["mutants"].items():
-        killers, own = matrix["kills"][mutant], told["as_in"] == ["own"]
-        example = f"  \n  Catches: {told['mistake']}"
-        example += "" if own else f" *As in {', '.join(told['as_in'])}.*"
-        for name in killers if told["meant"] else ():
-            entry = (name not in told["meant"], own, len(killers), example)
-            found[name] = min(entry, found.get(name, entry))
+    zoo = ROOT / "plugins" / "attnbench-zoo" / "attnbench_zoo"
+    killers = json.loads((zoo / "killers.json").read_text(encoding="utf-8"))
+    head = re.compile(r"^(\w+): \w+ \| (.+\.) \| (.+)$", re.MULTILINE)
+    bugs = [row for file in (zoo / "bugs").glob("*.txt") for row in head.findall(file.read_text())]
+    for node in ast.parse((zoo / "mechanisms.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            name = re.sub("(?<!^)(?=[A-Z])", "_", node.name).lower()
+            bugs.append((name, ast.get_docstring(node) or "", "own"))
+    found: dict[str, tuple[bool, int, str]] = {}
+    for name, mistake, seen in bugs:
+        example = f"  \n  Catches: {mistake}" + ("" if seen == "own" else f" *As in {seen}.*")
+        for killer in killers.get(name, ()):
+            entry = (seen == "own", len(killers[name]), example)
+            found[killer] = min(entry, found.get(killer, entry))
     return {name: told for name, (*_, told) in found.items()}
 
 
