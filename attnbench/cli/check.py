@@ -93,6 +93,9 @@ _UpdateExempt = Annotated[
         "that only new ones fail, and remove from it what holds again.",
     ),
 ]
+_FailFast = Annotated[
+    bool, typer.Option("--fail-fast", help="Stop at the first outcome that is not good.")
+]
 _Verbose = Annotated[
     bool, typer.Option("-v", "--verbose", help="Show every outcome, with the cases it saw.")
 ]
@@ -118,6 +121,7 @@ def command(
     formats: _Formats = None,
     exempt: _Exempt = None,
     update_exempt: _UpdateExempt = False,
+    fail_fast: _FailFast = False,
     verbose: _Verbose = False,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
@@ -148,7 +152,14 @@ def command(
     for line in check.plan["about"] if screen else ():
         print_line(line)
     show = screen.add if screen else lambda outcome: None
-    check.run(show, jobs=jobs, timeout_s=timeout, memory_gib=memory, cluster=cluster)
+    check.run(
+        show,
+        jobs=jobs,
+        timeout_s=timeout,
+        memory_gib=memory,
+        cluster=cluster,
+        fail_fast=fail_fast,
+    )
     if update_exempt:
         check.exempt_failures()
     report = check.report()

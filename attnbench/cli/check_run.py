@@ -70,13 +70,15 @@ class Check:
         timeout_s: float | None = None,
         memory_gib: float = MEMORY_GIB,
         cluster: str | None = None,
+        fail_fast: bool = False,
     ) -> None:
-        """Run what is not exempt, until the last outcome or Ctrl-C.
+        """Run what is not exempt, until the last outcome, a failure with ``fail_fast``, or Ctrl-C.
 
         Args:
             show: called with each outcome as it comes.
             jobs, timeout_s, memory_gib: number of processes, and what an invariant may take.
             cluster: address of a cluster to run on.
+            fail_fast: stop at the first outcome that is not good.
         """
         exempt = tuple(self._by_key.values())
         keys = {key_of(skip) for skip in exempt}
@@ -104,6 +106,9 @@ class Check:
                     self._by_key[key_of(outcome)] = outcome
                     show(outcome)
                     advance(is_new, f"{outcome.subject}: {outcome.invariant}")
+                    if fail_fast and not outcome.ok:
+                        self._notes.append("stopped at the first failure (--fail-fast)")
+                        break
         except KeyboardInterrupt:
             self.interrupted = True
             self._notes.append(f"interrupted after {len(self._by_key)} outcomes")

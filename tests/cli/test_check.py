@@ -55,6 +55,15 @@ BAD = {
 }
 
 
+def test_a_check_may_stop_at_the_first_failure() -> None:
+    result = run(
+        "check", "bad_subjects.py:HALF_NAN", "--profile", "quick", "--fail-fast", "-j", "1"
+    )
+    assert result.code == 1
+    assert "stopped at the first failure (--fail-fast)" in result.out
+    assert result.out.count("FAILED") == 1
+
+
 def test_each_way_to_break_the_contract_has_an_outcome_with_the_values() -> None:
     targets = [f"bad_subjects.py:{name}" for name in BAD]
     arguments = ("--invariant", "keeps_the_contract", "--profile", "quick", "--json")
