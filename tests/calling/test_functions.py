@@ -248,7 +248,7 @@ PASSING: list[tuple[Any, list[str]]] = [
     (sdpa(emptying), ["hidden_slots_may_hold_nan"]),
     (sdpa(boolean_alone), ["keeps_the_contract", "masking_equals_deleting"]),
     (sdpa(full_masks), ["masking_equals_deleting", "masks_broadcast"]),
-    (sdpa(filled, dtypes=("float32",)), ["hidden_keys_stay_hidden_at_extreme_scores"]),
+    (sdpa(filled, dtypes=("float32",)), ["masking_equals_deleting"]),
     (sdpa(with_weights), ["weights_sum_to_one"]),
     (flash(flashlike), ["grouped_heads_equal_expanded_heads", "leading_sizes_fold"]),
     (flash(running, reference=None), ["future_does_not_leak", "weights_sum_to_one"]),
@@ -278,7 +278,11 @@ def double(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     [
         (sdpa(deaf), "masking_equals_deleting", "deaf"),
         (sdpa(double), "keeps_the_contract", "float64"),
-        (sdpa(hiding, conventions={"hidden_slots": "any"}), "hidden_slots_may_hold_nan", "NaN"),
+        (
+            sdpa(hiding, conventions={"hidden_slots": "any"}),
+            "hidden_slots_may_hold_nan",
+            "with nan",
+        ),
         (sdpa(lambda query, key, value: None, name="n"), "keeps_the_contract", "returned NoneType"),
         (
             sdpa(lambda query, key, value: numpy.zeros((2, 3)), name="a"),

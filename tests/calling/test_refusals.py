@@ -10,7 +10,6 @@ from torch.nn.functional import scaled_dot_product_attention
 import attnbench
 from attnbench import adapters
 from attnbench.calling.adapted import refusal_in
-from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.errors import RefusalError
 from attnbench.subject.lookup import resolve
 from tests.attention_functions import FEW, statuses
@@ -148,17 +147,3 @@ def test_a_function_that_needs_a_gpu_is_not_accused_and_says_how_to_check_it() -
     assert statuses(report) == {"keeps_the_contract": "inconclusive"}
     assert "on_a_gpu needs a GPU" in report.outcomes[0].reason
     assert "--device cuda" in report.outcomes[0].reason
-
-
-def filled(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-    """A number stands for minus infinity that float16 does not hold."""
-    scores = query @ key.mT / query.shape[-1] ** 0.5
-    if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask.bool(), -1e9)
-    return scores.softmax(-1) @ value
-
-
-def test_what_raises_in_half_types_only_is_told_how_to_leave_them_out() -> None:
-    report = attnbench.check(filled, style="sdpa", profile="quick", invariants=[KEEPS_CONTRACT])
-    assert "it raises in half types only" in str(report)
-    assert "or --dtype float32" in str(report)
