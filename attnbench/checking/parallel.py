@@ -323,7 +323,7 @@ class _Run:
             clues = (*lead.failure.clues, *event.value)
             lead = replace(lead, failure=replace(lead.failure, clues=clues))
         elif event.kind != "done":
-            cut = f"the explainer of plugin {plugin} was cut off: {event.reason}"
+            cut = f"the explainer of plugin {plugin} was cut off: {event.raised or event.reason}"
             note = event.value if event.kind == "value" else cut
             lead = replace(lead, note="; ".join(filter(None, (lead.note, note))))
         told[lead.invariant] = lead
