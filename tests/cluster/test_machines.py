@@ -126,7 +126,7 @@ def cluster_of_processes(port: int) -> Iterator[subprocess.Popen[bytes]]:
         yield scheduler
 
 
-def test_a_lost_scheduler_is_one_line_and_resume_takes_the_rest(tmp_path: Path) -> None:
+def test_a_lost_scheduler_is_one_line_and_the_same_run_takes_the_rest(tmp_path: Path) -> None:
     results = tmp_path / "results" / "attnbench"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -147,11 +147,11 @@ def test_a_lost_scheduler_is_one_line_and_resume_takes_the_rest(tmp_path: Path) 
     assert b"Traceback" not in said
     line = said.decode().splitlines()[-1]
     assert line.startswith("attnbench: the scheduler was lost")
-    assert "--resume" in line
+    assert "--run NAME" in line
     (path,) = results.glob("*.jsonl")
     taken = lines(path)
     with cluster_of_processes(port):
-        done = attnbench("bench", "dot", *BENCH[2:6], *where, "--resume", "--json", cwd=tmp_path)
+        done = attnbench(*BENCH, *where, "--json", cwd=tmp_path)
     assert rows_by_machine(done) == {NORTH: 6}
     assert lines(path)[: len(taken)] == taken
 
