@@ -3,16 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from attnbench_zoo.right.attention import Attention
 from attnbench_zoo.right.scorings import SPECS
-from torch import Tensor, nn
 
-from attnbench.adapters import sdpa
 from attnbench.cases.case import Case
-from attnbench.checking.plan import select_invariants
 from attnbench.checking.runner import seeded
-from attnbench.errors import InvariantViolation
 from attnbench.invariants import dropout
 from attnbench.invariants.calls import copies, execution, layouts
 from attnbench.subject.lookup import resolve
@@ -54,42 +49,3 @@ def test_gradients_whose_terms_cancel_may_round_by_those_terms(case: str) -> Non
     found = Case.from_id(f"{case}+gradient=transposed+of=scores")
     with seeded():  # of single numbers, the cosine is a sign, and its gradient should be 0
         INVARIANTS["gradient_layouts_agree"].check(cosine, found)
-
-
-def by_strides(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Memory is read by strides, as a kernel does; the gradient of a leaf whose items share memory
-    is then the mean of theirs.
-    """
-    tensors = (t.as_strided(t.shape, t.stride(), t.storage_offset()) for t in (query, key, value))
-    return nn.functional.scaled_dot_product_attention(*tensors)
-
-
-def value_as_if_contiguous(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    steps = torch.empty(value.shape).stride()
-    return by_strides(query, key, value.as_strided(value.shape, steps, value.storage_offset()))
-
-
-def value_beside_those_alike(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """It refuses inputs that do not all lie in memory in order, or all in another one."""
-    if query.is_contiguous() != value.is_contiguous():
-        raise ValueError("other strides than those of the query")
-    return value_as_if_contiguous(query, key, value)
-
-
-def test_what_refuses_different_layouts_is_still_told_that_it_depends_on_them() -> None:
-    (wrong,) = resolve(sdpa(value_beside_those_alike))
-    case = Case((3,), 2, 3, 4, 4, 4, layout="transposed")
-    with pytest.raises(InvariantViolation, match="with transposed query, key and value, output"):
-        INVARIANTS["layouts_agree"].check(wrong, case)
-
-
-def test_what_depends_on_the_layout_of_one_input_is_found() -> None:
-    (right,), (wrong,) = map(resolve, (sdpa(by_strides), sdpa(value_as_if_contiguous)))
-    shared = Case((3,), 2, 3, 4, 4, 4, layout="expanded").tried(gradient="transposed", of="output")
-    INVARIANTS["gradient_layouts_agree"].check(right, shared)
-    for name, layout in (("layouts_agree", "transposed"), ("keeps_the_contract", "offset")):
-        (invariant,) = select_invariants([name])
-        case = Case((3,), 2, 3, 4, 4, 4, layout=layout)
-        invariant.check(right, case)
-        with pytest.raises(InvariantViolation):
-            invariant.check(wrong, case)
