@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 
 from attnbench.calling.adapted import name_of
 from attnbench.calling.adapted import spec_of as mechanism_of
@@ -41,8 +40,7 @@ def callee_of(target: Any, recipe: Recipe | None) -> Callee:
 
     def make(query_size: int, key_size: int, value_size: int) -> Any:
         sides = {"query": query_size, "key": key_size, "value": value_size}
-        with Filled():
-            return without_zeros(recipe(replace(base, width=query_size, **sides)))
+        return without_zeros(recipe(replace(base, width=query_size, **sides)))
 
     return Callee(make, base.width)
 
@@ -77,16 +75,6 @@ def without_zeros(module: nn.Module) -> nn.Module:
             if not is_bias and parameter.is_floating_point() and not bool(parameter.any()):
                 parameter.normal_(0.0, 0.1)
     return module
-
-
-class Filled(TorchFunctionMode):
-    """Numbers in place of the memory that ``torch.empty`` finds, in what is never initialised."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func is torch.empty and made.is_floating_point():
-            made.normal_(0.0, 0.1)
-        return made
 
 
 def bound(target: Any, callee: Callee) -> tuple[Callee, Binding]:

@@ -187,7 +187,10 @@ class Binding:
         return (named.removeprefix("; "),) if named and named not in self.sentence() else ()
 
     def _said(self) -> str:
-        tensors = [self._word(name, role) for name, role in self.roles.items() if role in _TENSORS]
+        axes = dict.fromkeys(("key", "value", "memory"), self.memory)
+        axes = {**dict.fromkeys(_TENSORS, self.layout), **axes}
+        roles = self.roles.items()
+        tensors = [f"{name} {in_words(axes[role])}" for name, role in roles if role in axes]
         text = f"called with {', '.join(tensors)}"
         text += f"; L = {self.tokens} only" if self.tokens else ""
         for name, mask in self.masks.items():
@@ -213,10 +216,6 @@ class Binding:
             and self.roles.get(name) not in (*_TENSORS, *_VARIED)
             and (value is None or isinstance(value, bool | int | float | str | Fill | tuple))
         }
-
-    def _word(self, name: str, role: str) -> str:
-        axes = self.memory if role in ("key", "value", "memory") else self.layout
-        return f"{name} {in_words(axes)}"
 
 
 _LONGEST = 160

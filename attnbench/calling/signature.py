@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 import typing
@@ -27,14 +26,12 @@ class Argument:
         role: what it means, of the table that was asked; ``None`` where its name says nothing.
         default: its default; :data:`NOTHING` where it has none.
         annotation: its type, resolved where that is possible; :data:`NOTHING` where it has none.
-        by_name: whether it can be given by name only.
     """
 
     name: str
     role: str | None
     default: Any = NOTHING
     annotation: Any = NOTHING
-    by_name: bool = False
 
     @property
     def required(self) -> bool:
@@ -55,21 +52,13 @@ def arguments(callee: Callable[..., Any], table: str) -> list[Argument] | None:
     called = callee
     if not inspect.isclass(callee) and not hasattr(callee, "__signature__"):
         called = getattr(callee, "forward", callee)
-    if inspect.isclass(called) and dataclasses.is_dataclass(called):
-        return _fields(called, table)
     try:
         parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):
         return None
     types = annotations_of(called.__init__ if inspect.isclass(called) else called)
     found = [
-        Argument(
-            p.name,
-            role_of(p.name, table),
-            p.default,
-            types.get(p.name, NOTHING),
-            p.kind is p.KEYWORD_ONLY,
-        )
+        Argument(p.name, role_of(p.name, table), p.default, types.get(p.name, NOTHING))
         for p in parameters
         if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
@@ -87,23 +76,6 @@ def _of_bases(cls: type, table: str) -> list[Argument]:
     if base in (object, nn.Module):
         return []
     return arguments(base, table) or []
-
-
-def _fields(called: Any, table: str) -> list[Argument]:
-    """The fields of a dataclass that its constructor takes."""
-    types = annotations_of(called)
-    found = []
-    for field in dataclasses.fields(called):
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory
-        elif default is dataclasses.MISSING:
-            default = NOTHING
-        if field.init:
-            annotation = types.get(field.name, NOTHING)
-            role = role_of(field.name, table)
-            found.append(Argument(field.name, role, default, annotation, field.kw_only is True))
-    return found
 
 
 def annotations_of(called: Any) -> dict[str, Any]:
