@@ -7,11 +7,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from attnbench.checking import parallel
+from attnbench.checking.check_report import CheckReport
 from attnbench.cli import options as option
 from attnbench.cli.check_run import Check, statuses_of
 from attnbench.cli.configuration import without_known
@@ -138,36 +139,34 @@ def command(
     addresses = option.parse_targets(targets, style, convention, call, make, example)
     try_options(addresses or ())
     exemptions = without_known(exempt or ()) if update_exempt else exempt or ()
-    check = Check(
-        addresses,
-        exemptions,
-        profile=profile,
-        device=device,
-        dtypes=dtype,
-        invariants=invariant,
-        seed=seed,
-        case=case,
-    )
+    what: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtype, "case": case}
+    check = Check(addresses, exemptions, invariants=invariant, seed=seed, **what)
+    limits = {"jobs": jobs, "timeout_s": timeout, "memory_gib": memory, "cluster": cluster}
     screen = Screen(check.expected, check.statements, verbose=verbose) if output.has_text else None
+    report = _reported(check, screen, limits, targets or (), update_exempt=update_exempt)
+    findings = findings_of(report, check.statements, check.works, located=output.located)
+    statuses = [*statuses_of(report), *output.write(findings)]
+    return option.INTERRUPTED if check.interrupted else option.exit_code(statuses, plugins)
+
+
+def _reported(
+    check: Check,
+    screen: Screen | None,
+    limits: dict[str, Any],
+    targets: Sequence[str],
+    *,
+    update_exempt: bool,
+) -> CheckReport:
+    """Run a check, and show it on a screen if there is one."""
     for line in check.plan["about"] if screen else ():
         print_line(line)
-    show = screen.add if screen else lambda outcome: None
-    check.run(
-        show,
-        jobs=jobs,
-        timeout_s=timeout,
-        memory_gib=memory,
-        cluster=cluster,
-        fail_fast=fail_fast,
-    )
+    check.run(screen.add if screen else lambda outcome: None, **limits)
     if update_exempt:
         check.exempt_failures()
     report = check.report()
     if screen:
-        screen.end(report, check.seconds, next_step(report, targets or ()))
-    findings = findings_of(report, check.statements, check.works, located=output.located)
-    statuses = [*statuses_of(report), *output.write(findings)]
-    return option.INTERRUPTED if check.interrupted else option.exit_code(statuses, plugins)
+        screen.end(report, check.seconds, next_step(report, targets))
+    return report
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,13 @@ def command(
         raise UsageError("--as describes how the target of --from is called; add --from.")
     if name is None:
         raise UsageError("name the distribution, as in: attnbench new my-scores.")
+    lines = _write_distribution(name, into, layer=layer)
+    print_line("\n  ".join(lines))
+    return 0
+
+
+def _write_distribution(name: str, into: Path, *, layer: bool) -> list[str]:
+    """Write a distribution; returns a line that says so, and the commands to try."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a distribution: use letters, digits, '-', '_' and '.', "
@@ -84,8 +91,7 @@ def command(
     lines = [f"pip install -e {shlex.quote(str(target))}", f"attnbench check {module}"]
     lines += [] if layer else [f"attnbench bench {module} scaled_dot"]
     first = f"Wrote {target}. Edit {target / module / '__init__.py'}, then:"
-    print_line("\n  ".join([first, *lines]))
-    return 0
+    return [first, *lines]
 
 
 def _write(path: Path, text: str) -> None:
