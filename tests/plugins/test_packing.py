@@ -53,38 +53,6 @@ def whole_pages(
     return torch.stack(rows)
 
 
-def window_of_the_row_before(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    cache_seqlens: Tensor,
-    block_table: Tensor,
-    causal: bool = False,
-    softcap: float = 0.0,
-    window_size: tuple[int, int] = (-1, -1),
-) -> Tensor:
-    """The first key of a window is that of the longest row so far."""
-    rows, first = [], 0
-    for query, length, pages in zip(q, cache_seqlens.tolist(), block_table.long(), strict=True):
-        key, value = (cache[pages].flatten(0, 1)[:length] for cache in (k_cache, v_cache))
-        slots = torch.arange(length)
-        own = length - len(query) + torch.arange(len(query))[:, None]
-        behind, ahead = window_size
-        first = max(first, length - len(query) - behind) if behind >= 0 else 0
-        seen = (slots >= min(first, length - 1)) & ((slots >= own - behind) | (behind < 0))
-        seen = seen & ((slots <= own + ahead) | (ahead < 0)) & ((slots <= own) | (not causal))
-        scores = torch.einsum("qhe,khe->hqk", query, key) / q.shape[-1] ** 0.5
-        scores = softcap * (scores / softcap).tanh() if softcap else scores
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0)
-        rows.append(torch.einsum("hqk,khe->qhe", weights, value))
-    return torch.stack(rows)
-
-
-def test_an_option_that_is_wrong_over_pages_is_found() -> None:
-    report = attnbench.check(paged(window_of_the_row_before), profile="quick", invariants=PAGES)
-    assert not report.ok
-
-
 @pytest.mark.parametrize("slots", ["finite", "any"])
 def test_nan_in_slots_that_were_not_written_reaches_nothing_where_that_is_promised(
     slots: str,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from attnbench_zoo.base import Twin
 from attnbench_zoo.right.layers import ENCODING, RINGED
 from torch import Tensor, nn
@@ -119,31 +118,3 @@ def test_norms_of_two_features_are_not_accused() -> None:
     names = ["agrees_with_float64", "half_types_agree"]
     report = attnbench.check(spec, invariants=names)
     assert [o.status for o in report.outcomes] == ["passed"] * 2, str(report)
-
-
-class MergedByView(nn.Module):
-    """Two heads whose outputs are merged by a view, so that tokens and heads change places."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.out = nn.Linear(size, size)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        heads = hidden.unflatten(-1, (2, -1)).transpose(1, 2)
-        return self.out(heads.reshape(hidden.shape))
-
-
-class LastRowLost(MergedByView):
-    def forward(self, hidden: Tensor) -> Tensor:
-        kept = torch.arange(hidden.shape[1], device=hidden.device)[:, None] < 3
-        return self.out(hidden * kept)
-
-
-@pytest.mark.parametrize(("make", "has_others"), [(MergedByView, True), (LastRowLost, False)])
-def test_an_output_without_its_token_says_whether_it_has_others(
-    make: type[nn.Module], has_others: bool
-) -> None:
-    spec = LayerSpec(name="lost", make=make, sizes=lambda size: max(4, size // 4 * 4))
-    found = outcome(spec, "outputs_depend_on_their_token")
-    assert found.status == "failed"
-    assert ("it does depend on the other tokens" in found.reason) is has_others

@@ -59,15 +59,6 @@ def test_hard_in_training_has_the_gradient_of_soft() -> None:
     torch.testing.assert_close(got, wanted)
 
 
-def test_hard_keeps_the_log_probability_of_its_samples_in_training_only() -> None:
-    module, given = made("hard"), tensors(2)
-    module(*given)
-    assert module.log_prob is None
-    _, weights = module.train()(*given, return_weights=True)
-    soft = module.scoring(*given[:2]).softmax(-1)
-    torch.testing.assert_close(module.log_prob, (soft * weights.detach()).sum(-1).log())
-
-
 def recursion(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     """Raffel's recursion, query by query and key by key."""
     stop, standing, rows = scores.sigmoid() * allowed, torch.zeros(scores.shape[-1]), []
