@@ -39,6 +39,7 @@ LEVELS = {
     "tests/checking/test_api.py": "slow",
     "tests/checking/test_hypothesis_engine.py": "slow",
     "tests/cli": "slow",
+    "tests/docs/test_exemptions.py": "all",
     "tests/docs": "slow",
     "tests/invariants": "slow",
     "tests/meta/test_mutants.py::test_a_mutant_is_killed_by_each_invariant_that_is_meant_to": "all",
