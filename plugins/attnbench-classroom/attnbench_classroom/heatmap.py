@@ -30,48 +30,60 @@ _INSIDE = "attnbench_classroom.weight_tables"
 _TARGETS = ["additive(hidden_size=8)", "scaled_dot"]
 
 
+_Targets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Addresses of subjects; by default 'additive(hidden_size=8)' and scaled_dot.",
+        show_default=False,
+    ),
+]
+_Output = Annotated[Path, typer.Option("-o", "--output", help="To write: .png, .svg or .pdf.")]
+_QLen = Annotated[int, typer.Option("--q-len", min=1, help="L, number of queries.")]
+_KvLen = Annotated[int, typer.Option("--kv-len", min=1, help="S, number of keys.")]
+_Size = Annotated[int, typer.Option("--size", min=1, help="E, features of each.")]
+_Seed = Annotated[int, typer.Option("--seed", help="Seed of query, keys and parameters.")]
+_Inputs = Annotated[
+    Path | None,
+    typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
+]
+_Item = Annotated[
+    str | None,
+    typer.Option("--item", help="Item and head of the inputs to draw, such as 0,3."),
+]
+_Heads = Annotated[
+    bool, typer.Option("--heads", help="Draw every head of the inputs, one panel each.")
+]
+_Text = Annotated[
+    str | None,
+    typer.Option("--text", help="With --model, the text that it reads."),
+]
+_Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="FILE.py:LOAD",
+        help="Draw each head of a model that reads the text instead of subjects: LOAD(text) "
+        "gives (module, inputs, tokens).",
+    ),
+]
+_Layer = Annotated[
+    int | None, typer.Option("--layer", min=0, help="With --model, one attention of it.")
+]
+
+
 def command(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Addresses of subjects; by default 'additive(hidden_size=8)' and scaled_dot.",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="To write: .png, .svg or .pdf.")
-    ] = Path("heatmap.png"),
-    q_len: Annotated[int, typer.Option("--q-len", min=1, help="L, number of queries.")] = 2,
-    kv_len: Annotated[int, typer.Option("--kv-len", min=1, help="S, number of keys.")] = 10,
-    size: Annotated[int, typer.Option("--size", min=1, help="E, features of each.")] = 20,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of query, keys and parameters.")] = 0,
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
-    ] = None,
-    item: Annotated[
-        str | None,
-        typer.Option("--item", help="Item and head of the inputs to draw, such as 0,3."),
-    ] = None,
-    heads: Annotated[
-        bool, typer.Option("--heads", help="Draw every head of the inputs, one panel each.")
-    ] = False,
-    text: Annotated[
-        str | None,
-        typer.Option("--text", help="With --model, the text that it reads."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="FILE.py:LOAD",
-            help="Draw each head of a model that reads the text instead of subjects: LOAD(text) "
-            "gives (module, inputs, tokens).",
-        ),
-    ] = None,
-    layer: Annotated[
-        int | None, typer.Option("--layer", min=0, help="With --model, one attention of it.")
-    ] = None,
+    targets: _Targets = None,
+    output: _Output = Path("heatmap.png"),
+    q_len: _QLen = 2,
+    kv_len: _KvLen = 10,
+    size: _Size = 20,
+    seed: _Seed = 0,
+    inputs: _Inputs = None,
+    item: _Item = None,
+    heads: _Heads = False,
+    text: _Text = None,
+    model: _Model = None,
+    layer: _Layer = None,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
