@@ -383,20 +383,21 @@ def _layer_trials(
     A number of tokens that a module insists on is one that its errors name.
     """
     mixing = None
-    ways: list[dict[str, Any]] = [{"layout": layout} for layout in LAYER_LAYOUTS]
+    plain: list[dict[str, Any]] = [{"layout": layout} for layout in LAYER_LAYOUTS]
     angles = any(a.role in _ANGLES and not a.required for a in arguments)
-    for fixed in ("", *(["angles"] if angles else []), "tokens"):
-        if fixed == "angles":
-            ways = [{**way, "angles": True} for way in ways]
-        elif fixed == "tokens":
-            ways = _fixed(ways[: len(LAYER_LAYOUTS)], raised, callee.width)
+    for kind in ("", *(["angles"] if angles else []), "tokens"):
+        ways = plain
+        if kind == "angles":
+            ways = [{"layout": layout, "angles": True} for layout in ("BLE", "LE")]
+        elif kind == "tokens":  # the errors of what was tried name it
+            ways = _fixed(plain, raised, callee.width)
         for way in ways:
             memory = LAYER_LAYOUTS[way["layout"]] if "memory" in mains.values() else ""
             if memory and "Y" in way["layout"]:
                 continue
             binding = _tried(callee, arguments, mains, {**way, "memory": memory})
             if isinstance(binding, str):
-                raised += [] if fixed else [f"{way['layout']}: {binding}"]
+                raised += [] if kind else [f"{way['layout']}: {binding}"]
             elif not _mixing(callee, binding):  # in other layouts only where tokens are apart, too
                 return binding
             else:
