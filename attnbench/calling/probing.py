@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.calling.adaptation import spec_of
 from attnbench.calling.adapted import name_of
@@ -145,7 +146,11 @@ def _hides(calls: Calls, found: dict[str, Any]) -> bool:
 def _empty_rows(calls: Calls, found: dict[str, Any]) -> str | None:
     if not _hides(calls, found):
         return None
+    calls = _with_moved_zeros(calls)
     row = empty_rows(calls, hiding(calls, 0) or {})
+    if "return_weights" in calls.binding.roles:
+        weighed = calls.replace(weights=(SECOND, "BHLS"))
+        row = row if row == empty_rows(weighed, hiding(calls, 0) or {}) else "nan"
     if row != "nan" or "boolean" in found["masks"]:
         return row
     low = torch.finfo(getattr(torch, calls.dtype)).min  # where -inf makes NaN
@@ -153,6 +158,22 @@ def _empty_rows(calls: Calls, found: dict[str, Any]) -> str | None:
     if lowest != "nan":
         found["mask_value"] = low
     return lowest
+
+
+def _with_moved_zeros(calls: Calls) -> Calls:
+    """Calls with other values for what starts at zero: a bias of zeros passes for a row of them."""
+
+    def moved(*sizes: int) -> nn.Module:
+        module: nn.Module = copy.deepcopy(calls.callee.make(*sizes))
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if not bool(parameter.any()):
+                    parameter.normal_()
+        return module
+
+    other = Calls(Callee(moved, calls.callee.width), calls.binding)
+    other.dtype = calls.dtype
+    return other
 
 
 def _hidden_slots(calls: Calls, found: dict[str, Any]) -> str | None:

@@ -114,7 +114,9 @@ def test_what_no_call_tells_is_named() -> None:
 
 
 def test_a_class_is_made_and_arguments_may_have_other_names() -> None:
-    assert probe(nn.MultiheadAttention).style == "multihead"
+    by_heads = probe(nn.MultiheadAttention)
+    assert by_heads.style == "multihead"
+    assert by_heads.conventions["empty_rows"] == "nan"  # with its weights
     with_zero_key = multihead(lambda embed_dim, num_heads: zero_key(embed_dim, num_heads))
     assert probe(with_zero_key).conventions["extra_keys"] == 1
 
