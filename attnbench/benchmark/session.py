@@ -141,7 +141,6 @@ class Session:
         processes: fewest passes over all rows.
         budget_s: seconds after the start during which further passes may begin.
         timeout_s: most seconds for one row in one process.
-        seed: seed of the random orders.
         baselines: addresses of the subjects with which attention and layers are paired.
         machine: machine of a cluster, where each row gets its own process; by default this one.
     """
@@ -153,7 +152,6 @@ class Session:
     processes: int = 3
     budget_s: float = 0.0
     timeout_s: float = 120.0
-    seed: int = 0
     baselines: tuple[str, str] = BASELINES
     machine: Machine | None = None
 
@@ -192,7 +190,7 @@ class Session:
         end = time.monotonic() + self.budget_s
         for number in range(self.processes):
             selection = [row for row in rows if not row.ended and number not in row.by_pass]
-            random.Random(f"{self.seed} {number}").shuffle(selection)  # noqa: S311 -- no secret
+            random.Random(number).shuffle(selection)  # noqa: S311 -- no secret
             yield from self._pass(selection, number)
         for number in range(self.processes, _MAX_PASSES):
             selection = [row for row in rows if not row.ended and row.width > _MIN_WIDTH]
@@ -227,7 +225,7 @@ class Session:
         arguments: dict[str, Any] = {
             "jobs": jobs,
             "contract": self.contract,
-            "seed": self.seed + number,
+            "seed": number,
             "baselines": self.baselines,
         }
         task = Task(

@@ -118,9 +118,7 @@ def layer_case(
     return BenchCase(case, direction, f"B={batch} S={length}")
 
 
-def saved(
-    path: Path | str, *, device: str = "cpu", dtype: str | None = None, direction: str = "forward"
-) -> BenchCase:
+def saved(path: Path | str, *, device: str = "cpu", dtype: str | None = None) -> BenchCase:
     """The case of a file of saved inputs.
 
     Raises:
@@ -150,7 +148,7 @@ def saved(
     sizes = (query_size, key_size, inputs.value.shape[-1])
     case = Case(tuple(lead), q_len, kv_len, *sizes, name, device, mask)
     heads = inputs.key.shape[-3] if inputs.enable_gqa else None
-    return BenchCase(case, direction, path.name, heads, str(path), digest(path))
+    return BenchCase(case, "forward", path.name, heads, str(path), digest(path))
 
 
 @dataclass(frozen=True)

@@ -171,14 +171,12 @@ class Exchange:
         core: CPU core on which both run; ``None`` leaves the choice to the system.
         contract: how a row is measured in a pair.
         timeout_s: most seconds that one answer of a side may take.
-        seed: seed of the random orders.
     """
 
     sides: tuple[Side, Side]
     core: int | None = None
     contract: Contract = CONTRACT
     timeout_s: float = 120.0
-    seed: int = 0
     taken: int = 0
     _servers: list[Server] = field(default_factory=list)
 
@@ -251,7 +249,7 @@ class Exchange:
         if self.taken:
             self.restart()
         self.taken += 1
-        chance = random.Random(f"{self.seed} {self.taken}")  # noqa: S311 -- orders, not secrets
+        chance = random.Random(self.taken)  # noqa: S311 -- orders, not secrets
         for number in chance.sample(range(len(rows)), len(rows)):
             try:
                 yield number, self._blocks(*rows[number], chance)
