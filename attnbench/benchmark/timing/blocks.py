@@ -8,7 +8,6 @@ products; the value of a pair is the median over its blocks. This module does no
 
 from __future__ import annotations
 
-import functools
 import math
 import random
 import statistics
@@ -37,7 +36,7 @@ class Slot:
 
     Args:
         seconds: mean time of one call, in seconds.
-        disturbed: whether the thread was preempted or a hypervisor stole time.
+        disturbed: whether the thread was preempted.
     """
 
     seconds: float
@@ -125,15 +124,6 @@ def pair_value(blocks: Sequence[Block]) -> float:
     return statistics.median(block.value for block in clean(blocks))
 
 
-@functools.cache
-def student_quantile(df: float, tail: float) -> float:
-    """The value that Student's distribution exceeds with a probability of ``tail``."""
-    from scipy import special  # scipy.stats takes 0.3 s to import
-
-    quantile = special.ndtri(1 - tail) if math.isinf(df) else special.stdtrit(df, 1 - tail)
-    return float(quantile)
-
-
 def low_quantile(slots: Sequence[Slot]) -> float:
     """The time of a call: a low quantile of the clean slots."""
     times = [slot.seconds for slot in clean(slots)]
@@ -149,8 +139,10 @@ def interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]:
     """
     center = statistics.fmean(logs)
     if len(logs) > 1:
+        from scipy import special  # scipy.stats takes 0.3 s to import
+
         deviation = statistics.stdev(logs) / math.sqrt(len(logs))
-        margin = student_quantile(len(logs) - 1, 0.025) * deviation
+        margin = float(special.stdtrit(len(logs) - 1, 0.975)) * deviation
         if margin <= MOST_LOG:
             return math.exp(center), math.exp(center - margin), math.exp(center + margin)
     return math.exp(center), None, None
