@@ -43,6 +43,7 @@ LEVELS = {
     "tests/docs": "slow",
     "tests/invariants": "slow",
     "tests/meta/test_mutants.py::test_a_mutant_is_killed_by_each_invariant_that_is_meant_to": "all",
+    "tests/meta/test_mutants.py::test_the_right_twin_passes_what_kills_its_mutants": "all",
     "tests/meta/test_right.py": "all",
     "tests/meta": "slow",
     "tests/plugins": "slow",
