@@ -13,8 +13,8 @@ from tests.cli_runs import run
 
 pytestmark = pytest.mark.slow
 
-QUICK = ("additive_and_scaled_dot", "kernel_regression")
-LONG = ("masked_softmax", "self_and_multi_head")
+QUICK = ("additive_and_scaled_dot", "bilinear_and_vector_sum", "kernel_regression")
+LONG = ("masked_softmax", "self_and_multi_head", "variants")
 TOPICS = {*QUICK, *LONG}
 INTERVAL = re.compile(r" ± |95 % interval")
 
@@ -76,6 +76,6 @@ def test_without_a_name_all_are_listed() -> None:
 
 
 def test_a_wrong_name_is_one_line_with_the_nearest() -> None:
-    result = run("notebook", "masked_sofmax")
+    result = run("notebook", "varaints")
     assert (result.code, result.out) == (2, "")
-    assert "Did you mean 'masked_softmax'" in result.err
+    assert "Did you mean 'variants'" in result.err
