@@ -15,6 +15,18 @@ from typing import Any
 __all__ = ["Cell", "cells", "ipynb", "names", "questions", "ran", "run"]
 
 _FOLDER = files("attnbench_classroom.notebooks")
+_GUARD = """\
+try:
+    import attnbench_classroom.lesson
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"{missing.name} is missing in this kernel: install attnbench as its README says. "
+        "The pictures below were drawn before."
+    ) from None"""
+_NEEDS = (
+    "*Needs a Python kernel with attnbench, installed as its README says, and with ipykernel. "
+    "Without it, what is below still shows the pictures and answers of an earlier run.*"
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ def cells(name: str) -> list[Cell]:
     """The cells of a notebook: its docstring first, then what stands below each ``# %%``."""
     source = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
     title, _, rest = (ast.get_docstring(ast.parse(source)) or "").partition("\n")
-    found = [Cell("markdown", f"# {title.rstrip('.')}\n{rest}".strip())]
+    found = [Cell("markdown", f"# {title.rstrip('.')}\n{rest}\n\n{_NEEDS}".strip())]
     for part in re.split(r"^# %%", source, flags=re.MULTILINE)[1:]:
         head, _, text = part.partition("\n")
         if head.strip() == "[markdown]":
@@ -105,7 +117,8 @@ def ipynb(name: str, results: Sequence[tuple[str, list[str]]]) -> dict[str, Any]
         name: of the notebook.
         results: of its code cells, as :func:`run` gives them; empty for a notebook without any.
     """
-    left, made = iter(results), []
+    left = iter(results)
+    made = [_code_cell(0, _GUARD, "", [])]
     for number, cell in enumerate(cells(name), 1):
         if cell.kind == "code":
             made.append(_code_cell(number, cell.text, *next(left, ("", []))))
@@ -114,6 +127,7 @@ def ipynb(name: str, results: Sequence[tuple[str, list[str]]]) -> dict[str, Any]
                 {"cell_type": "markdown", "id": f"cell-{number}", "metadata": {}}
                 | {"source": cell.text}
             )
+    made[0], made[1] = made[1], made[0]  # the title comes first
     python = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": python, "language_info": {"name": "python"}}
     return {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}

@@ -37,7 +37,9 @@ _Targets = Annotated[
         show_default=False,
     ),
 ]
-_Output = Annotated[Path, typer.Option("-o", "--output", help="To write: .png, .svg or .pdf.")]
+_Output = Annotated[
+    Path, typer.Option("-o", "--output", help="To write: .png, .svg, .pdf or .html.")
+]
 _QLen = Annotated[int, typer.Option("--q-len", min=1, help="L, number of queries.")]
 _KvLen = Annotated[int, typer.Option("--kv-len", min=1, help="S, number of keys.")]
 _Size = Annotated[int, typer.Option("--size", min=1, help="E, features of each.")]
@@ -55,7 +57,7 @@ _Heads = Annotated[
 ]
 _Text = Annotated[
     str | None,
-    typer.Option("--text", help="With --model, the text that it reads."),
+    typer.Option("--text", help="Your own text; its words are queries and keys, and label them."),
 ]
 _Model = Annotated[
     str | None,
@@ -95,13 +97,11 @@ def command(
     """
     suffix = output.suffix.lower()
     if suffix not in weight_pictures.SUFFIXES:
-        raise UsageError(f"--output {output}: a picture ends in .png, .svg or .pdf.")
-    if (model is None) != (text is None) or (model and (inputs is not None or targets)):
-        raise UsageError("--model reads --text, and takes no targets and no --inputs.")
+        raise UsageError(f"--output {output}: a picture ends in .png, .svg, .pdf or .html.")
+    tokens = _words(text, model, inputs, targets)
     check_writable(output, "--output")
     chosen = _item(item)
     plugins = load_plugins(strict=strict)
-    tokens = None
     if model is not None:
         found, failed, tokens = _recorded(model, text=text, layer=layer, item=chosen)
     else:
@@ -112,10 +112,14 @@ def command(
             inputs=str(inputs) if inputs else None,
             item=chosen,
             heads=heads,
+            tokens=tokens,
         )
     if found:
         what = str(model or inputs or f"E = {size}, seed {seed}")
-        content = weight_pictures.picture(found, suffix[1:], tokens, what)
+        if suffix == ".html":
+            content = weight_pictures.page(found, tokens, what)
+        else:
+            content = weight_pictures.picture(found, suffix[1:], tokens, what)
         write_file(output, content, "--output")
     for line in _strange(found):
         typer.echo(f"warning: {line}", err=True)
@@ -137,6 +141,19 @@ def _item(text: str | None) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"--item {text}: write indices, such as 0 or 0,3.") from None
+
+
+def _words(
+    text: str | None, model: str | None, inputs: Path | None, targets: list[str] | None
+) -> list[str] | None:
+    """The words of a text, after a look at whether the options go together."""
+    if model is not None and (text is None or inputs is not None or targets):
+        raise UsageError("--model reads --text, and takes no targets and no --inputs.")
+    if text is not None and inputs is not None:
+        raise UsageError("--text and --inputs both say what is looked at; give one.")
+    if text is not None and not text.split():
+        raise UsageError("--text is empty; write some words.")
+    return None if text is None else text.split()
 
 
 def _recorded(

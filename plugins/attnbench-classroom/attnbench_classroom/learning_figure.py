@@ -1,4 +1,4 @@
-"""The figure of a learning experiment: quality over d, and learning curves."""
+"""The figure of a learning experiment: quality over d, learning curves, quality beside cost."""
 
 from __future__ import annotations
 
@@ -17,38 +17,42 @@ def draw(found: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
     """A picture with one column a task.
 
     The rows: mean accuracy over the curve against d with its 95 % interval over seeds; learning
-    curves at the largest d.
+    curves at the largest d; the same mean against the seconds of the processor a step.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = points(found)
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     subjects = list(dict.fromkeys(row["subject"] for row in rows))
     style = {name: _style(i) for i, name in enumerate(subjects)}
-    figure = Figure(figsize=(4.1 * len(tasks), 6.5 + 0.2 * len(subjects)), layout="constrained")
-    axes = figure.subplots(2, len(tasks), squeeze=False)
+    figure = Figure(figsize=(4.1 * len(tasks), 9.5 + 0.2 * len(subjects)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(3, len(tasks), squeeze=False)
     for column, task in enumerate(tasks):
         of_task = [row for row in rows if row["task"] == task]
         largest = max(row["size"] for row in of_task)
-        over_d, curves = axes[:, column]
+        over_d, curves, costs = axes[:, column]
         for name in dict.fromkeys(row["subject"] for row in of_task):
             own = [row for row in of_task if row["subject"] == name]
             quality = [row["curve_mean"] for row in own]
             halves = [row["curve_mean_half_interval"] for row in own]
             sizes = [row["size"] for row in own]
             over_d.errorbar(sizes, quality, _finite(halves), label=name, capsize=2, **style[name])
+            costs.plot([row["step_ms"] for row in own], quality, **style[name])
             runs = [r for r in found if (r["task"], r["subject"]) == (task, name)]
             _curve(curves, [r for r in runs if r["size"] == largest], style[name])
         over_d.set(title=task, xlabel="d, features of query and key", xscale="log")
         curves.set(title=f"learning curves at d = {largest}", xlabel="step")
+        costs.set(title="quality beside cost", xlabel="ms of the processor a step")
         over_d.set_xticks([], minor=True)
         over_d.set_xticks(sorted({row["size"] for row in of_task}))
         over_d.set_xticklabels(sorted({row["size"] for row in of_task}))
         for axis in axes[:, column]:
             axis.set_ylim(0, 1.02)
             axis.grid(alpha=0.3)
-    axes[0, 0].set_ylabel("accuracy, mean over the curve")
-    axes[1, 0].set_ylabel("accuracy, 95 % interval")
+    for axis, label in zip(axes[:, 0], ("mean over the curve", "accuracy", "mean"), strict=True):
+        axis.set_ylabel(f"{label}, 95 % interval" if label == "accuracy" else f"accuracy, {label}")
     legends = [axis.get_legend_handles_labels() for axis in axes[0]]
     shown = {
         name: line for lines, names in legends for line, name in zip(lines, names, strict=True)

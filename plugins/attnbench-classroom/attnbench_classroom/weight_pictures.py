@@ -1,39 +1,95 @@
-"""Heat maps of weights side by side, all on one scale; what is not finite is grey."""
+"""Heat maps of weights side by side, as a picture or as a page with its numbers."""
 
 from __future__ import annotations
 
+import html
 import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Rows = Sequence[Sequence[float]]
+Rows = list[list[float]]
 
-SUFFIXES = (".png", ".svg", ".pdf")
+SUFFIXES = (".png", ".svg", ".pdf", ".html")
 _MOST_LABELLED = 12
-"""Most rows and columns of a panel into which its numbers are written."""
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: auto; padding: 1rem; }}
+figure {{ margin: 0; background: #fff; overflow-x: auto; }}
+figure svg {{ max-width: 100%; height: auto; }}
+div {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 0.2rem 0.5rem; text-align: right; }}
+</style></head><body>
+<h1>{title}</h1>
+<figure role="img" aria-label="{title}; the numbers are below.">{picture}</figure>
+{tables}
+</body></html>
+"""
+
+
+def page(found: Mapping[str, Rows], tokens: Sequence[str] | None, what: str) -> bytes:
+    """A page without scripts: the picture, and a table of each panel's weights."""
+    drawn = picture(found, "svg", tokens, what).decode()
+    tables = "\n".join(_table(name, rows, tokens) for name, rows in found.items())
+    content = _PAGE.format(
+        title=html.escape(f"Weights: {what}"),
+        picture=drawn[drawn.index("<svg") :],
+        tables=tables,
+    )
+    return content.encode()
+
+
+def _table(name: str, rows: Rows, tokens: Sequence[str] | None) -> str:
+    heads, sides = _labels(tokens, len(rows[0])), _labels(tokens, len(rows))
+    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(text)}</th>'
+        + "".join(f"<td>{value:.3f}</td>" for value in row)
+        + "</tr>"
+        for text, row in zip(sides, rows, strict=True)
+    )
+    table = f"<table><thead><tr><th>query</th>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<details><summary>{html.escape(name)}</summary><div>{table}</div></details>"
 
 
 def picture(
     found: Mapping[str, Rows], suffix: str, tokens: Sequence[str] | None, what: str
 ) -> bytes:
-    """A picture with one panel a table."""
+    """A picture with one panel a table, all on one scale; what is not finite is grey."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     sample = next(iter(found.values()))
     rows, columns = len(sample), len(sample[0])
+    labelled = columns <= _MOST_LABELLED and rows <= _MOST_LABELLED
     across = 1 if columns > 3 * rows else math.ceil(math.sqrt(len(found)))
     down = math.ceil(len(found) / across)
-    cell = 0.45 if max(rows, columns) <= _MOST_LABELLED else 0.22
+    cell = 0.45 if labelled else 0.22
     width, height = min(cell * columns + 1.2, 9.0), min(cell * rows + 1.0, 8.0)
     figure = Figure(
         figsize=(max(across * width + 1.0, 5.0), down * height + 0.6), layout="constrained"
     )
-    panels = draw(figure, found, across=across, sides=("query", "key"))
-    for axes in panels if tokens is not None else ():
-        places = range(len(tokens or ()))
-        axes.set_xticks(places, tokens, rotation=90, parse_math=False, size=8)
-        axes.set_yticks(places, tokens, parse_math=False, size=8)
+    FigureCanvasAgg(figure)
+    weights = [value for panel in found.values() for row in panel for value in row]
+    largest = max((value for value in weights if math.isfinite(value)), default=0.0) or 1.0
+    colours = matplotlib.colormaps["viridis"].with_extremes(bad="0.6", over="0.6")
+    panels = figure.subplots(down, across, squeeze=False)
+    for axes in panels.flat[len(found) :]:
+        axes.set_axis_off()
+    for axes, (name, values) in zip(panels.flat, found.items(), strict=False):
+        image = axes.imshow(values, vmin=0.0, vmax=largest, cmap=colours, aspect="auto")
+        axes.set_title(name, parse_math=False)
+        axes.set(xlabel="key", ylabel="query")
+        _name_ticks(axes.set_xticks, tokens, columns, rotation=90)
+        _name_ticks(axes.set_yticks, tokens, rows, rotation=0)
+        if labelled:
+            _write_numbers(axes, values, largest)
+    figure.colorbar(image, ax=panels, label="weight")
     size = f"L = {rows}, S = {columns}"
     figure.suptitle(f"Weights of each query over the keys ({size}, {what})", parse_math=False)
     content = io.BytesIO()
@@ -41,41 +97,21 @@ def picture(
     return content.getvalue()
 
 
-def draw(
-    figure: Any, found: Mapping[str, Rows], *, across: int, sides: tuple[str, str]
-) -> list[Any]:
-    """Draw a panel for each table into a figure, with its numbers where there are few.
+def _write_numbers(axes: Any, values: Rows, largest: float) -> None:
+    for i, row in enumerate(values):
+        for j, value in enumerate(row):
+            light = value > 0.6 * largest or not math.isfinite(value)
+            shade = "black" if light else "white"
+            axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=shade, size=8)
 
-    Args:
-        figure: figure of matplotlib.
-        found: tables of weights by title.
-        across: panels in a row.
-        sides: what rows and columns are called.
 
-    Returns:
-        The axes of the panels.
-    """
-    import matplotlib
-    from matplotlib.ticker import MaxNLocator
+def _name_ticks(place: Any, tokens: Sequence[str] | None, count: int, rotation: int) -> None:
+    if tokens is not None and len(tokens) == count:
+        place(range(count), tokens, rotation=rotation, parse_math=False, size=8)
+    else:
+        place(list(range(0, count, -(-count // _MOST_LABELLED))))
 
-    weights = [value for panel in found.values() for row in panel for value in row]
-    largest = max((value for value in weights if math.isfinite(value)), default=0.0) or 1.0
-    colours = matplotlib.colormaps["viridis"].with_extremes(bad="0.6", over="0.6")
-    grid = figure.subplots(-(-len(found) // across), across, squeeze=False)
-    for axes in grid.flat[len(found) :]:
-        axes.set_axis_off()
-    panels = list(grid.flat[: len(found)])
-    for axes, (name, values) in zip(panels, found.items(), strict=True):
-        image = axes.imshow(values, vmin=0.0, vmax=largest, cmap=colours, aspect="auto")
-        axes.set_title(name, parse_math=False)
-        axes.set(ylabel=sides[0], xlabel=sides[1])
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(integer=True))
-        few = max(len(values), len(values[0])) <= _MOST_LABELLED
-        for i, row in enumerate(values if few else ()):
-            for j, value in enumerate(row):
-                light = value > 0.6 * largest or not math.isfinite(value)
-                shade = "black" if light else "white"
-                axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=shade, size=8)
-    figure.colorbar(image, ax=grid, label="weight")
-    return panels
+
+def _labels(tokens: Sequence[str] | None, count: int) -> list[str]:
+    fits = tokens is not None and len(tokens) == count
+    return list(tokens or ()) if fits else [str(i) for i in range(count)]

@@ -1,4 +1,4 @@
-"""Weights as numbers: of subjects on drawn or saved inputs, and of a running model."""
+"""Weights as numbers: of subjects on drawn, saved or worded inputs, and of a running model."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def of_subject(
     inputs: str | None,
     item: Sequence[int] | None,
     heads: bool = False,
+    tokens: Sequence[str] | None = None,
 ) -> dict[str, Rows]:
     """The weights of each subject of an address for one item of drawn or saved inputs.
 
@@ -36,6 +37,7 @@ def of_subject(
         inputs: path of saved inputs to use instead of drawn ones.
         item: index of one item (and head) in the leading sizes; by default the first.
         heads: give a table for each index of the last leading size.
+        tokens: draw a vector for each different token, and let them be query, key and value.
 
     Returns:
         Rows ``L`` of ``S`` weights, by subject (and head).
@@ -43,7 +45,7 @@ def of_subject(
     Raises:
         UsageError: a subject has no weights, or there is no such item.
     """
-    given = load_inputs(inputs) if inputs is not None else _drawn(sizes, seed)
+    given = load_inputs(inputs) if inputs is not None else _drawn(sizes, seed, tokens)
     features = [tensor.shape[-1] for tensor in (given.query, given.key, given.value)]
     found: dict[str, Rows] = {}
     for subject in resolve(target):
@@ -102,9 +104,14 @@ def of_model(
     return {"tokens": [str(token) for token in tokens], "tables": tables}
 
 
-def _drawn(sizes: tuple[int, int, int], seed: int) -> Inputs:
+def _drawn(sizes: tuple[int, int, int], seed: int, tokens: Sequence[str] | None) -> Inputs:
     q_len, kv_len, size = sizes
     generator = torch.Generator().manual_seed(seed)
+    if tokens is not None:
+        words = list(dict.fromkeys(tokens))
+        table = torch.randn(len(words), size, generator=generator)
+        states = table[[words.index(token) for token in tokens]].unsqueeze(0)
+        return Inputs(states, states, states)
     query = torch.randn(1, q_len, size, generator=generator)
     key = torch.randn(1, kv_len, size, generator=generator)
     return Inputs(query, key, torch.randn(1, kv_len, size, generator=generator))

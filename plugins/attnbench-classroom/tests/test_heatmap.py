@@ -74,6 +74,13 @@ def test_nan_in_one_panel_is_said_and_leaves_the_scale_of_the_others(tmp_path: P
     assert max(map(float, scale)) > 0.1
 
 
+def test_nan_is_null_in_json(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(NAN_IN_ONE_ROW)
+    result = run("heatmap", f"{tmp_path}/mine.py:NAN", "-o", str(tmp_path / "x.svg"), "--json")
+    assert "NaN" not in result.out
+    assert None in result.json["weights"]["nan"][0] + result.json["weights"]["nan"][1]
+
+
 @pytest.mark.parametrize("panel", [[[float("nan"), 0.5]], [[float("nan")]], [[0.0, 0.0]]])
 def test_a_panel_of_nan_or_of_zeros_is_drawn(panel: list[list[float]]) -> None:
     both = {"a": panel, "b": [[0.25, 0.5]]}
@@ -92,6 +99,18 @@ def test_a_picture_that_cannot_be_written_is_one_line_and_leaves_no_file(
     assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
     assert result.err.startswith(f"attnbench: --output {place}: ")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.png", "there.png"]
+
+
+def test_words_of_a_text_are_the_tokens_on_the_axes(tmp_path: Path) -> None:
+    path = tmp_path / "x.svg"
+    arguments = ("--text", "the cat saw $5 the", "-o", str(path), "--json")
+    result = run("heatmap", "scaled_dot", "gaussian", *arguments)
+    assert result.code == 0
+    assert result.json["tokens"] == ["the", "cat", "saw", "$5", "the"]
+    for rows in result.json["weights"].values():
+        assert rows[0] == rows[4]  # the same word has the same vector
+        assert rows[1][0] == rows[1][4]
+    assert "$5" in path.read_text()
 
 
 def test_heads_of_saved_inputs_are_panels_side_by_side(tmp_path: Path) -> None:
@@ -124,14 +143,17 @@ def wrong(text):
 
 def test_the_heads_of_a_running_model_are_drawn_over_its_tokens(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODEL)
-    page = tmp_path / "x.svg"
+    page = tmp_path / "x.html"
     arguments = ("--model", f"{tmp_path}/mine.py:load", "--text", "a <b> c")
     result = run("heatmap", *arguments, "-o", str(page), "--json")
     assert result.code == 0, result.err
     found = result.json
     assert list(found["weights"]) == [f"layer {i}, head {j}" for i in range(2) for j in range(2)]
     assert all(abs(sum(row) - 1) < 1e-5 for rows in found["weights"].values() for row in rows)
-    assert found["tokens"] == ["a", "<b>", "c"]
+    text = page.read_text()
+    assert text.count("<table>") == 4
+    assert "&lt;b&gt;" in text
+    assert "<b>" not in text
     one = run("heatmap", *arguments, "-o", str(page), "--layer", "1", "--json").json["weights"]
     assert one == {name: found["weights"][name] for name in ("layer 1, head 0", "layer 1, head 1")}
 
@@ -140,11 +162,13 @@ def test_the_heads_of_a_running_model_are_drawn_over_its_tokens(tmp_path: Path) 
     ("arguments", "says"),
     [
         (["scaled_dt"], "Did you mean 'scaled_dot'"),
-        (["-o", "x.txt"], "a picture ends in .png, .svg or .pdf"),
+        (["-o", "x.txt"], "a picture ends in .png, .svg, .pdf or .html"),
         (["--inputs", "none.safetensors"], "there is no file 'none.safetensors'"),
         (["--item", "first"], "write indices"),
         (["scaled_dot", "--item", "7"], "there is no item [7]"),
+        (["--text", " "], "--text is empty"),
         (["--model", "m.py:load"], "--model reads --text, and takes no targets"),
+        (["--text", "a", "--inputs", "x.safetensors"], "give one"),
         (["--text", "a", "--model", "load"], "write FILE.py:LOAD"),
         (["--text", "a", "--model", "{}:wrong"], "has to give (module, inputs, tokens)"),
         (["--text", "a", "--model", "{}:load", "--layer", "7"], "has the layers 0 to 1"),
