@@ -13,7 +13,7 @@ from torch import nn
 from attnbench._signing import check_options
 from attnbench.calling.choice import adapted, known_style, takes_a_mask
 from attnbench.calling.examples import example_spec
-from attnbench.calling.importing import candidates, load
+from attnbench.calling.importing import candidates, load, notes_of
 from attnbench.calling.making import recipe_from
 from attnbench.errors import (
     AddressError,
@@ -188,8 +188,10 @@ def attribute(address: Address) -> Any:
         names = [n for n, v in vars(module).items() if isinstance(v, _SPECS)] or [
             n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
         ]
+        cut = "".join(f"\n  {note}" for note in notes_of(module))  # what was not run may define it
         raise UnknownNameError(
-            f"{address.source} has no attribute {address.name!r}. {nearest(address.name, names)}"
+            f"{address.source} has no attribute {address.name!r}. "
+            f"{nearest(address.name, names)}{cut}"
         )
     return getattr(module, address.name)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench.errors import AddressError, SpecError, StyleError
+from attnbench.errors import AddressError, SpecError, StyleError, UnknownNameError
 from attnbench.subject.lookup import resolve
 
 SPEC = """
@@ -72,6 +72,13 @@ def test_the_check_command_names_the_subject_alone_and_whole(tmp_path: Path, fol
     assert (again.address, again.spec) == (subject.address, subject.spec)
     for one in resolve(f"{str(file)!r}:BOTH"):
         assert [s.name for s in resolve(shlex.split(one.check_command)[-1])] == [one.name]
+
+
+def test_a_spec_that_raises_is_told_of_where_its_name_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text("import attnbench\nSPEC = attnbench.LayerSpec(name='wrong', size=3)\n")
+    with pytest.raises(UnknownNameError, match=r"line 2 raises TypeError: .*'size'"):
+        resolve(f"{file}:SPEC")
 
 
 def test_two_specs_of_one_name_in_one_list_are_an_error(tmp_path: Path) -> None:
