@@ -120,7 +120,10 @@ def test_a_page_says_this() -> None:
     assert {"case", "time", "peak memory", "error / allowed", "status"} < {*labels}
 
 
-def test_the_terminal_says_this(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_says_this(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     print_parts(parts(RECORDS))
     assert_report("bench.txt", capsys.readouterr().out)
 
