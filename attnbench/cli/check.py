@@ -142,6 +142,7 @@ def command(
     what: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtype, "case": case}
     check = Check(addresses, exemptions, invariants=invariant, seed=seed, **what)
     limits = {"jobs": jobs, "timeout_s": timeout, "memory_gib": memory, "cluster": cluster}
+    limits["fail_fast"] = fail_fast
     screen = Screen(check.expected, check.statements, verbose=verbose) if output.has_text else None
     report = _reported(check, screen, limits, targets or (), update_exempt=update_exempt)
     findings = findings_of(report, check.statements, check.works, located=output.located)
