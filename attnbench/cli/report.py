@@ -31,7 +31,7 @@ def command(
     from attnbench.benchmark.records import run_files
     from attnbench.report.page import load_outcomes, render
 
-    paths = run_files(sources or [Path("results/attnbench")])
+    paths = run_files(sources or [option.RESULTS])
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

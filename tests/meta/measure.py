@@ -1,6 +1,5 @@
 """Who kills whom, and who is accused: ``python -m tests.meta.measure``.
 
-``matrix``   every invariant on every mutant; writes ``results/kill_matrix.json``.
 ``killed``   whether each mutant is killed by anything at all.
 ``right``    whether any right implementation is accused.
 
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.meta.measure", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("what", choices=("matrix", "killed", "right"))
+    parser.add_argument("what", choices=("killed", "right"))
     parser.add_argument("--profile", choices=("quick", "default", "thorough"), default="quick")
     parser.add_argument("--seeds", type=int, default=0, help="0: derandomised, once")
     parser.add_argument("--processes", type=int, default=2)
@@ -69,8 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _tell_accused(rows)
     else:
         _tell_alive(rows, seeds)
-    if options.what == "matrix":
-        _write_matrix(rows, names, options.profile)
 
 
 def _read(path: Path) -> list[Row]:
@@ -146,26 +143,6 @@ def _ended(event: Event, invariant: str) -> Row:
     job = event.task.arguments
     status = "error" if event.kind == "raised" else event.kind
     return _row(job["index"], invariant, job["profile"], job["seed"], status, event.reason)
-
-
-def _write_matrix(rows: Sequence[Row], names: Sequence[str], profile: str) -> None:
-    kills: dict[str, list[str]] = {row["entry"]: [] for row in rows}
-    for row in rows:
-        if row["status"] == "failed" and row["invariant"] in names:
-            kills[row["entry"]].append(row["invariant"])
-    mutants = {}
-    for entry in ENTRIES:
-        if not entry.right and entry.name in kills:
-            meant = sorted(set(entry.killers) & set(kills[entry.name]))
-            told = {"as_in": entry.bugs, "twin": entry.reference.name, "mistake": entry.mistake}
-            mutants[entry.name] = {**told, "meant": meant}
-    found = {
-        "profile": profile,
-        "kills": {name: sorted(some) for name, some in kills.items()},
-        "mutants": mutants,
-    }
-    text = json.dumps(found, indent=1, ensure_ascii=False)
-    (ROOT / "results" / "kill_matrix.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _tell_alive(rows: Sequence[Row], seeds: Sequence[int | None]) -> None:
