@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from attnbench.cli.options import RESULTS
 from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing import check_writable, print_line, write_file
 from attnbench.errors import AttnbenchError, RecordError, UsageError
@@ -31,7 +32,7 @@ def command(
     from attnbench.benchmark.records import run_files
     from attnbench.report.page import load_outcomes, render
 
-    paths = run_files(sources or [option.RESULTS])
+    paths = run_files(sources or [RESULTS])
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
