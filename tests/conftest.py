@@ -25,8 +25,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LEVELS = {
     "plugins": "all",
-    "tests/benchmark/comparing": "slow",
-    "tests/benchmark/test_cheats.py": "slow",
+    "tests/benchmark/comparing": "all",
+    "tests/benchmark/test_cheats.py": "all",
     "tests/benchmark/test_measure.py": "slow",
     "tests/calling/test_adaptation.py": "slow",
     "tests/calling/test_functions.py": "slow",
@@ -38,6 +38,11 @@ LEVELS = {
     "tests/checking/explain": "slow",
     "tests/checking/test_api.py": "slow",
     "tests/checking/test_hypothesis_engine.py": "slow",
+    "tests/cli/test_action.py": "all",
+    "tests/cli/test_check_goes_on.py": "all",
+    "tests/cli/test_compare_revisions.py": "all",
+    "tests/cli/test_plugins_that_misbehave.py": "all",
+    "tests/cli/test_run.py": "all",
     "tests/cli": "slow",
     "tests/docs/test_exemptions.py": "all",
     "tests/docs": "slow",
@@ -45,9 +50,10 @@ LEVELS = {
     "tests/meta/test_mutants.py::test_a_mutant_is_killed_by_each_invariant_that_is_meant_to": "all",
     "tests/meta/test_mutants.py::test_the_right_twin_passes_what_kills_its_mutants": "all",
     "tests/meta/test_right.py": "all",
+    "tests/meta/test_measure.py": "all",
     "tests/meta": "slow",
     "tests/plugins": "slow",
-    "tests/test_asv.py": "slow",
+    "tests/test_asv.py": "all",
     "tests/test_pytest_plugin.py": "slow",
 }
 """From which level on a folder, a file or a test runs; the first that fits counts.
