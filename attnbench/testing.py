@@ -2,8 +2,8 @@
 
 The built-in plugins import nothing else from the core but its other doors. A mechanism prepares its
 arguments with :func:`prepare`, scores with :func:`scores_of`, and ends with :func:`softmax_weights`
-and :func:`pool`. An invariant builds its case through the :class:`Subject` that it is given, or through
-a :class:`Baseline`, changes the :class:`Inputs`, and compares with :func:`agree_within` or
+and :func:`pool`. An invariant builds its case through the :class:`Subject` that it is given, or
+through a :class:`Baseline`, changes the :class:`Inputs`, and compares with :func:`agree_within` or
 :func:`holds`, whose errors name the value and the place.
 
 A plugin that brings a style of call makes its specs by :func:`adapted_spec`, reshapes by
