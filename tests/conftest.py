@@ -35,17 +35,25 @@ LEVELS = {
     "tests/calling/test_probing.py": "slow",
     "tests/calling/test_refusals.py": "slow",
     "tests/calling/test_textbooks.py": "slow",
+    "tests/checking/explain/test_script.py": "all",
     "tests/checking/explain": "slow",
     "tests/checking/test_api.py": "slow",
     "tests/checking/test_hypothesis_engine.py": "slow",
     "tests/cli/test_action.py": "all",
+    "tests/cli/test_check.py::test_each_way_to_break_the_contract_has_an_"
+    "outcome_with_the_values": "all",
+    "tests/cli/test_check.py::test_quick_leaves_subjects_with_options_to_"
+    "other_profiles_and_says_so": "all",
     "tests/cli/test_check_goes_on.py": "all",
     "tests/cli/test_compare_revisions.py": "all",
+    "tests/cli/test_new.py": "all",
     "tests/cli/test_plugins_that_misbehave.py": "all",
     "tests/cli/test_run.py": "all",
     "tests/cli": "slow",
     "tests/docs/test_exemptions.py": "all",
     "tests/docs": "slow",
+    "tests/invariants/caches/test_caches.py::test_a_failure_prints_a_short_"
+    "script_that_was_run": "all",
     "tests/invariants": "slow",
     "tests/meta/test_mutants.py::test_a_mutant_is_killed_by_each_invariant_that_is_meant_to": "all",
     "tests/meta/test_mutants.py::test_the_right_twin_passes_what_kills_its_mutants": "all",
@@ -54,6 +62,7 @@ LEVELS = {
     "tests/meta": "slow",
     "tests/plugins": "slow",
     "tests/test_asv.py": "all",
+    "tests/test_pytest_plugin.py::test_it_works_under_xdist": "all",
     "tests/test_pytest_plugin.py": "slow",
 }
 """From which level on a folder, a file or a test runs; the first that fits counts.
