@@ -84,7 +84,7 @@ def _detach(log: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace", write_through=True)
-    faulthandler.enable(all_threads=False)
+    faulthandler.enable(file=2, all_threads=False)  # what a caller put there may be no file
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=False)
     parent = multiprocessing.parent_process()
     if parent is not None:
