@@ -9,9 +9,8 @@ exits with 2. Each is also a built-in exception of the matching kind: ``ValueErr
 from __future__ import annotations
 
 import difflib
-import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -156,7 +155,6 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
         self.got, self.expected, self.other = got, expected, other
         self.allowed, self.error = allowed, error
         self.program, self.compared = program, compared
-        self._more: Callable[[], str] = str
         super().__init__(message or self._sentence())
 
     def reworded(self, message: str, **changes: Any) -> InvariantViolation:
@@ -164,26 +162,6 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
         names = ("quantity", "place", "got", "expected", "other", "allowed", "error")
         same = {name: getattr(self, name) for name in (*names, "program", "compared")}
         return InvariantViolation(message, **{**same, **changes})
-
-    def explained(self, more: Callable[[], str]) -> InvariantViolation:
-        """The finding, which ends with what a function says, called once the message is read.
-
-        Nobody reads those of the cases that a failing one shrinks through. A function that raises
-        says nothing: nobody expects an exception of a message.
-        """
-
-        @functools.cache
-        def told() -> str:
-            try:
-                return more()
-            except (Exception, SystemExit):
-                return ""
-
-        self._more = told
-        return self
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}{self._more()}"
 
     def _sentence(self) -> str:
         where = f"{self.quantity}{list(self.place) or ''}"

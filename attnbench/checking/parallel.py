@@ -233,7 +233,6 @@ class _Run:
     def _taken(self, event: Event) -> Iterator[Outcome]:
         """The outcomes that an event of a piece of work brings, but the last one of a subject."""
         name, work = event.task.name, self.pieces[event.task.name]
-        told = self.failures[work.label]
         if event.kind != "value":
             if self.canaries[name] and (event.kind == "done" or not work.invariants):
                 yield from self._voided(name, work.label)
@@ -247,10 +246,22 @@ class _Run:
         outcome = _with_command(replace(event.value, subject=work.label, seed=work.seed), event)
         rest = tuple(one for one in work.invariants if one != outcome.invariant)
         self.pieces[name] = replace(work, invariants=rest)
-        if outcome.failure is not None and outcome.failure.case is not None:
-            told[outcome.invariant] = outcome  # again, with what explains it
+        self._note(outcome)
         self.said[name].append(outcome)
         yield from self._passed_on(outcome)
+
+    def _note(self, outcome: Outcome) -> None:
+        """Keep a failure; one that is told again only adds its script and its clues."""
+        told, failure = self.failures[outcome.subject], outcome.failure
+        first = told.get(outcome.invariant)
+        if failure is None or failure.case is None:
+            return
+        if first is not None and first.failure is not None:
+            script = failure.script or first.failure.script
+            more = replace(first.failure, script=script, clues=failure.clues or first.failure.clues)
+            told[outcome.invariant] = replace(first, failure=more)
+        elif outcome.invariant in self.left[outcome.subject]:
+            told[outcome.invariant] = outcome
 
     def _voided(self, name: str, label: str) -> Iterator[Outcome]:
         """The outcomes of a process that does not tell right from wrong, as crashed ones."""

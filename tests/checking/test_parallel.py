@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,6 +152,19 @@ def test_the_last_outcome_waits_for_the_clues_of_plugins() -> None:
     assert told.failure.clues == (CLUE,)
     assert told.note == "the explainer of plugin theirs was cut off: no answer in 10 s"
     assert (told.status, run._asks("scaled_dot")) == ("failed", False)
+
+
+def test_what_is_told_of_an_outcome_again_changes_neither_verdict_nor_values() -> None:
+    run, _, task = begun("copies_agree", FAILED.invariant)
+    passed = Outcome("scaled_dot", "copies_agree", "passed")
+    again = replace(FOUND, got=1.0, script="assert False", clues=(CLUE,))
+    for outcome in (passed, FAILED, replace(FAILED, reason="other", failure=again)):
+        list(run._taken(Event(task, "value", outcome)))
+    wrong = replace(passed, status="failed", failure=replace(FOUND, invariant="copies_agree"))
+    assert list(run._taken(Event(task, "value", wrong))) == []
+    (told,) = run.failures["scaled_dot"].values()
+    explained = replace(FOUND, script="assert False", clues=(CLUE,))
+    assert (told.invariant, told.reason, told.failure) == (FAILED.invariant, "off", explained)
 
 
 def test_a_process_that_checks_nothing_that_a_canary_violates_has_none() -> None:

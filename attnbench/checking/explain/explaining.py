@@ -83,7 +83,7 @@ def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
         if comparison is not None and script is None:
             title = f"{outcome.invariant} on {subject.name}, case {outcome.counterexample}"
             case = Case.from_id(outcome.counterexample or "")
-            with seeded():
+            with contextlib.suppress(Exception, SystemExit), seeded():
                 script = script_of(subject, title, case, comparison)
             _put(told, outcome, script=script)
     return told

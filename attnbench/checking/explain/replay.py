@@ -37,7 +37,6 @@ class SubjectCall:
         parameters: copies of the parameters and buffers of a module by name.
         state: state of torch's global generator before the call.
         grad: whether gradients were recorded.
-        training: whether the module was in training.
         autocast: the dtype of autocast on the CPU, if it was on.
         number: its number among the calls of a check.
         result: what it returned.
@@ -54,7 +53,6 @@ class SubjectCall:
     parameters: dict[str, Tensor]
     state: Tensor
     grad: bool
-    training: bool
     autocast: torch.dtype | None
     number: int
     result: Any = None
@@ -240,7 +238,6 @@ def _call_of(name: str, function: Any, args: Any, kwargs: Any, number: int) -> S
         {n: t.detach().clone() for n, t in own.items() if not nn.parameter.is_lazy(t)},
         torch.get_rng_state(),
         torch.is_grad_enabled(),
-        bool(getattr(function, "training", False)),
         torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
         number,
     )

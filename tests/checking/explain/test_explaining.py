@@ -57,6 +57,21 @@ def test_what_an_explainer_gives_or_raises(
     assert clues == told if isinstance(told, list) else str(clues).startswith(told)
 
 
+def test_a_failure_whose_script_cannot_be_written_stays_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def raising(*_: Any) -> None:
+        raise RuntimeError("its make raises the second time")
+
+    monkeypatch.setattr(explaining, "first_difference", lambda comparison: CLUE)
+    monkeypatch.setattr(explaining, "_replayed", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(explaining, "script_of", raising)
+    (subject,) = resolve("scaled_dot")
+    (told,) = explained(subject, [FAILED])
+    assert told.failure is not None
+    assert (told.failure.clues, told.failure.script) == ((CLUE,), None)
+
+
 def test_nothing_calls_a_subject_whose_device_is_lost() -> None:
     lost = Outcome("mine", "copies_agree", "failed", failure=Failure(case="no", device_lost=True))
     (subject,) = resolve("scaled_dot")
