@@ -89,7 +89,8 @@ class Attention(Called):
             None if output is None else frame.unfolded(self._part(result, output), output[1]),
             None if weights is None else self._beside(result, frame, weights),
         )
-        drop_graphs(self.callee)
+        if not self.keeps_graphs:
+            drop_graphs(self.callee)
         return found
 
     def _beside(self, result: Any, frame: Frame, where: tuple[Part, str]) -> Any:
@@ -173,6 +174,7 @@ class Frame:
     ) -> None:
         self.binding, self.grouped, self.heads = binding, grouped, heads
         self.lead, self.length, self.slots = query.shape[:-2], query.shape[-2], key.shape[-2]
+        self.device = query.device
         self.by_head = "H" in binding.layout
         wide = (1,) * (2 - len(self.lead)) if self.by_head and len(self.lead) < 2 else ()
         lead = (*wide, *self.lead) if grouped else (*self.lead, *wide)
@@ -267,8 +269,9 @@ class Frame:
     def whole(self, form: Mask) -> Tensor:
         """A mask in that form which hides nothing."""
         if form.says == "lengths":
-            return self._lengths(torch.full(self.lead[:1] or (1,), self.slots), form)
-        return self.mask(torch.ones(1, self.slots, dtype=torch.bool), form)
+            lens = torch.full(self.lead[:1] or (1,), self.slots, device=self.device)
+            return self._lengths(lens, form)
+        return self.mask(torch.ones(1, self.slots, dtype=torch.bool, device=self.device), form)
 
     def mask(self, mask: Tensor, form: Mask) -> Tensor:
         """A canonical mask, boolean or added, in a form of the callee's."""

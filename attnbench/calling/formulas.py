@@ -6,6 +6,7 @@ held to it at all sizes, in Python floats.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.trials import Calls
+from attnbench.calling.trials import Calls, repeatable
 from attnbench.registry.catalog import registry
 from attnbench.specs import ScoringSpec
 
@@ -124,10 +125,12 @@ def formula_of(calls: Calls) -> Formula | None:
     found: list[Formula] = []
     for _, spec, _ in registry().specs():
         reference = spec.reference if isinstance(spec, ScoringSpec) else None
-        if reference is None or reference.__code__.co_argcount != 3:  # it takes positions
+        code = getattr(reference, "__code__", None)
+        if code is None or code.co_argcount != 3:  # nothing tells its arguments, or positions count
             continue
-        ways = itertools.islice(_ways(spec, _parameters(own), width), _MOST)
-        found += itertools.islice((w for w in ways if _gives(w, own, drawn, outputs)), 1)
+        with contextlib.suppress(Exception), repeatable():  # what a plugin's own code raises
+            ways = itertools.islice(_ways(spec, _parameters(own), width), _MOST)
+            found += itertools.islice((w for w in ways if _gives(w, own, drawn, outputs)), 1)
     return found[0] if len(found) == 1 else None
 
 

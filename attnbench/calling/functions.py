@@ -81,7 +81,11 @@ def flash(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
 
 def _spec(style: str, function: Callable[..., Any], fields: dict[str, Any]) -> MechanismSpec:
     keywords = fitted(function, style)
-    calls = Calls(Callee(lambda *_: function, width=4), _declared(style, keywords))
+
+    def own(*sizes: int) -> Any:
+        return copy.deepcopy(function) if isinstance(function, nn.Module) else function
+
+    calls = Calls(Callee(own, width=4), _declared(style, keywords))
     known: dict[str, Any] = {**SCALED_DOT}
     conventions: dict[str, Any] = {}
     notes = _dtypes(calls, known)
@@ -110,8 +114,7 @@ def _spec(style: str, function: Callable[..., Any], fields: dict[str, Any]) -> M
     binding = calls.binding
 
     def make(query_size: int, key_size: int, value_size: int) -> nn.Module:
-        own = copy.deepcopy(function) if isinstance(function, nn.Module) else function
-        return Attention(own, binding)
+        return Attention(own(), binding)
 
     known |= {"make": make, "conventions": conventions}
     return spec_of(style, function, known, fields, tuple(notes))

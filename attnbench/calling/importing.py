@@ -137,9 +137,9 @@ def _run(name: str, path: Path) -> ModuleType:
             _execute(tree, module)
         return module
     except (Exception, SystemExit) as error:
-        if not _run_definitions(tree, module, error):
-            raise
         frame = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        if not frame or not _run_definitions(tree, module, error):
+            raise
         _NOTES.setdefault(name, []).append(
             f"only the definitions of {path.name} were run, whose line {frame[-1].lineno} raises "
             f"{in_one_line(error, 100)}"

@@ -89,7 +89,10 @@ class Callee:
             return made
         try:
             return copy.deepcopy(made)
-        except TypeError:  # it holds what cannot be copied, as a config that holds a module
+        except (
+            TypeError,
+            RuntimeError,
+        ):  # it holds what cannot be copied, as a tensor with a graph
             return self._made.pop(key)
 
 

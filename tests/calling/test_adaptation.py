@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import attnbench
+from attnbench.calling import formulas
 from attnbench.calling.adaptation import bound, callee_of, spec_of
-from attnbench.calling.binding import Binding
+from attnbench.calling.attention_call import Attention
+from attnbench.calling.binding import Binding, Mask
 from attnbench.calling.importing import load
 from attnbench.calling.making import recipe_from, recipe_of
+from attnbench.calling.trials import Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 from tests.attention_functions import statuses
 from tests.calling.sources import HEAD, LAYERS, SCORED
 
+SOURCE = {"formula": "", "source": ""}
 WRITTEN = "Causal(types.SimpleNamespace(**dict(n_head=1, n_embd=E)))"
 
 
@@ -246,3 +252,80 @@ def test_how_it_was_imported_and_made_is_told_of_what_is_found_and_of_what_someb
         assert "not installed, and stubbed: nowhere_at_all" in notes
         assert "made by Causal(" in notes
         assert made in notes.partition("made by")[2]
+
+
+class Undocumented:
+    """A reference that is no function, so that nothing counts its arguments."""
+
+    def __call__(self, module: object, query: list[float], key: list[float]) -> float:
+        return 0.0
+
+
+def raising(query_size: int, key_size: int) -> nn.Module:
+    torch.manual_seed(query_size)
+    raise RuntimeError("it cannot be made")
+
+
+def test_a_formula_of_a_plugin_that_cannot_be_tried_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = [
+        ScoringSpec(name="odd", make=raising, reference=Undocumented(), **SOURCE),
+        ScoringSpec(name="raising", make=raising, reference=lambda m, q, k: 0.0, **SOURCE),
+    ]
+    own = SimpleNamespace(specs=lambda: [(each.name, each, None) for each in named])
+    monkeypatch.setattr(formulas, "registry", lambda: own)
+    target = found(tmp_path, SCORED, "Biased")
+    callee, binding = bound(target, callee_of(target, recipe_of(target)))
+    before = torch.get_rng_state()
+    assert formulas.formula_of(Calls(callee, binding)) is None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class WithAGraph(nn.Module):
+    """It keeps a tensor with a graph, which torch does not copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = nn.Parameter(torch.ones(3)) * 2
+
+
+def test_what_torch_does_not_copy_is_made_anew() -> None:
+    callee = Callee(lambda *_: WithAGraph())
+    assert callee.at() is not callee.at()
+
+
+NEEDING = Binding(
+    shape="attention",
+    layout="BLE",
+    memory="BSE",
+    roles={"0": "query", "1": "key", "2": "value", "mask": "mask", "lens": "lengths"},
+    masks={"mask": Mask("BLS", "shows"), "lens": Mask("B", "lengths")},
+    output=(None, "BLE"),
+    values={"mask": True, "lens": True},
+)
+
+
+def test_a_mask_that_a_call_needs_is_on_the_device_of_its_query() -> None:
+    devices = []
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, lens: Tensor) -> Tensor:
+        devices.extend([mask.device.type, lens.device.type])
+        return query
+
+    Attention(attend, NEEDING)(*(torch.ones(2, 3, 4, device="meta") for _ in range(3)))
+    assert devices == ["meta", "meta"]
+
+
+def test_graphs_that_a_call_leaves_are_kept_where_they_are_asked_for() -> None:
+    class Keeping(nn.Module):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            self.kept = query * 2
+            return query
+
+    bare = NEEDING.replace(roles={"0": "query", "1": "key", "2": "value"}, masks={}, values={})
+    for keeps in (False, True):
+        module = Attention(Keeping(), bare)
+        module.keeps_graphs = keeps
+        module(*(torch.ones(2, 3, 4, requires_grad=True) for _ in range(3)))
+        assert (module.callee.kept.grad_fn is not None) == keeps

@@ -324,3 +324,20 @@ def test_what_a_function_does_not_take_is_refused_and_skipped() -> None:
     report = attnbench.check(flash(flashlike), profile="quick", invariants=FEW)
     reasons = {outcome.invariant: outcome.reason for outcome in report.outcomes}
     assert "takes no masks" in reasons["masks_broadcast"]
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return scaled_dot_product_attention(query * self.factor.to(query).mean(), key, value)
+
+
+@pytest.mark.parametrize("style", [sdpa, flash])
+def test_a_users_module_is_left_as_it_is(style: Any) -> None:
+    module = Scaled()
+    style(module)
+    assert module.training
+    assert module.factor.dtype == torch.float64

@@ -210,3 +210,8 @@ def imported(): ...
         "Block",
         "attention",
     ]
+
+
+def test_a_file_that_no_line_of_its_own_stops_says_what_stops_it(repository: Path) -> None:
+    with pytest.raises(AddressError, match=r"SyntaxError: 'return' outside function"):
+        load(written(repository / "returning.py", "WIDTH = 8\nreturn\n"))
