@@ -7,7 +7,7 @@ need not deal with any of these.
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -183,24 +183,17 @@ def attend(
         raise UsageError(f"dropout_p = {dropout_p}, but should be in [0, 1).")
     independent = enable_gqa and rows_stand_alone(module_or_name)
     if independent and heads_are_rows(query, key, value, attn_mask, valid_lens):
-        if attn_mask is not None:
-            broadcast_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
-        result = attend(
+        return _attend_by_heads(
             module_or_name,
-            query.reshape(*key.shape[:-2], -1, query.shape[-1]),
+            query,
             key,
             value,
             attn_mask=attn_mask,
             valid_lens=valid_lens,
             dropout_p=dropout_p,
             kernel=kernel,
-            return_weights=return_weights,  # type: ignore[call-overload]  # the caller's overload
+            return_weights=return_weights,
         )
-        output: Tensor = result[0] if return_weights else result
-        output = output.reshape(*query.shape[:-1], value.shape[-1])
-        if not return_weights:
-            return output
-        return output, result[1].reshape(*query.shape[:-1], key.shape[-2])
     if enable_gqa:
         key, value = expand_heads(query, key, value)
     call = call_of(query, key, value, attn_mask, valid_lens, is_causal)
@@ -222,6 +215,36 @@ def attend(
         return attend_with(spec, module, query, key, value, mask, is_causal=flag)
     output, weights = attend_plain(module, query, key, value, mask, dropout_p=dropout_p)
     return (output, weights) if return_weights else output
+
+
+def _attend_by_heads(
+    module_or_name: nn.Module | str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attn_mask: Tensor | None,
+    return_weights: bool,
+    **options: Any,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention with the query heads of each key head as further rows of one head."""
+    if attn_mask is not None:
+        broadcast_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
+    rows = query.reshape(*key.shape[:-2], -1, query.shape[-1])
+    result: Any = attend(
+        module_or_name,
+        rows,
+        key,
+        value,
+        attn_mask=attn_mask,
+        return_weights=return_weights,
+        **options,
+    )
+    output, *weights = result if return_weights else (result,)
+    output = output.reshape(*query.shape[:-1], value.shape[-1])
+    if not weights:
+        return output
+    return output, weights[0].reshape(*query.shape[:-1], key.shape[-2])
 
 
 def _attend_to_nothing(

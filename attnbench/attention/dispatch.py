@@ -112,12 +112,10 @@ def choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> Ke
             "function; make it with attnbench.get(name).make(query_size, key_size), "
             "or leave kernel='auto'."
         )
+    offered = _each(kernels, case)
     if kernel == "auto":
-        for choice in _each(kernels, case):
-            if choice.reason is None:
-                return choice.kernel
-        return None
-    table = {choice.kernel.name: choice for choice in _each(kernels, case)}
+        return next((choice.kernel for choice in offered if choice.reason is None), None)
+    table = {choice.kernel.name: choice for choice in offered}
     named_choice = table.get(kernel.removeprefix(f"{scoring.name}/"))
     if named_choice is None:
         raise UnknownNameError(

@@ -118,6 +118,15 @@ def varied(case: Case, variants: Mapping[str, Sequence[str | int | bool]], numbe
     return case.tried(**{**choices, **dict(getattr(case, "variants", ()))})
 
 
+def _covered(case: Case, domain: Domain) -> set[str]:
+    """The mask, regime and layout of which a case shows something."""
+    if min(case.q_len, case.kv_len) <= 1 or case.legal() not in domain:
+        return set()
+    if case.layout == "expanded" and case.lead[0] == 1:  # one item looks like any other
+        return {case.mask, case.regime}
+    return {case.mask, case.regime, case.layout}
+
+
 def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
     dtypes, masks = domain.dtypes, domain.masks
     device = domain.devices[0]
@@ -133,10 +142,8 @@ def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
         case = Case(*sizes, dtype, device, mask, layout, regime)
         if brief and case.q_len * case.kv_len > _FEW_PAIRS:
             continue
-        if brief and min(case.q_len, case.kv_len) > 1 and case.legal() in domain:
-            covered |= {mask, regime}
-            if layout != "expanded" or case.lead[0] > 1:  # one item looks like any other
-                covered.add(layout)
+        if brief:
+            covered |= _covered(case, domain)
         yield case
     ends = list(dict.fromkeys((dtypes[0], dtypes[-1])))
     for number, case in enumerate(_LONG):

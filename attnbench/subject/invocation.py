@@ -49,14 +49,13 @@ def arguments(inputs: Inputs, accepts: Collection[str], conventions: Conventions
     if rest.valid_lens is not None and "valid_lens" in accepts and "lengths" in forms:
         keywords["valid_lens"] = rest.valid_lens
         rest = rest.replace(valid_lens=None)
-    for name in _PASSED_ON:
-        if getattr(inputs, name) is None:
-            continue
-        if name in accepts:
-            keywords[name] = getattr(inputs, name)
-            rest = rest.replace(**{name: None})
-        elif name != "window_size":  # without it, a window becomes a mask
-            raise RefusalError(f"does not accept {name}")
+    given = [name for name in _PASSED_ON if getattr(inputs, name) is not None]
+    missing = [name for name in given if name not in accepts and name != "window_size"]
+    if missing:
+        raise RefusalError(f"does not accept {missing[0]}")
+    taken = [name for name in given if name in accepts]  # a window that is not becomes a mask
+    keywords.update((name, getattr(inputs, name)) for name in taken)
+    rest = rest.replace(**dict.fromkeys(taken))
     if conventions.empty_rows == "refused" and not bool(inputs.allowed.any(-1).all()):
         raise RefusalError("rows without keys are refused (convention empty_rows)")
     mask = rest.attn_mask

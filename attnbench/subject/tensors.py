@@ -204,9 +204,6 @@ def _mask(case: Case, generator: torch.Generator) -> dict[str, Any]:
         allowed = torch.rand(*shape, case.kv_len, generator=generator) < 0.6
         return _one_key_each(allowed, generator)
 
-    def lengths(*shape: int) -> Tensor:
-        return torch.randint(1, case.kv_len + 1, shape, generator=generator)
-
     full = (*case.lead, case.q_len)
     batch = case.lead[:1]
     shapes = {
@@ -215,22 +212,21 @@ def _mask(case: Case, generator: torch.Generator) -> dict[str, Any]:
         "key_row": (1,),
         "key_padding": (*batch, *[1] * len(case.lead)),
     }
+    lengths = {"padding": batch, "causal_padding": batch, "lengths_2d": (*batch, case.q_len)}
     if case.mask in shapes:
         return {"attn_mask": boolean(*shapes[case.mask])}
+    if case.mask in lengths:
+        shape = lengths[case.mask]
+        drawn = {"valid_lens": torch.randint(1, case.kv_len + 1, shape, generator=generator)}
+        return {"is_causal": True, **drawn} if case.mask == "causal_padding" else drawn
     match case.mask:
         case "bias" | "floating":
             bias = torch.randn(*full, case.kv_len, generator=generator, dtype=torch.float64)
             if case.mask == "floating":
                 bias = bias.masked_fill(~boolean(*full), float("-inf"))
             return {"attn_mask": bias}
-        case "padding":
-            return {"valid_lens": lengths(*batch)}
-        case "lengths_2d":
-            return {"valid_lens": lengths(*batch, case.q_len)}
         case "causal":
             return {"is_causal": True}
-        case "causal_padding":
-            return {"is_causal": True, "valid_lens": lengths(*batch)}
         case "window":
             diagonal = window_mask(case.q_len, case.kv_len, 1, 1)
             return {"attn_mask": _one_key_each(diagonal, generator)}
