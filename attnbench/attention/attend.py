@@ -231,7 +231,8 @@ def _attend_by_heads(
     if attn_mask is not None:
         broadcast_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
     rows = query.reshape(*key.shape[:-2], -1, query.shape[-1])
-    result: Any = attend(
+    call: Any = attend  # its overloads know no bool
+    found = call(
         module_or_name,
         rows,
         key,
@@ -240,11 +241,11 @@ def _attend_by_heads(
         return_weights=return_weights,
         **options,
     )
-    output, *weights = result if return_weights else (result,)
+    output: Tensor = found[0] if return_weights else found
     output = output.reshape(*query.shape[:-1], value.shape[-1])
-    if not weights:
+    if not return_weights:
         return output
-    return output, weights[0].reshape(*query.shape[:-1], key.shape[-2])
+    return output, found[1].reshape(*query.shape[:-1], key.shape[-2])
 
 
 def _attend_to_nothing(
