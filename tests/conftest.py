@@ -60,6 +60,7 @@ LEVELS = {
     "tests/meta/test_right.py": "all",
     "tests/meta/test_measure.py": "all",
     "tests/meta": "slow",
+    "tests/packaging/test_third_party.py": "all",
     "tests/plugins": "slow",
     "tests/test_asv.py": "all",
     "tests/test_pytest_plugin.py::test_it_works_under_xdist": "all",

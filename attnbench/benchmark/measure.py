@@ -101,9 +101,10 @@ def measure_row(
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(bench.contract.threads)
+    facts: Fields = {}
     try:
         device = torch.device(case.case.device)
-        facts: Fields = {"device_name": device_name(device)}
+        facts["device_name"] = device_name(device)
         reason = case.reason_against(subject)
         if reason is not None:
             return {"status": "unsupported", "reason": reason, **facts}
@@ -115,11 +116,11 @@ def measure_row(
         facts["accelerator"] = accelerator_facts(device)
         return {**facts, **fields}
     except RefusalError as error:
-        return {"status": "unsupported", "reason": message_of(error)}
+        return {"status": "unsupported", "reason": message_of(error), **facts}
     except Exception as error:
         if is_out_of_memory(error):
-            return {"status": "out_of_memory", "reason": message_of(error)}
-        return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+            return {"status": "out_of_memory", "reason": message_of(error), **facts}
+        return {"status": "failed", "reason": f"{type(error).__name__}: {error}", **facts}
     finally:
         torch.set_num_threads(threads)
 

@@ -295,8 +295,7 @@ def gradient_ratio(
     if is_mechanism and query.shape[-2] * key.shape[-2] > _MOST_PAIRS:
         raise ValueError("the gradients of an item this long do not fit into memory in float64")
     part = next(parts(subject, inputs, chance=chance))
-    if not is_mechanism:
-        part = Part(subject, inputs, part.item, part.rows[:_GRADIENT_ROWS])
+    part = Part(subject, inputs, part.item, _gradient_rows(part, bool(timed)))
     shape = (*query.shape[:-1], value.shape[-1])
     inner = shape[_item_dims(subject, query) :]
     upstream = torch.ones(1, *inner[:-2], len(part.rows), inner[-1], dtype=torch.float64)
@@ -311,6 +310,21 @@ def gradient_ratio(
         gradients = _gradients(subject, module, inputs, everywhere, plain=False)
         gradients[:3] = part.of_query(gradients[0]), *map(part.of_key, gradients[1:3])
     return _ratio_of_gradients(part, module, upstream, gradients)
+
+
+def _gradient_rows(part: Part, is_timed: bool) -> Sequence[int]:
+    """The rows from which gradients come: of a timed call, all of the item if they fit.
+
+    In a timed call all rows add to the gradients of keys and values. Where the reference cannot
+    hold them at once, only the gradients of the queries in the part are compared.
+    """
+    query, key, value = part.whole.query, part.whole.key, part.whole.value
+    if is_timed:
+        heads = math.prod(query.shape[part._dims(query) : -2])
+        fits = heads * query.shape[-2] * key.shape[-2] * value.shape[-1] <= _AT_ONCE
+        return range(query.shape[-2]) if fits else part.rows
+    step = 1 if part.subject.scoring is None else math.ceil(len(part.rows) / _GRADIENT_ROWS)
+    return part.rows[::step]
 
 
 def _ratio_of_gradients(

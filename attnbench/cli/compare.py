@@ -161,7 +161,9 @@ def classify(arguments: Sequence[str]) -> Request:
             continue
         is_revision = commit_of(Path.cwd(), text) is not None
         if run_path(option.RESULTS, text).exists() or Path(text).exists():
-            what = "both a recorded run and a revision" if is_revision else "a file or recorded run"
+            what = (
+                "a revision and a file or recorded run" if is_revision else "a file or recorded run"
+            )
             raise UsageError(
                 f"{text!r} is {what}. Recorded runs are not compared: 'attnbench report' shows "
                 "them side by side, and 'attnbench compare REVISION' measures both sides. Name a "

@@ -153,8 +153,9 @@ def _planned(
         saved = selection.saved(device)
         cases.append(perform(Task(saved["path"], "attnbench.benchmark.workloads:saved", saved)))
     identity = {"run": path.stem, "command": " ".join(["attnbench", *sys.argv[1:]])}
-    setting = here(**identity)
-    if machine is not None:
+    if machine is None:
+        setting = here(**identity)
+    else:
         setting = perform(Task("setting", "attnbench.benchmark.machine:here", identity))
         setting = replace(setting, machine={"name": machine.name, **setting.machine})
     baselines = _baselines(baseline)

@@ -82,7 +82,6 @@ def _write_distribution(name: str, into: Path, *, layer: bool) -> list[str]:
     values = {
         "distribution": name,
         "module": module,
-        "scoring": module,
         "torch": metadata.version("torch").partition("+")[0],
         "attnbench": _requirement(),
     }

@@ -1,4 +1,4 @@
-"""``attnbench run``: check the subjects, measure them, and print one table of both."""
+"""``attnbench run``: check the subjects, measure them, and print two tables of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnbench.cli import options as option
 from attnbench.cli.measured_runs import PRELOAD, Measured, measure, planned
 from attnbench.cli.outcome_lines import next_step
 from attnbench.cli.plugin_loading import load_plugins, try_options
-from attnbench.cli.printing import print_json, print_line, print_table
+from attnbench.cli.printing import print_json, print_line, print_table, write_file
 from attnbench.report import record_tables
 
 _KINDS = ("scoring", "mechanism", "layer")
@@ -46,7 +46,7 @@ def command(
     as_json: option.AsJson = False,
     strict: option.Strict = False,
 ) -> int:
-    """Check every subject, measure it on a small grid, and print one table of both.
+    """Check every subject, measure it on a small grid, and print two tables of both.
 
     This is 'attnbench check' followed by 'attnbench bench --set run'; these commands show more.
     Other work on the machine widens the intervals.
@@ -64,7 +64,7 @@ def command(
             measured = measure(runs)
     report, (path,) = check.report(), measured.paths
     checks_file = path.with_suffix(".checks.json")
-    checks_file.write_text(report.to_json() + "\n", encoding="utf-8")
+    write_file(checks_file, f"{report.to_json()}\n".encode(), "--results")
     if as_json:
         content = {
             "rows": table(report, measured.records),

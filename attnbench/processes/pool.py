@@ -131,6 +131,30 @@ def call(task: Task) -> Any:
     return value
 
 
+def end_text(code: int | None, log: IO[bytes]) -> str:
+    """How a process ended, by its exit code (``None`` while it runs), and its last words."""
+    if code is None:
+        cause = "its process closed its pipe"
+    elif code < 0:
+        cause = f"its process was ended by {signal.Signals(-code).name}"
+    else:
+        cause = f"its process ended itself with exit code {code}"
+    return cause + log_tail(log)
+
+
+def log_tail(log: IO[bytes]) -> str:
+    """The last words in the file to which a process writes its output."""
+    log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_BYTES))
+    return last_words(log.read(_LOG_BYTES).decode(errors="replace"))
+
+
+def kill_group(leader: int | None) -> None:
+    """Kill a process that leads a group of its own, and what it has started."""
+    if leader:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+
+
 def warm_up(*modules: str) -> None:
     """Start the server process in the background; it takes as long as importing torch.
 
@@ -216,7 +240,8 @@ class _Child:
                 if kind == "done":
                     return
         except (EOFError, OSError):
-            yield Event(self.task, "crashed", reason=self._end_text())
+            self.process.join(timeout=1.0)
+            yield Event(self.task, "crashed", reason=end_text(self.process.exitcode, self.log))
             return
         except Exception as error:  # a dying process may have written half a pickle
             reason = f"its process sent something that cannot be read: {error!r}"
@@ -240,17 +265,6 @@ class _Child:
         except psutil.Error:
             return 0  # it has just ended, as the next read of the pipe shows
 
-    def _end_text(self) -> str:
-        self.process.join(timeout=1.0)
-        code = self.process.exitcode
-        if code is None:
-            cause = "its process closed its pipe"
-        elif code < 0:
-            cause = f"its process was ended by {signal.Signals(-code).name}"
-        else:
-            cause = f"its process ended itself with exit code {code}"
-        return cause + self._log_tail()
-
     def _stack_text(self) -> str:
         """The end of the output, with the stack of the process as it is now."""
         size = os.fstat(self.log.fileno()).st_size
@@ -259,16 +273,11 @@ class _Child:
         deadline = time.monotonic() + _STACK_S
         while os.fstat(self.log.fileno()).st_size == size and time.monotonic() < deadline:
             time.sleep(_STACK_S / 20)
-        return self._log_tail()
-
-    def _log_tail(self) -> str:
-        self.log.seek(max(0, os.fstat(self.log.fileno()).st_size - _LOG_BYTES))
-        return last_words(self.log.read(_LOG_BYTES).decode(errors="replace"))
+        return log_tail(self.log)
 
     def end(self) -> None:
         """Kill the process and its children."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid or 0, signal.SIGKILL)
+        kill_group(self.process.pid)
         with contextlib.suppress(ProcessLookupError, AttributeError):
             self.process.kill()  # it may not have its own process group yet
         self.process.join(timeout=2.0)

@@ -312,21 +312,36 @@ def test_gradients_that_stop_being_right_are_not_ranked() -> None:
     assert "gradient" in record.reason or "it depends on earlier calls" in record.reason
 
 
-def test_gradients_that_are_wrong_for_a_loss_that_sums_are_not_ranked() -> None:
-    """An upstream gradient of ones, as that of timed calls, gives wrong ones, always the same."""
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["query", "key", "value"])
+def test_each_gradient_of_a_timed_call_is_compared(place: int) -> None:
+    """An upstream gradient of ones, as that of timed calls, gives one wrong, always the same."""
+    of_ones: list[bool] = []
 
-    class Summed(torch.autograd.Function):
+    class Seen(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, output: Tensor) -> Tensor:
             return output.clone()
 
         @staticmethod
         def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * 0 if bool((gradient == 1).all()) else gradient
+            of_ones[:] = [bool((gradient == 1).all())]
+            return gradient
+
+    class Lost(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, tensor: Tensor) -> Tensor:
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * (not of_ones[0])
 
     def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        found = right(query, key, value)
-        return found if query.dtype == torch.float64 else Summed.apply(found)
+        tensors = [query, key, value]
+        if query.dtype == torch.float64:
+            return right(*tensors)
+        tensors[place] = Lost.apply(tensors[place])
+        return Seen.apply(right(*tensors))
 
     record = row(call, "forward_backward")
     assert record.status == "unverified"

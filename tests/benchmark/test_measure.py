@@ -90,12 +90,14 @@ def test_a_subject_that_raises_has_failed_and_says_how() -> None:
     record = measure(subject_of(broken), SMALL, QUICK)
     assert (record.status, record.reason) == ("failed", "ValueError: no such thing")
     assert record.time_s is None
+    assert record.device_name
 
 
 def test_a_case_that_does_not_fit_in_memory_is_recorded_as_such() -> None:
     record = measure(subject_of(lambda q, k: dot(q, k) + torch.empty(2**50).sum()), SMALL, QUICK)
     assert record.status == "out_of_memory"
     assert "memory" in record.reason
+    assert record.device_name
 
 
 def test_the_number_of_threads_and_the_random_generator_are_left_as_they_were() -> None:

@@ -158,7 +158,7 @@ def test_a_name_that_is_a_run_and_a_revision_is_refused(repository: Path) -> Non
     (results / "quick.jsonl").write_text("")
     done = run("compare", "quick", "scores.py:SPEC", folder=repository)
     assert done.code == 2
-    assert "'quick' is both a recorded run and a revision" in done.err
+    assert "'quick' is a revision and a file or recorded run" in done.err
 
 
 def test_a_revision_that_does_not_build_says_what_pip_said(repository: Path) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import multiprocessing
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,12 +26,13 @@ from attnbench.benchmark.timing.blocks import Block, Slot, take_blocks
 from attnbench.benchmark.timing.clocks import WALL_CLOCK
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.errors import UsageError
+from attnbench.processes.pool import end_text, kill_group, log_tail
 
 CONTRACT = Contract(blocks=40, cap_s=5.0)
 """How a row is measured in a pair; it always gets one block."""
 
 _SERVER = ("-m", "attnbench.benchmark.comparing.server")
-_START_S = 180.0
+_START_S, _END_S = 180.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -136,27 +136,22 @@ class Server:
     def _answer(self, timeout_s: float) -> Any:
         try:
             if not self._pipe.poll(timeout_s):
-                raise Lost(f"{self.side.name}: no answer within {timeout_s:g} s{self._log_tail()}")
+                raise Lost(
+                    f"{self.side.name}: no answer within {timeout_s:g} s{log_tail(self._log)}"
+                )
             fault, value = self._pipe.recv()
         except (EOFError, OSError):
-            code = self._process.wait()
-            end = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-            text = f"{self.side.name}: its process ended with {end}{self._log_tail()}"
-            raise Lost(text) from None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+            end = end_text(self._process.poll(), self._log)
+            raise Lost(f"{self.side.name}: {end}") from None
         if fault:
             raise Unmeasured(f"{self.side.name}: {fault}")
         return value
 
-    def _log_tail(self) -> str:
-        """The end of what the process printed."""
-        self._log.seek(0)
-        lines = self._log.read()[-4000:].decode(errors="replace").strip().splitlines()
-        return "".join(f"\n  | {line}" for line in lines[-8:])
-
     def end(self) -> None:
         """Kill the process and what it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        kill_group(self._process.pid)
         self._process.wait()
         self._pipe.close()
         self._log.close()

@@ -75,6 +75,24 @@ def test_either_side_is_shaken_last_as_often(asked: list[tuple[str, str]]) -> No
     assert 25 < last.count("A") < 55
 
 
+def test_a_process_that_closes_its_pipe_and_does_not_end_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "if 'attnbench.benchmark.comparing.server' in sys.orig_argv:\n"
+        "    os.closerange(3, 100)\n"
+        "    time.sleep(30)\n"
+    )
+    monkeypatch.setattr(exchange, "_END_S", 0.1)
+    server = Server(Side("A", tmp_path, (tmp_path,)), 1, None, 1.0)
+    try:
+        with pytest.raises(UsageError, match="A: its process closed its pipe"):
+            server.wait()
+    finally:
+        server.end()
+
+
 def test_a_call_of_which_four_do_not_fit_into_the_time_is_refused(
     asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,4 +162,4 @@ def test_a_process_that_dies_says_how_and_its_row_alone_is_lost(
     with Exchange((side, side)) as found:
         results = dict(found.pair([(CASE, ("a", "b"))] * 2))
     assert [type(result) for result in results.values()] == [Lost, Lost]
-    assert "here: its process ended with exit code 7" in str(results[0])
+    assert "here: its process ended itself with exit code 7" in str(results[0])
