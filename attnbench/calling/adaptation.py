@@ -24,7 +24,7 @@ from attnbench.calling.importing import notes_of
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.making import Recipe, recipe_of
 from attnbench.calling.refusing import not_called
-from attnbench.calling.signature import Argument, arguments
+from attnbench.calling.signature import Argument, arguments, forward_of
 from attnbench.calling.trials import WIDTH, Callee, Calls, trials
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
@@ -87,8 +87,7 @@ def bound(target: Any, callee: Callee) -> tuple[Callee, Binding]:
     Raises:
         StyleError: no call fits, or two contradict each other.
     """
-    called: Any = target.forward if inspect.isclass(target) else target  # type: ignore[attr-defined]
-    named = arguments(called, "forward")
+    named = arguments(forward_of(target), "forward")
     if named is None:
         raise StyleError(f"{name_of(target)}: nothing tells its arguments; wrap it in a function.")
     named = [each for each in named if each.name != "self"]

@@ -174,7 +174,7 @@ class Frame:
     ) -> None:
         self.binding, self.grouped, self.heads = binding, grouped, heads
         self.lead, self.length, self.slots = query.shape[:-2], query.shape[-2], key.shape[-2]
-        self.device = query.device
+        self.device, self.dtype = query.device, query.dtype
         self.by_head = "H" in binding.layout
         wide = (1,) * (2 - len(self.lead)) if self.by_head and len(self.lead) < 2 else ()
         lead = (*wide, *self.lead) if grouped else (*self.lead, *wide)
@@ -261,7 +261,8 @@ class Frame:
         name = next((n for n, form in self.binding.masks.items() if form.by_key), None)
         if name is not None and keys.shape[-2] == 1:
             beside = mask is not None and mask.dtype != torch.bool
-            found[name] = self.mask(_floating(keys) if beside else keys, self.binding.masks[name])
+            own = floating(keys, self.dtype) if beside else keys
+            found[name] = self.mask(own, self.binding.masks[name])
             return mask
         hidden = keys if mask is None else mask
         return hidden.masked_fill(~keys, False if hidden.dtype == torch.bool else -math.inf)
@@ -278,28 +279,28 @@ class Frame:
         shape = (*self.lead, self.length, self.slots)
         if form.axes.startswith(".."):
             mask = mask[..., :1, :] if form.by_key else mask
-            return said(fold_mask(mask, self.lead, heads=self.grouped), form)
+            return said(fold_mask(mask, self.lead, heads=self.grouped), form, self.dtype)
         if form.axes == "GLS" and mask.dim() > 2:
             if not self.heads:
                 raise RefusalError("it has no num_heads to repeat a mask for")
-            whole = said(mask, form).expand(shape).reshape(-1, *shape[-2:])
+            whole = said(mask, form, self.dtype).expand(shape).reshape(-1, *shape[-2:])
             return whole.repeat_interleave(self.heads, 0)
         if form.axes in ("LS", "GLS"):
             if any(size != 1 for size in mask.shape[:-2]):
                 raise RefusalError("takes one mask (L, S) for all items only")
-            return said(mask.reshape(mask.shape[-2:]).expand(shape[-2:]), form)
+            return said(mask.reshape(mask.shape[-2:]).expand(shape[-2:]), form, self.dtype)
         if form.by_key and not self.binding.one_query:
             if mask.shape[-2] != 1 and not bool((mask == mask[..., :1, :]).all()):
                 raise RefusalError("takes one row of a mask for all queries only")
             rows = mask[..., :1, :].expand(*self.lead, 1, self.slots).reshape(-1, self.slots)
-            return said(arranged(rows, "BS", form.axes), form)
+            return said(arranged(rows, "BS", form.axes), form, self.dtype)
         whole = mask.expand(shape)
         if self.binding.one_query:
-            return said(arranged(whole.reshape(-1, self.slots), "BS", form.axes), form)
+            return said(arranged(whole.reshape(-1, self.slots), "BS", form.axes), form, self.dtype)
         if self.by_head:
             flat = whole.reshape(*self.items, *shape[-2:])
-            return said(arranged(flat, "BHLS", form.axes), form)
-        return said(arranged(whole.reshape(-1, *shape[-2:]), "BLS", form.axes), form)
+            return said(arranged(flat, "BHLS", form.axes), form, self.dtype)
+        return said(arranged(whole.reshape(-1, *shape[-2:]), "BLS", form.axes), form, self.dtype)
 
     def _lengths(self, lens: Tensor, form: Mask) -> Tensor:
         lead = self.lead or (1,)
@@ -362,22 +363,23 @@ def numbers_of(callee: Any, role: str) -> dict[str, int]:
     }
 
 
-def said(mask: Tensor, form: Mask) -> Tensor:
-    """A canonical mask as its form says it."""
+def said(mask: Tensor, form: Mask, dtype: torch.dtype) -> Tensor:
+    """A canonical mask as its form says it; one that is made of numbers has this dtype."""
     says = form.says
     if says == "added" or (form.floating and mask.dtype != torch.bool):
-        return _floating(mask)
+        return floating(mask, dtype)
     if mask.dtype != torch.bool:
         raise RefusalError("takes no floating masks")
     if says in ("shows", "hides"):
         return mask if says == "shows" else ~mask
-    return (mask if says == "ones" else ~mask).float()
+    return (mask if says == "ones" else ~mask).to(dtype)
 
 
-def _floating(mask: Tensor) -> Tensor:
+def floating(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask that is added to scores of a dtype; as it is if it has numbers already."""
     if mask.dtype != torch.bool:
         return mask
-    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -math.inf)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
 
 
 def arranged(tensor: Tensor, axes: str, wanted: str) -> Tensor:

@@ -35,11 +35,13 @@ class Mask:
         says: ``shows`` (True may attend), ``hides``, ``ones`` (1 may attend), ``zeros`` (1 is
             hidden), ``added`` to the scores, or ``lengths``.
         floating: whether it may be floating, too, and is added to the scores then.
+        leaks: the share of a hidden slot's effect that it leaves; 0 for a mask as it should be.
     """
 
     axes: str
     says: str
     floating: bool = False
+    leaks: float = 0.0
 
     @property
     def by_key(self) -> bool:
@@ -55,7 +57,8 @@ class Mask:
             "added": "added to the scores",
             "lengths": "lengths",
         }
-        return f"{in_words(self.axes)}, {words[self.says]}"
+        leak = f" but **a hidden slot keeps {self.leaks:.0%} of its effect**" if self.leaks else ""
+        return f"{in_words(self.axes)}, {words[self.says]}{leak}"
 
 
 @dataclass(frozen=True)
@@ -201,11 +204,18 @@ class Binding:
         """What is said of the arguments that nothing varies."""
         others = {
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
-            "left at their defaults:": list(self.left),
+            **self._following(),
+            "left at their defaults:": [name for name in self.left if name not in self.unread],
             "no form found of": list(self.unread),
             "**changes no output**:": list(self.idle),
         }
         return "".join(f"; {what} {', '.join(names)}" for what, names in others.items() if names)
+
+    def _following(self) -> dict[str, list[str]]:
+        """What is said of arguments that follow from the numbers of tokens."""
+        roles = [(name, role) for name, role in self.roles.items() if role in _FOLLOWING]
+        kinds = dict.fromkeys(role for _, role in roles)
+        return {_FOLLOWING[kind]: [n for n, role in roles if role == kind] for kind in kinds}
 
     def _constants(self) -> dict[str, Any]:
         """What arguments get that is the same in every call, and that nobody asked for."""
@@ -220,8 +230,17 @@ class Binding:
 
 _LONGEST = 160
 _TENSORS = ("query", "key", "value", "memory", "hidden")
-_VARIED = (*("positions", "slots", "start", "return_weights", "bounds", "grid", "rows", "columns"),)
-"""Roles of arguments that follow the call, or that only ask for what it gives."""
+_FOLLOWING = {
+    "grid": "the tokens' rows and columns in",
+    "rows": "the tokens' rows in",
+    "columns": "their columns in",
+    "positions": "positions in",
+    "slots": "slots in",
+    "start": "earlier tokens counted in",
+    "bounds": "the sequences' bounds in",
+}
+"""Roles of arguments that follow from a call's tokens, in words."""
+_VARIED = (*_FOLLOWING, "return_weights")
 
 
 def _constant(value: Any) -> str:

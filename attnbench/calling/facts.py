@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnbench.calling.binding import Binding, Mask
 from attnbench.calling.formulas import formula_of
 from attnbench.calling.scaled_dot_floats import SCALED_DOT, scaled_dot_rows
-from attnbench.calling.trials import KEYS, MASK_AXES, QUERIES, Callee, Calls, folds
+from attnbench.calling.trials import KEYS, MASK_AXES, QUERIES, SHOWN, Callee, Calls, folds
 from attnbench.specs import DTYPES
 
 _CLEAR = 1e-4
@@ -35,13 +35,14 @@ def mask_form(callee: Callee, binding: Binding, name: str) -> Mask | None:
         apart = real[:, :, None] & ~torch.eye(QUERIES, dtype=torch.bool)
         if not bool((base & ~real[:, None] & apart).any()):
             return None  # tokens that know nothing of each other show no mask
-        return _form(calls, name, base, real[:, None], apart)
+        form = _form(calls, name, base, real[:, None], apart)
+        return form or _leaking(calls, name, real[:, None], apart)
     whole = _pattern()[..., : base.shape[-1]]
     for seen in (whole, whole[:1].expand(whole.shape)):
         form = _form(calls, name, base, seen, None)
         if form is not None:
             return form
-    return None
+    return _leaking(calls, name, whole, torch.ones_like(whole))
 
 
 def _pattern() -> Tensor:
@@ -53,11 +54,11 @@ def _pattern() -> Tensor:
     return seen
 
 
-def _form(
-    calls: Calls, name: str, base: Tensor, pattern: Tensor, rows: Tensor | None
-) -> Mask | None:
-    """The form in which a mask hides what it should, among the slots that are looked at."""
-    bound, plain = calls.binding, calls()
+def _forms(
+    calls: Calls, name: str, pattern: Tensor
+) -> Iterator[tuple[Mask, Calls, dict[str, Tensor], Tensor]]:
+    """The forms that a mask may have, calls with each, what they are given, and what it shows."""
+    bound = calls.binding
     roles = {**bound.roles, name: "mask"}
     for axes in sorted(MASK_AXES, key=lambda axes: calls.is_layer and "L" in axes):
         if calls.is_layer and axes == "LS":
@@ -69,17 +70,58 @@ def _form(
         allowed = pattern if "B" in axes else pattern[:1]
         allowed = allowed if "L" in axes or bound.one_query or calls.is_layer else allowed[:, :1]
         wide = allowed.unsqueeze(1) if "H" in bound.layout else allowed
-        given: Any = {"padding_mask": allowed[:, 0]} if calls.is_layer else {"attn_mask": wide}
+        given = {"padding_mask": allowed[:, 0]} if calls.is_layer else {"attn_mask": wide}
         for says in _SAYS:
             form = Mask(axes, says)
             other = Calls(calls.callee, bound.replace(masks={name: form}, roles=roles))
-            seen = other.reach(unlike=plain, **given)
-            if seen is None:
-                continue
-            looked = torch.ones(base.shape, dtype=torch.bool) if rows is None else rows
-            if torch.equal(seen & looked, allowed.expand(base.shape) & base & looked):
-                return form
+            yield form, other, given, allowed
+
+
+def _form(
+    calls: Calls, name: str, base: Tensor, pattern: Tensor, rows: Tensor | None
+) -> Mask | None:
+    """The form in which a mask hides what it should, among the slots that are looked at."""
+    plain = calls()
+    looked = torch.ones(base.shape, dtype=torch.bool) if rows is None else rows
+    for form, other, given, allowed in _forms(calls, name, pattern):
+        given_now: Any = given
+        seen = other.reach(unlike=plain, **given_now)
+        if seen is not None and torch.equal(
+            seen & looked, allowed.expand(base.shape) & base & looked
+        ):
+            return form
     return None
+
+
+def _leaking(calls: Calls, name: str, pattern: Tensor, rows: Tensor) -> Mask | None:
+    """The form in which a mask hides most of what it should, and is bound to fail for the rest.
+
+    A mask that shows everything changes nothing then, and hidden slots lose most of their weight.
+    """
+    plain, before = calls(), calls.moves()
+    best: Mask | None = None
+    for form, other, given, allowed in _forms(calls, name, pattern):
+        all_shown: Any = {each: torch.ones_like(mask) for each, mask in given.items()}
+        hiding_some: Any = given
+        shown = other(**all_shown)
+        if shown is None or plain is None or before is None or not close(shown, plain):
+            continue
+        after = other.moves(**hiding_some)
+        if after is None:
+            continue
+        left, looked = after / before, rows.expand(before.shape) & (before > SHOWN)
+        seen = allowed.expand(before.shape)
+        hidden, visible = (left[looked & kind] for kind in (~seen, seen))
+        if not len(hidden) or not len(visible):
+            continue
+        share = float(hidden.median() / visible.median())
+        if share < min(_LEAST, best.leaks if best else _LEAST):
+            best = replace(form, leaks=share)
+    return best
+
+
+_LEAST = 0.7
+"""The share of a hidden slot's effect that may be left where an argument counts as its mask."""
 
 
 def length_form(callee: Callee, bound: Binding, name: str) -> Mask | None:

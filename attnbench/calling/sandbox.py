@@ -181,7 +181,7 @@ class OnCPU(TorchFunctionMode):
     """Lets what asks for a GPU be done on the CPU.
 
     Args:
-        used: whether anything asked.
+        used: whether anything asked but the installed packages that are imported with it.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class OnCPU(TorchFunctionMode):
     ) -> Any:
         """The result of a function of torch, computed on the CPU."""
         if func is torch.Tensor.cuda:
-            self.used = True
+            self.used = self.used or not _asked_by_package()
             return args[0]
         named = {name: self._moved(value) for name, value in (kwargs or {}).items()}
         return func(*map(self._moved, args), **named)
@@ -205,9 +205,20 @@ class OnCPU(TorchFunctionMode):
     def _moved(self, value: Any) -> Any:
         is_gpu = isinstance(value, torch.device) and value.type == "cuda"
         if is_gpu or (isinstance(value, str) and value.partition(":")[0] == "cuda"):
-            self.used = True
+            self.used = self.used or not _asked_by_package()
             return torch.device("cpu")
         return value
+
+
+def _asked_by_package() -> bool:
+    """Whether the code that called torch is of an installed package, and not the file's own."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+        frame = frame.f_back
+    return frame is not None and "-packages" in frame.f_code.co_filename
+
+
+_BETWEEN = ("attnbench", "torch")
 
 
 class TooLargeError(Exception):

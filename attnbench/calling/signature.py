@@ -68,6 +68,27 @@ def arguments(callee: Callable[..., Any], table: str) -> list[Argument] | None:
     return found
 
 
+def forward_of(target: Any) -> Any:
+    """The function whose arguments a call takes: of a class or a module its ``forward``.
+
+    Where that only hands ``*args`` on, it is that of the next base.
+    """
+    cls = target if inspect.isclass(target) else type(target)
+    if not issubclass(cls, nn.Module):
+        return target
+    found = [vars(kind)["forward"] for kind in cls.__mro__ if "forward" in vars(kind)]
+    return next((each for each in found if not _hands_on(each)), found[0])
+
+
+def _hands_on(function: Any) -> bool:
+    """Whether a method takes any arguments by position, and names none of them."""
+    try:
+        kinds = [each.kind for each in inspect.signature(function).parameters.values()][1:2]
+    except (TypeError, ValueError):
+        return False
+    return kinds == [inspect.Parameter.VAR_POSITIONAL]
+
+
 def _of_bases(cls: type, table: str) -> list[Argument]:
     """The arguments that the constructor of a class may hand on to that of its base."""
     own = next((k for k in cls.__mro__ if "__init__" in vars(k)), object)

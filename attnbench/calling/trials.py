@@ -216,6 +216,13 @@ class Calls:
             unlike: an output that shows that a mask hides nothing; ``None`` is given then.
             given: the mask.
         """
+        moved = self.moves(queries, keys, unlike, **given)
+        return None if moved is None else moved > SHOWN
+
+    def moves(
+        self, queries: int = QUERIES, keys: int = KEYS, unlike: Tensor | None = None, **given: Any
+    ) -> Tensor | None:
+        """How far each key, or token, moves each query's output, in proportion; as of `reach`."""
         tensors = self.tensors(queries, keys)
         plain = self(tensors, **given)
         if plain is None or not bool(plain.isfinite().all()):
@@ -231,9 +238,8 @@ class Calls:
             moved = self(other, **given)
             if moved is None:
                 return None
-            change = (moved - plain).abs().amax(-1).reshape(ITEMS, -1, plain.shape[-2]).amax(1)
-            found.append(change > SHOWN * size)
-        return torch.stack(found, -1)
+            found.append((moved - plain).abs().amax(-1).reshape(ITEMS, -1, plain.shape[-2]).amax(1))
+        return torch.stack(found, -1) / size
 
     def is_random(self) -> bool:
         """Whether two calls in evaluation differ."""

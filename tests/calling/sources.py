@@ -265,3 +265,36 @@ class Alone(nn.Module):
         assert x.dim() == 2
         return (q @ k.T).softmax(-1) @ v
 '''
+
+MASKED = '''
+class Valued(nn.Module):
+    """Its mask hides values, and leaves the keys in the sums."""
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+    def forward(self, x, mask=None):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if mask is not None:
+            v = v * mask[..., None]
+        return (q @ k.mT / 8).softmax(-1) @ v
+
+class Handing(Valued):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+class Added(nn.Module):
+    """Its mask is added to scores, which have to keep their dtype."""
+    def forward(self, query, key, value, attn_bias=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if attn_bias is not None:
+            scores = scores + attn_bias
+        return scores.softmax(-1) @ value
+
+class Tiled(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.out = nn.Linear(dim, dim)
+    def forward(self, x, H, W):
+        q = self.out(x).reshape(x.shape[0], H, W, -1).flatten(1, 2)
+        return F.scaled_dot_product_attention(q, x, x)
+'''

@@ -20,7 +20,7 @@ from attnbench.calling.trials import Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 from tests.attention_functions import statuses
-from tests.calling.sources import HEAD, LAYERS, SCORED
+from tests.calling.sources import HEAD, LAYERS, MASKED, SCORED
 
 SOURCE = {"formula": "", "source": ""}
 WRITTEN = "Causal(types.SimpleNamespace(**dict(n_head=1, n_embd=E)))"
@@ -180,7 +180,7 @@ def test_that_weights_may_not_sum_to_one_is_said_of_a_layer(
 def test_what_nothing_varies_is_named(tmp_path: Path) -> None:
     spec = spec_of(found(tmp_path, LAYERS, "Logits"))
     assert isinstance(spec, LayerSpec)
-    said = "always use_cache=False; left at their defaults: attn_mask; no form found of attn_mask"
+    said = "always use_cache=False; no form found of attn_mask"
     assert said in spec.notes[0]
     assert "its output of 3·E features is folded to E" in spec.notes
     many = Binding(shape="layer", layout="BLE", roles={"x": "hidden"}, left=("dropped",) * 30)
@@ -232,6 +232,29 @@ def test_what_gives_scores_is_a_scoring_function(tmp_path: Path) -> None:
     assert isinstance(spec, ScoringSpec)
     module = spec.make(8, 8)
     assert module(torch.randn(2, 3, 8), torch.randn(2, 5, 8)).shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("name", ["Valued", "Handing"])
+def test_a_mask_that_hides_too_little_is_said_and_fails(tmp_path: Path, name: str) -> None:
+    target = found(tmp_path, MASKED, name)
+    names = ["padded_tokens_are_inert"]
+    report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
+    assert set(statuses(report).values()) == {"failed"}, str(report)
+    assert "mask (B, S), True may attend but **a hidden slot keeps " in report.about[0]
+
+
+def test_a_mask_that_is_added_has_the_dtype_of_the_query(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, MASKED, "Added"))
+    assert isinstance(spec, MechanismSpec)
+    assert spec.dtypes is None
+    assert spec.conventions["masks"] == ("boolean", "floating")
+
+
+def test_sizes_that_a_call_passes_are_named(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, MASKED, "Tiled"))
+    assert isinstance(spec, LayerSpec)
+    said = "called with x (B, L, E); the tokens' rows in H; their columns in W"
+    assert spec.notes[0] == said
 
 
 def test_what_fits_no_call_is_refused_with_what_was_tried(tmp_path: Path) -> None:

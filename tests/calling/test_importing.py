@@ -131,6 +131,16 @@ def test_a_script_that_trains_is_stopped(repository: Path, monkeypatch: pytest.M
     assert " raises TooLongError: it takes more than" in notes_of(module)[0]
 
 
+def test_what_an_installed_package_asks_of_a_gpu_is_not_said_of_the_file(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = "import torch\ndef load(device=torch.device('cuda')): ..."
+    written(repository / "site-packages" / "asks_for_gpu.py", asks)
+    monkeypatch.syspath_prepend(str(repository / "site-packages"))
+    assert notes_of(load(written(repository / "needs.py", "import asks_for_gpu"))) == ()
+    assert notes_of(load(written(repository / "alone.py", asks)))
+
+
 def test_what_asks_for_a_gpu_at_import_is_done_on_the_cpu(repository: Path) -> None:
     file = written(
         repository / "gpu.py",
