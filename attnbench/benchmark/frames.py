@@ -7,28 +7,87 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
-from scipy import special
+from typing import TYPE_CHECKING, Any
 
 from attnbench.benchmark.machine import mean_load
 from attnbench.benchmark.records import Record, read, run_files, scoring_address
-from attnbench.benchmark.timing.blocks import MOST_LOG
+from attnbench.benchmark.timing.blocks import interval
 
-_ROW = ["run", "contract", "subject", "case"]
-"""What the processes of a row share."""
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def summaries(lines: Iterable[Record]) -> list[Record]:
-    """What the processes of each row say together, in the order of the rows' first lines."""
-    names = [f.name for f in fields(Record)]
-    frame = pd.DataFrame([[getattr(line, n) for n in names] for line in lines], columns=names)
-    return [_record(row) for row in summary(frame).to_dict("records")]
+    """What the processes of each row say together, in the order of the rows' first lines.
+
+    Times are medians over processes, ratios geometric means with Student's interval; of a single
+    process the interval is that over its blocks. A row with a process that is not ok has its status
+    and no ratio. A later line of a process replaces the earlier one.
+
+    Args:
+        lines: the records of single processes.
+    """
+    rows: dict[tuple[str, ...], dict[int, Record]] = {}
+    ratios: dict[tuple[str, str, int, str], float | None] = {}
+    for line in lines:
+        rows.setdefault((line.run, *line.key), {})[line.process] = line
+        ratios[line.run, line.case, line.process, line.subject] = line.ratio
+    ordered = ([row[number] for number in sorted(row)] for row in rows.values())
+    return [Record(**_together(row), gain=_gain(row, ratios)) for row in ordered]
+
+
+def _together(lines: Sequence[Record]) -> dict[str, Any]:
+    """The fields of a row but the gain, from the lines of its processes in order."""
+    known = {
+        f.name: next((v for line in lines if (v := getattr(line, f.name)) is not None), None)
+        for f in fields(Record)
+    }
+    del known["gain"]
+    times = tuple(line.time_s for line in lines if line.time_s is not None)
+    ratios = tuple(line.ratio for line in lines if line.ratio is not None)
+    rates = [line.tokens_per_s for line in lines if line.tokens_per_s is not None]
+    samples = tuple(itertools.chain.from_iterable(line.samples_s for line in lines))
+    known |= {"process": 0, "times_s": times, "ratios": ratios, "samples_s": samples}
+    known |= {"load": mean_load(line.load for line in lines)}
+    known["tokens_per_s"] = statistics.median(rates) if rates else None
+    if times:
+        middle = known["time_s"] = statistics.median(times)
+        low, high = _quartiles(times if len(times) >= 3 else samples or times)
+        known |= {"time_q1_s": min(low, middle), "time_q3_s": max(high, middle)}
+    if len(ratios) > 1:
+        names = ("ratio", "ratio_low", "ratio_high")
+        known |= zip(names, interval([math.log(ratio) for ratio in ratios]), strict=True)
+    fault = next((line for line in lines if line.status != "ok"), None)
+    if fault is not None:
+        known |= dict.fromkeys(("baseline", "ratio", "ratio_low", "ratio_high"))
+        known |= {"status": fault.status, "reason": fault.reason, "ratios": ()}
+    return known
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def _gain(
+    lines: Sequence[Record], ratios: Mapping[tuple[str, str, int, str], float | None]
+) -> float | None:
+    """How many times faster a kernel is than its scoring function; ``None`` if it is not known.
+
+    Only processes that measured both count: what is common to both in a process cancels.
+    """
+    if lines[0].kind != "kernel" or any(line.status != "ok" for line in lines):
+        return None
+    scoring = scoring_address(lines[0].subject)
+    pairs = ((ratios.get((n.run, n.case, n.process, scoring)), n.ratio) for n in lines)
+    gains = [whole / part for whole, part in pairs if whole and part]
+    return statistics.geometric_mean(gains) if gains else None
 
 
 def recorded(sources: Iterable[Path]) -> list[Record]:
@@ -40,89 +99,6 @@ def recorded(sources: Iterable[Path]) -> list[Record]:
     return [row for path in run_files(sources) for row in summaries(read(path))]
 
 
-def _record(row: Mapping[Any, Any]) -> Record:
-    """A row of a summary as a record: without what is missing, and with whole numbers."""
-    known: dict[str, Any] = {}
-    for name, value in row.items():
-        if value is not None and not (isinstance(value, float) and math.isnan(value)):
-            known[name] = int(value) if name in _WHOLE else value
-    return Record(**known)
-
-
-_WHOLE = frozenset(f.name for f in fields(Record) if str(f.type).startswith("int"))
-
-
-def summary(lines: pd.DataFrame) -> pd.DataFrame:
-    """A row for all processes of a run that measured a subject at a case.
-
-    Times are medians over processes, ratios geometric means with Student's interval; of a single
-    process the interval is that over its blocks. A row with a process that is not ok has its status
-    and no ratio.
-
-    Args:
-        lines: a row for each line of a file, with the fields of :class:`Record`.
-    """
-    lines = lines.drop_duplicates([*_ROW, "process"], keep="last")
-    lines = lines.assign(log=np.log(lines["ratio"].astype(float)))
-    rows = lines.sort_values("process", kind="stable").groupby(_ROW, sort=False)
-    table = rows.first()
-    table = table.assign(
-        process=0,
-        times_s=rows["time_s"].agg(_known),
-        ratios=rows["ratio"].agg(_known),
-        samples_s=rows["samples_s"].agg(lambda parts: tuple(itertools.chain(*parts))),
-        time_s=rows["time_s"].median(),
-        tokens_per_s=rows["tokens_per_s"].median(),
-        load=rows["load"].agg(mean_load),
-        gain=_gains(lines),
-    )
-    _put_quartiles(table)
-    logs = rows["log"].agg(["count", "mean", "std"])
-    several = logs[logs["count"] > 1]
-    margin = special.stdtrit(several["count"] - 1, 0.975) * several["std"] / several["count"] ** 0.5
-    margin = margin.where(margin < MOST_LOG)
-    table.loc[several.index, "ratio"] = np.exp(several["mean"])
-    table.loc[several.index, "ratio_low"] = np.exp(several["mean"] - margin)
-    table.loc[several.index, "ratio_high"] = np.exp(several["mean"] + margin)
-    faults = lines[lines["status"] != "ok"].groupby(_ROW)[["status", "reason"]].first()
-    table.loc[faults.index, ["status", "reason"]] = faults
-    table.loc[faults.index, ["baseline", "ratio", "ratio_low", "ratio_high", "gain"]] = None
-    for place in faults.index:
-        table.at[place, "ratios"] = ()
-    return table.drop(columns="log").reset_index()
-
-
-def _known(values: pd.Series[Any]) -> tuple[float, ...]:
-    return tuple(values.dropna())
-
-
-def _put_quartiles(table: pd.DataFrame) -> None:
-    """Quartiles over processes if there are at least three, else over slots."""
-    for place, times, samples, median in table[["times_s", "samples_s", "time_s"]].itertuples():
-        values = times if len(times) >= 3 else samples
-        if len(values):
-            low, high = np.quantile(values, (0.25, 0.75))
-            table.loc[[place], "time_q1_s"] = min(low, median)
-            table.loc[[place], "time_q3_s"] = max(high, median)
-
-
-def _gains(lines: pd.DataFrame) -> pd.Series[float]:
-    """How many times faster each kernel is than its scoring function.
-
-    Only processes that measured both count: what is common to both in a process cancels.
-    """
-    kernels = lines[lines["kind"] == "kernel"]
-    kernels = kernels.assign(scoring=kernels["subject"].map(scoring_address))
-    both = kernels.merge(
-        lines[["run", "case", "process", "subject", "log"]],
-        left_on=["run", "case", "process", "scoring"],
-        right_on=["run", "case", "process", "subject"],
-        suffixes=("", "_of_scoring"),
-    )
-    both["gain"] = both["log_of_scoring"] - both["log"]
-    return np.exp(both.groupby(_ROW)["gain"].mean())
-
-
 def load(*paths: Path) -> pd.DataFrame:
     """Load files and folders of records into one frame, a row for each subject at a case of a run.
 
@@ -131,4 +107,6 @@ def load(*paths: Path) -> pd.DataFrame:
     Raises:
         RecordError: a path is missing, has no records, or is damaged.
     """
+    import pandas as pd
+
     return pd.json_normalize([asdict(row) for row in recorded(paths)])
