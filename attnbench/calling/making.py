@@ -40,7 +40,7 @@ class MakingError(StyleError):
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Widths:
     """The sizes for which a module is made.
 
     Args:
@@ -119,13 +119,13 @@ class Recipe:
 
     target: Any
     guessed: tuple[str, ...] = ()
-    base: Sizes = field(default_factory=Sizes)
+    base: Widths = field(default_factory=Widths)
     on_cpu: bool = False
     line: str = ""
     answers: dict[str, int] = field(default_factory=dict)
     written: str = ""
 
-    def __call__(self, sizes: Sizes | None = None) -> nn.Module:
+    def __call__(self, sizes: Widths | None = None) -> nn.Module:
         """A new module for these sizes, in evaluation."""
         if isinstance(self.target, nn.Module):
             return copy.deepcopy(self.target)
@@ -205,7 +205,7 @@ def _hopeless(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def _evaluated(written: str, target: Any, sizes: Sizes) -> nn.Module:
+def _evaluated(written: str, target: Any, sizes: Widths) -> nn.Module:
     """The module that a line of Python makes, in evaluation."""
     space = {**vars(sys.modules.get(target.__module__, SimpleNamespace()))}
     space |= {"types": sys.modules["types"], "torch": torch, "nn": nn}
@@ -219,7 +219,7 @@ def _evaluated(written: str, target: Any, sizes: Sizes) -> nn.Module:
 
 
 _STARTS = tuple(
-    Sizes(width, heads)
+    Widths(width, heads)
     for width, heads in [(16, 2), (64, 4), (128, 1), (256, 8), (768, 12), (1024, 16), (2048, 16)]
 )
 """Sizes to begin with: most constructors take the first, some want a number of features."""
@@ -245,7 +245,7 @@ class _Maker:
         answers: which of the guesses to give for each name that says nothing; it is changed.
     """
 
-    def __init__(self, target: Any, sizes: Sizes, answers: dict[str, int]) -> None:
+    def __init__(self, target: Any, sizes: Widths, answers: dict[str, int]) -> None:
         self.target, self.sizes, self.answers = target, sizes, answers
         self.counts: dict[str, int] = {}
         self.source = ""
@@ -476,7 +476,7 @@ _SIDES = ("window", "grid")
 """Roles of one number, or of one for rows and one for columns."""
 
 
-def _guesses(target: Any, role: str | None, kind: Any, sizes: Sizes) -> tuple[Any, ...]:
+def _guesses(target: Any, role: str | None, kind: Any, sizes: Widths) -> tuple[Any, ...]:
     """What to try for a name that says nothing, by its annotation."""
     if role in _SIDES:
         side = sizes.grid

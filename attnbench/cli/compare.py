@@ -23,7 +23,7 @@ from attnbench.registry.address import parse_address
 if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Duel
     from attnbench.benchmark.comparing.exchange import Exchange, Side
-    from attnbench.report.verdict_tables import Comparison
+    from attnbench.report.verdict_tables import Verdicts
 
 _Budget = Annotated[
     float, typer.Option("--budget", min=0.0, help="Seconds after which no further pair starts.")
@@ -48,7 +48,7 @@ def compare(
     threads: int = 1,
     budget: float = 600.0,
     margin: float = 3.0,
-) -> Comparison:
+) -> Verdicts:
     """Decide for each case whether B is faster or slower than A, the same, or ambiguous.
 
     This is ``attnbench compare``, with its options as arguments; each side runs in a process of its

@@ -26,7 +26,7 @@ _MEASURED = ("margin", "looks", "pairs", "seconds", "load")
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Verdicts:
     """Whether B is faster or slower than A, as text and, in a notebook, as a table.
 
     Args:
@@ -57,7 +57,7 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 def compared(
     names: Sequence[str], duel: Duel, notes: Sequence[str], *, interrupted: bool
-) -> Comparison:
+) -> Verdicts:
     """What was measured, with the verdicts so far."""
     data = {
         **dict(zip("ab", names, strict=True)),
@@ -71,7 +71,7 @@ def compared(
     if interrupted:
         lines.append(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
     table = [[cells(row) for row in data["rows"]]] if duel.rows else []
-    return Comparison(data, [f"A: {names[0]}\nB: {names[1]}", *table, "\n".join(lines)])
+    return Verdicts(data, [f"A: {names[0]}\nB: {names[1]}", *table, "\n".join(lines)])
 
 
 def cells(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnbench.calling.making import MakingError, Sizes, recipe_from, recipe_of
+from attnbench.calling.making import MakingError, Widths, recipe_from, recipe_of
 from tests.calling.conftest import loaded
 
 HEADS = """
@@ -112,7 +112,7 @@ def test_a_class_is_made_and_the_line_says_how(repository: Path, name: str) -> N
     assert not recipe().training
     assert not recipe.on_cpu  # nothing asks for a GPU
     if "size" in line:
-        assert recipe(Sizes(width=24)).get_parameter("proj.weight").shape == (24, 24)
+        assert recipe(Widths(width=24)).get_parameter("proj.weight").shape == (24, 24)
 
 
 def test_an_assertion_about_sizes_is_met_by_wider_ones(repository: Path) -> None:
@@ -167,7 +167,7 @@ def test_what_a_constructor_asks_of_a_gpu_is_done_on_the_cpu(repository: Path) -
 def test_a_written_recipe_is_followed(repository: Path) -> None:
     cls = last_class(repository, CONFIG.format(name="Shape") + heads("a, b", "a.n_embd"))
     recipe = recipe_from("Heads(Shape(n_embd=E, n_head=H), b=[E])", cls)
-    assert recipe(Sizes(width=6)).get_parameter("proj.weight").shape == (6, 6)
+    assert recipe(Widths(width=6)).get_parameter("proj.weight").shape == (6, 6)
 
 
 @pytest.mark.parametrize(
