@@ -31,12 +31,11 @@ from attnbench.attention.softmax import pool, softmax_weights
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
 from attnbench.calling.adapted import fold as fold_heads
 from attnbench.calling.adapted import fold_mask as fold_mask_heads
-from attnbench.calling.adapted import refusals
 from attnbench.calling.adapted import spec_of as adapted_spec
 from attnbench.calling.adapted import unfold as unfold_heads
-from attnbench.calling.keywords import keywords_of
-from attnbench.calling.renaming import renames
-from attnbench.calling.scaled_dot_floats import scaled_dot_rows
+from attnbench.calling.formulas import scaled_dot_rows
+from attnbench.calling.refusing import refusals
+from attnbench.calling.signature import keywords_of, renames
 from attnbench.cases.case import MASKS
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.bitwise import ARRANGEMENTS

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from attnbench.attention.attend import attend
 from attnbench.benchmark.timed_calls import Step, StepInputs
 from attnbench.benchmark.timing.samples import Samples
-from attnbench.calling.scaled_dot_floats import scaled_dot_rows
+from attnbench.calling.formulas import scaled_dot_rows
 from attnbench.errors import headline
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.oracle.budget import Oracle, expected

@@ -1,9 +1,9 @@
 """How the code that people have is imported, made and called."""
 
 STYLES = {
-    "sdpa": "attnbench.calling.functions",
-    "flash": "attnbench.calling.functions",
-    "multihead": "attnbench.calling.multihead",
+    "sdpa": "attnbench.calling.presets",
+    "flash": "attnbench.calling.presets",
+    "multihead": "attnbench.calling.presets",
     "textbook": "attnbench.calling.textbooks",
 }
 """What ``--as`` takes, and the module that has the adapter of that name."""

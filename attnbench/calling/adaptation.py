@@ -18,13 +18,13 @@ from attnbench.calling.adapted import name_of
 from attnbench.calling.adapted import spec_of as mechanism_of
 from attnbench.calling.attention_call import Attention, Scores
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.choice import adapted, fits
 from attnbench.calling.facts import facts_of, is_scaled_dot, length_form, mask_form
 from attnbench.calling.importing import notes_of
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.making import Recipe, recipe_of
 from attnbench.calling.refusing import not_called
 from attnbench.calling.signature import Argument, arguments, forward_of
+from attnbench.calling.styles import adapted, fits
 from attnbench.calling.trials import WIDTH, Callee, Calls, trials
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.formulas import formula_of
-from attnbench.calling.scaled_dot_floats import SCALED_DOT, scaled_dot_rows
+from attnbench.calling.formulas import SCALED_DOT, formula_of, scaled_dot_rows
 from attnbench.calling.trials import KEYS, MASK_AXES, QUERIES, SHOWN, Callee, Calls, folds
 from attnbench.specs import DTYPES
 

@@ -10,8 +10,10 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +29,47 @@ Place = tuple[str, bool]
 
 _MOST = 96
 _CLEAR = 1e-4
+
+
+def scaled_dot_rows(
+    module: object, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
+) -> Rows:
+    """The output's rows: softmax of ``q·k / √E`` over the keys left, times their values."""
+
+    def score(q: list[float], k: list[float]) -> float:
+        return float(len(q) ** -0.5 * math.fsum(map(operator.mul, q, k)))
+
+    return _rows(score, query, key, value, allowed)
+
+
+SCALED_DOT: Mapping[str, Any] = {
+    "formula": "softmax(q·k / √E) v",
+    "equal_sizes": True,
+    "reference": scaled_dot_rows,
+    "laws": ("pools_values",),
+}
+"""The fields of a spec of a function that computes scaled dot-product attention."""
+
+
+def _rows(
+    score: Callable[[list[float], list[float]], float],
+    query: Rows,
+    key: Rows,
+    value: Rows,
+    allowed: list[list[bool]],
+) -> Rows:
+    """The softmax of a score over the keys left, times their values."""
+    found = []
+    for row, may in zip(query, allowed, strict=True):
+        slots = [slot for slot, left in enumerate(may) if left]
+        scores = [score(row, key[slot]) for slot in slots]
+        top = max(scores, default=0.0)
+        weights = [math.exp(score - top) for score in scores]
+        total = math.fsum(weights) or 1.0
+        columns = zip(*(value[slot] for slot in slots), strict=True)
+        pooled = [math.fsum(map(operator.mul, weights, each)) / total for each in columns]
+        found.append(pooled if slots else [0.0] * len(value[0]))
+    return found
 
 
 @dataclass(frozen=True)
@@ -73,19 +116,10 @@ class Formula:
         self, module: Any, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
     ) -> Rows:
         """The output's rows, as ``reference`` of a mechanism's spec."""
-        (scoring, mapped), reference = self.scoring(module.callee, len(query[0])), _reference(self)
+        scoring, mapped = self.scoring(module.callee, len(query[0]))
+        reference: Any = self.spec.reference
         keys = mapped(torch.tensor(key, dtype=torch.float64)).tolist()
-        found = []
-        for row, may in zip(query, allowed, strict=True):
-            slots = [slot for slot, left in enumerate(may) if left]
-            scores = [reference(scoring, row, keys[slot]) for slot in slots]
-            top = max(scores, default=0.0)
-            weights = [math.exp(score - top) for score in scores]
-            total = math.fsum(weights) or 1.0
-            columns = zip(*(value[slot] for slot in slots), strict=True)
-            pooled = [math.fsum(map(float.__mul__, weights, each)) / total for each in columns]
-            found.append(pooled if slots else [0.0] * len(value[0]))
-        return found
+        return _rows(partial(reference, scoring), query, keys, value, allowed)
 
 
 _KEYS = "key_proj.weight"
@@ -95,11 +129,6 @@ _KEYS = "key_proj.weight"
 def _made(spec: ScoringSpec, width: int) -> nn.Module:
     """A scoring function, whose parameters are replaced before each use."""
     return spec.make(width, width)
-
-
-def _reference(formula: Formula) -> Callable[[nn.Module, list[float], list[float]], float]:
-    assert formula.spec.reference is not None
-    return formula.spec.reference
 
 
 def _parameters(callee: Any) -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from attnbench.calling.adaptation import spec_of
 from attnbench.calling.adapted import name_of
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
-from attnbench.calling.choice import adapted, known_style
 from attnbench.calling.facts import (
     close,
     empty_rows,
@@ -24,8 +23,9 @@ from attnbench.calling.facts import (
     mask_value,
     positions,
 )
-from attnbench.calling.renaming import renamed
 from attnbench.calling.roles import SETTINGS
+from attnbench.calling.signature import renamed
+from attnbench.calling.styles import adapted, known_style
 from attnbench.calling.trials import KEYS, QUERIES, WIDTH, Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes

@@ -1,17 +1,22 @@
-"""The arguments of a constructor, a config or a forward, with what each means."""
+"""The arguments of a callable: what each means, what a style can pass, and other names for them."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
+import re
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
-from attnbench.calling.roles import role_of
+from attnbench.calling.roles import SETTINGS, named, role_of
+from attnbench.errors import StyleError
 
 NOTHING: Any = inspect.Parameter.empty
 """The default of an argument that has none, and the annotation of one that has none."""
@@ -49,12 +54,8 @@ def arguments(callee: Callable[..., Any], table: str) -> list[Argument] | None:
     Returns:
         ``None`` where nothing tells them, as for some built-in functions.
     """
-    called = callee
-    if not inspect.isclass(callee) and not hasattr(callee, "__signature__"):
-        called = getattr(callee, "forward", callee)
-    try:
-        parameters = inspect.signature(called).parameters.values()
-    except (TypeError, ValueError):
+    called, parameters = _parameters(callee)
+    if parameters is None:
         return None
     types = annotations_of(called.__init__ if inspect.isclass(called) else called)
     found = [
@@ -89,6 +90,16 @@ def _hands_on(function: Any) -> bool:
     return kinds == [inspect.Parameter.VAR_POSITIONAL]
 
 
+def _parameters(callee: Any) -> tuple[Any, list[inspect.Parameter] | None]:
+    """What is called of a callee, and its parameters; ``None`` where nothing tells them."""
+    if not inspect.isclass(callee) and not hasattr(callee, "__signature__"):
+        callee = getattr(callee, "forward", callee)
+    try:
+        return callee, [*inspect.signature(callee).parameters.values()]
+    except (TypeError, ValueError):
+        return callee, None
+
+
 def _of_bases(cls: type, table: str) -> list[Argument]:
     """The arguments that the constructor of a class may hand on to that of its base."""
     own = next((k for k in cls.__mro__ if "__init__" in vars(k)), object)
@@ -117,3 +128,225 @@ def plain_type(annotation: Any) -> Any:
     options = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
     is_union = type(None) in typing.get_args(annotation)
     return options[0] if is_union and len(options) == 1 else annotation
+
+
+FIRST: Mapping[str, tuple[str, ...]] = {
+    "query": ("query", "queries", "q", "Q"),
+    "key": ("key", "keys", "k", "K"),
+    "value": ("value", "values", "v", "V"),
+}
+"""How libraries and textbooks call query, key and value."""
+
+_MEANING = {name: meaning for meaning, names in FIRST.items() for name in names}
+"""The meanings of ``queries``, ``q`` or ``Q``, as some styles call the query."""
+
+MEANINGS: Mapping[str, tuple[str, ...]] = {
+    "attn_mask": ("attn_mask", "mask", "attention_mask", "attn_bias"),
+    "key_padding_mask": ("key_padding_mask",),
+    **{meaning: named(role, "forward") for meaning, role in SETTINGS.items()},
+    "window_size": ("window_size",),  # sliding_window is one number in transformers
+}
+"""How libraries call what a mechanism may accept."""
+
+TEXTBOOK_LENGTHS = ("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens")
+"""How textbooks call the lengths of the keys."""
+
+_IN_TEXT = re.compile(r"^\s*(\w+)\((.*?)\)\s*(?:->|:|$)", re.DOTALL | re.MULTILINE)
+_NAME = re.compile(r"\s*(\*{0,2}\w+)")
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """The arguments of a callee.
+
+    Args:
+        names: the names of all arguments, in order.
+        required: names of those without a default.
+        open: whether it takes any keyword.
+    """
+
+    names: tuple[str, ...]
+    required: tuple[str, ...] = ()
+    open: bool = False
+
+    @functools.cached_property
+    def named(self) -> dict[str, str]:
+        """What a mechanism accepts, to the callee's own name for it."""
+        found = {
+            meaning: next((name for name in known if name in self.names), None)
+            for meaning, known in MEANINGS.items()
+        }
+        return {meaning: name for meaning, name in found.items() if name is not None}
+
+    def __contains__(self, meaning: object) -> bool:
+        return meaning in self.named
+
+    def spelt(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What is given by meaning, under the callee's own names if it has others."""
+        named = self.named
+        return {named.get(meaning, meaning): value for meaning, value in given.items()}
+
+
+def keywords_of(callee: Callable[..., Any]) -> Keywords | None:
+    """The keywords of a function, a class or a module's forward; ``None`` if nothing tells them."""
+    called, parameters = _parameters(callee)
+    if parameters is None:
+        return _from_text(getattr(called, "__doc__", None) or "")
+    kinds = inspect.Parameter
+    known = [p for p in parameters if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
+    return Keywords(
+        tuple(p.name for p in known),
+        tuple(p.name for p in known if p.default is p.empty),
+        any(p.kind is kinds.VAR_KEYWORD for p in parameters),
+    )
+
+
+def _from_text(text: str) -> Keywords | None:
+    """Read from the first line of a docstring, as of what torch writes in C++."""
+    match = _IN_TEXT.search(text)
+    if match is None:
+        return None
+    parts = [part for part in match[2].split(",") if part.strip() not in ("", "*", "/")]
+    found = [(name[1], "=" in part) for part in parts if (name := _NAME.match(part))]
+    names = tuple(name for name, _ in found)
+    return Keywords(names, tuple(name for name, has_default in found if not has_default))
+
+
+def order_of(names: Sequence[str]) -> list[int]:
+    """Which of query, key and value the first three arguments are; empty if they are not these."""
+    known = [*FIRST]
+    found = [known.index(_MEANING[name]) for name in names[:3] if name in _MEANING]
+    return found if sorted(found) == [0, 1, 2] else []
+
+
+_Adapter = TypeVar("_Adapter", bound=Callable[..., Any])
+_FORM = 'write it like "f(queries=query, keys=key, values=value)"'
+_HIDES = "~attn_mask"
+_PASSED = (
+    *("module", *FIRST, "key_cache", "value_cache", "cache_seqlens", "block_table"),
+    *("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"),
+    *("valid_lens", *(name for names in MEANINGS.values() for name in names), _HIDES),
+)
+"""What a style may pass, in its order."""
+
+
+def renames(adapter: _Adapter) -> _Adapter:
+    """Let an adapter take ``call=``, by which the arguments of its callee are renamed."""
+
+    @functools.wraps(adapter)
+    def adapt(target: Any, *rest: Any, call: str | None = None, **fields: Any) -> Any:
+        return adapter(target if call is None else renamed(target, call), *rest, **fields)
+
+    return adapt  # type: ignore[return-value]  # it is called as the adapter is
+
+
+def renamed(target: Any, call: str) -> Any:
+    """A function, module or class whose forward has the names of a style.
+
+    ``call="f(queries=query, keys=key, values=value)"`` reads as the call that is to be made: on the
+    left of ``=`` the callee's name, on the right what is passed. What has no ``=`` goes by
+    position. ``~attn_mask`` passes a boolean mask to a callee for which True hides a key.
+
+    Raises:
+        StyleError: ``call`` is no call, passes what no style knows, or names no argument.
+    """
+    if not callable(target):
+        return target  # the adapter says so
+    names = _parsed(call)
+    if isinstance(target, nn.Module):
+        return _Renamed(target, names)
+    if inspect.isclass(target):
+
+        @functools.wraps(target, updated=())
+        def make(*sizes: Any, **given: Any) -> Any:
+            return _Renamed(target(*sizes, **given), names)
+
+        return make
+    signature = _signature(target, names)
+
+    @functools.wraps(target)
+    def function(*tensors: Any, **given: Any) -> Any:
+        return _called(target, signature, names, tensors, given)
+
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    del function.__wrapped__
+    return function
+
+
+class _Renamed(nn.Module):
+    """A module whose forward has other names."""
+
+    def __init__(self, module: Any, names: Mapping[str, str]) -> None:
+        super().__init__()
+        self.module, self.names = module, dict(names)
+        self.__signature__ = _signature(module, names)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:  # num_heads, attention_weights ...
+            return getattr(super().__getattr__("module"), name)
+
+    def forward(self, *tensors: Any, **given: Any) -> Any:
+        """The result of the module."""
+        return _called(self.module, self.__signature__, self.names, tensors, given)
+
+
+def _called(
+    callee: Any,
+    signature: inspect.Signature,
+    names: Mapping[str, str],
+    tensors: tuple[Any, ...],
+    given: dict[str, Any],
+) -> Any:
+    passed = signature.bind(*tensors, **given).arguments
+    mask = passed.get("attn_mask")
+    if mask is not None and mask.dtype == torch.bool and _HIDES in names.values():
+        passed["attn_mask"] = ~mask
+    own = {name: meaning.removeprefix("~") for name, meaning in names.items()}
+    places = [passed[meaning] for name, meaning in own.items() if name.isdigit()]
+    left = {n: passed[m] for n, m in own.items() if m in passed and not n.isdigit()}
+    return callee(*places, **left)
+
+
+def _signature(callee: Any, names: Mapping[str, str]) -> inspect.Signature:
+    known = keywords_of(callee)
+    unknown = [n for n in names if not n.isdigit() and known and n not in known.names]
+    if known is not None and unknown and not known.open:
+        raise StyleError(
+            f"call: {unknown[0]!r} is no argument of the callee, which takes "
+            f"{', '.join(known.names)}; {_FORM}."
+        )
+    needed = {*FIRST, *(m for n, m in names.items() if n.isdigit())}
+    needed |= {m for n, m in names.items() if known is None or n in known.required}
+    parameters = [
+        inspect.Parameter(
+            meaning.removeprefix("~"),
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=inspect.Parameter.empty if meaning in needed else None,
+        )
+        for meaning in names.values()
+    ]
+    order = sorted(parameters, key=lambda p: (p.default is None, _PASSED.index(p.name)))
+    return inspect.Signature(order)
+
+
+def _parsed(call: str) -> dict[str, str]:
+    """What a call passes: the callee's names, or places 0, 1 ..., with what they get."""
+    try:
+        tree = ast.parse(call.strip(), mode="eval").body
+    except SyntaxError:
+        tree = None
+    if not isinstance(tree, ast.Call) or not (tree.args or tree.keywords):
+        raise StyleError(f"call: {call!r} names no argument; {_FORM}.")
+    own = [*map(str, range(len(tree.args))), *(str(keyword.arg) for keyword in tree.keywords)]
+    passed = map(ast.unparse, [*tree.args, *(keyword.value for keyword in tree.keywords)])
+    meanings = [_MEANING.get(name, name) for name in passed]
+    plain = [meaning.removeprefix("~") for meaning in meanings]
+    for meaning in meanings:
+        if meaning not in _PASSED or plain.count(meaning.removeprefix("~")) > 1:
+            what = "is passed twice" if meaning in _PASSED else "is nothing that a style passes"
+            raise StyleError(
+                f"call: {meaning!r} {what}; that is {', '.join(dict.fromkeys(_PASSED))}; {_FORM}."
+            )
+    return dict(zip(own, meanings, strict=True))

@@ -13,11 +13,18 @@ from attnbench.calling.adaptation import bound_spec, callee_of, masked, origin_o
 from attnbench.calling.adapted import name_of
 from attnbench.calling.binding import Binding, Mask
 from attnbench.calling.facts import hiding
-from attnbench.calling.keywords import FIRST, TEXTBOOK_LENGTHS, keywords_of, order_of
 from attnbench.calling.making import Recipe, recipe_of
 from attnbench.calling.refusing import not_called
-from attnbench.calling.renaming import renames
-from attnbench.calling.signature import NOTHING, Argument, arguments
+from attnbench.calling.signature import (
+    FIRST,
+    NOTHING,
+    TEXTBOOK_LENGTHS,
+    Argument,
+    arguments,
+    keywords_of,
+    order_of,
+    renames,
+)
 from attnbench.calling.trials import Callee, Calls, trials
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec

@@ -11,10 +11,10 @@ from packaging.utils import canonicalize_name
 from torch import nn
 
 from attnbench._signing import check_options
-from attnbench.calling.choice import adapted, known_style, takes_a_mask
 from attnbench.calling.examples import example_spec
 from attnbench.calling.importing import candidates, load, notes_of
 from attnbench.calling.making import recipe_from
+from attnbench.calling.styles import adapted, known_style, takes_a_mask
 from attnbench.errors import (
     AddressError,
     OptionError,

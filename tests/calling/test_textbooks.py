@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import adapters
 from attnbench.adapters import textbook
-from attnbench.calling.choice import adapted, known_style
+from attnbench.calling.styles import adapted, known_style
 from attnbench.errors import StyleError
 from attnbench.subject.lookup import resolve
 

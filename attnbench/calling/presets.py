@@ -1,7 +1,4 @@
-"""Styles of functions of query, key and value: torch's and flash-attention's.
-
-A style declares layout, formula and what masks say; what it leaves open, small calls show.
-"""
+"""Presets: what a usual style of call declares of its callees; what it leaves open, calls show."""
 
 from __future__ import annotations
 
@@ -12,20 +9,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.calling.adapted import spec_of
+from attnbench.calling.adapted import name_of, spec_of
 from attnbench.calling.attention_call import Attention
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
-from attnbench.calling.choice import fitted
 from attnbench.calling.facts import close, empty_rows, hiding, lets_nan_through, mask_value
-from attnbench.calling.keywords import Keywords
-from attnbench.calling.renaming import renames
+from attnbench.calling.formulas import SCALED_DOT
 from attnbench.calling.results import is_plain
 from attnbench.calling.roles import SETTINGS
-from attnbench.calling.scaled_dot_floats import SCALED_DOT
+from attnbench.calling.signature import Keywords, keywords_of, renames
+from attnbench.calling.styles import LAYOUTS, fitted
 from attnbench.calling.trials import Callee, Calls
+from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
 
-_LAYOUTS = {"sdpa": ("BHLE", "BHSE"), "flash": ("BLHE", "BSHE")}
 _HALF = ("bfloat16", "float16")
 _TELLING = {"mask", "lens", "lengths", "seqlens", "positions", "ids"}
 """Parts of the names of arguments that these styles do not pass, and a report is to name."""
@@ -38,6 +34,8 @@ _SECOND = {
     "unmoved": "; what comes with it, one number a query, is not looked at: a shift of all scores "
     "leaves it alone, which would move a log-sum-exp",
 }
+_HEADS = 2
+_PADDING = "key_padding_mask"
 
 
 @renames
@@ -57,7 +55,7 @@ def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     Raises:
         StyleError: ``function`` is not callable, or takes other arguments.
     """
-    return _spec("sdpa", function, fields)
+    return _of_function("sdpa", function, fields)
 
 
 @renames
@@ -76,10 +74,112 @@ def flash(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     Raises:
         StyleError: ``function`` is not callable, or takes other arguments.
     """
-    return _spec("flash", function, fields)
+    return _of_function("flash", function, fields)
 
 
-def _spec(style: str, function: Callable[..., Any], fields: dict[str, Any]) -> MechanismSpec:
+@renames
+def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """A spec of ``nn.MultiheadAttention`` and its kind, in whose masks True means hidden.
+
+    It is made for ``embed_dim`` = Eq = Ev with two heads, batch first where it can be; keys of
+    another size take ``kdim``. Lengths, and a mask of one row for all queries, go in as
+    ``key_padding_mask``, the former also beside an ``attn_mask``. What raises for a floating mask,
+    and not for a boolean one, gets boolean ones.
+
+    Args:
+        make: ``make(embed_dim, num_heads, ...)``, a class or a function such as a
+            ``functools.partial`` of one; or a module that is there already, whose sizes are kept.
+        fields: fields of the spec, in place of what the adapter knows; conventions and exemptions
+            are added to its own.
+
+    Raises:
+        StyleError: it is not callable, or takes other arguments.
+    """
+    held = isinstance(make, nn.Module)
+    taken = Keywords(()) if held else fitted(make, "multihead")
+    several = held or {"kdim", "vdim"} <= {*taken.names} or taken.open
+    sizes = _own_sizes(make) if held else _whole_heads(several)
+
+    def made(query_size: int, key_size: int, value_size: int) -> Any:
+        if held:
+            return copy.deepcopy(make)
+        given: dict[str, Any] = {"embed_dim": query_size, "num_heads": _HEADS}
+        given |= {"batch_first": True} if "batch_first" in taken.names else {}
+        if key_size != query_size and ("kdim" in taken.names or taken.open):
+            given |= {"kdim": key_size, "vdim": query_size}
+        return make(**given)  # a subclass may have them in another order
+
+    callee = Callee(made, sizes(Sizes((), 1, 1, 2 * _HEADS, 2 * _HEADS, 2 * _HEADS)).query_size)
+    sample = callee.at()
+    forward = keywords_of(sample) or Keywords(())
+    if not (forward.open or "attn_mask" in forward):
+        raise StyleError(
+            f"{name_of(make)} cannot be called as multihead: its forward has no attn_mask."
+        )
+    calls = _of_module(callee, sample, forward)
+    accepts = {"return_weights": calls.binding.weights, "valid_lens": _PADDING in forward}
+    learned = getattr(sample, "bias_k", None) is not None
+    extra = int(learned) + int(bool(getattr(sample, "add_zero_attn", False)))
+    known = {
+        "make": _making(callee, calls.binding, name_of(make)),
+        "formula": "W_o [head_1; …; head_H] + b, head_i = softmax(W_qⁱq·W_kⁱk / √d) W_vⁱv",
+        "equal_sizes": not several,
+        "sizes": sizes,
+        "accepts": tuple(name for name, given in accepts.items() if given),
+        "conventions": {
+            "empty_rows": "nan",
+            "hidden_slots": "finite",
+            **({} if _takes_floating(calls) else {"masks": ("boolean", "lengths")}),
+            **({"extra_keys": extra} if extra else {}),
+        },
+    }
+    return spec_of("multihead", make, known, fields)
+
+
+def _making(callee: Callee, binding: Binding, name: str) -> Callable[..., nn.Module]:
+    """What makes a bound callee of these sizes."""
+
+    def make(query_size: int, key_size: int, value_size: int) -> nn.Module:
+        return Attention(callee.make(query_size, key_size, value_size), binding)
+
+    make.__qualname__ = name
+    return make
+
+
+def _of_module(callee: Callee, sample: Any, forward: Keywords) -> Calls:
+    """Calls of a module; which axis is first, and whether weights come, is asked."""
+    mask = forward.named.get("attn_mask", "attn_mask")
+    has_padding = forward.open or _PADDING in forward
+    masks = {_PADDING: Mask("BS", "hides", floating=True)} if has_padding else {}
+    asked = forward.named.get("return_weights")
+    binding = Binding(
+        shape="attention",
+        layout="BLE",
+        memory="BSE",
+        roles={
+            "0": "query",
+            "1": "key",
+            "2": "value",
+            mask: "mask",
+            **dict.fromkeys(masks, "padding"),
+            **({} if asked is None else {asked: "return_weights"}),
+        },
+        masks={**masks, mask: Mask("GLS", "hides", floating=True)},
+        output=(FIRST, "BLE"),
+        values={} if asked is None else {asked: False},
+    )
+    calls = Calls(callee, binding)
+    if not (sample.batch_first if hasattr(sample, "batch_first") else calls() is not None):
+        calls = calls.replace(layout="LBE", memory="SBE", output=(FIRST, "LBE"))
+    if asked is None:
+        return calls
+    weighed = calls.replace(weights=(SECOND, "BLS"))
+    both = weighed.both()
+    return calls if both is not None and both[1] is None else weighed
+
+
+def _of_function(style: str, function: Any, fields: dict[str, Any]) -> MechanismSpec:
+    """The spec of a function of query, key and value, by the layout of its style."""
     keywords = fitted(function, style)
 
     def own(*sizes: int) -> Any:
@@ -100,7 +200,7 @@ def _spec(style: str, function: Callable[..., Any], fields: dict[str, Any]) -> M
         conventions["causal"] = "top_left"
         calls = calls.replace(one_mask=_takes_one_mask(calls))
     calls = _with_second(calls, known, notes)
-    passed = {*keywords.names[:3], *keywords.named.values()} - {"key_padding_mask"}
+    passed = {*keywords.names[:3], *keywords.named.values()} - {_PADDING}
     left = [name for name in keywords.names if name not in passed and _TELLING & {*name.split("_")}]
     if left:
         notes.append(f"{' and '.join(left)} not passed: what that hides or moves is not looked at")
@@ -111,18 +211,16 @@ def _spec(style: str, function: Callable[..., Any], fields: dict[str, Any]) -> M
     elif "is_causal" not in keywords and _is_causal_square(calls):
         conventions["causal"], known["sizes"] = "always", _one_length
         notes.append("it is causal and takes as many queries as keys only (found by trying)")
-    binding = calls.binding
-
-    def make(query_size: int, key_size: int, value_size: int) -> nn.Module:
-        return Attention(own(), binding)
-
-    known |= {"make": make, "conventions": conventions}
+    known |= {
+        "make": _making(calls.callee, calls.binding, name_of(function)),
+        "conventions": conventions,
+    }
     return spec_of(style, function, known, fields, tuple(notes))
 
 
 def _declared(style: str, keywords: Keywords) -> Binding:
     """How a style calls a function with these arguments."""
-    layout, memory = _LAYOUTS[style]
+    layout, memory = LAYOUTS[style]
     named = {
         own: SETTINGS[meaning] for meaning, own in keywords.named.items() if meaning in SETTINGS
     }
@@ -272,3 +370,31 @@ def one_head_size(sizes: Sizes) -> Sizes:
 def _one_length(sizes: Sizes) -> Sizes:
     """The nearest sizes with as many queries as keys, and values as wide as queries."""
     return one_head_size(sizes.replace(kv_len=sizes.q_len))
+
+
+def _whole_heads(several: bool) -> Callable[[Sizes], Sizes]:
+    """The nearest sizes with a whole number of features a head; keys may have another size."""
+
+    def legal(sizes: Sizes) -> Sizes:
+        width = -(-sizes.query_size // _HEADS) * _HEADS
+        key_size = sizes.key_size if several else width
+        return sizes.replace(query_size=width, key_size=key_size, value_size=width)
+
+    return legal
+
+
+def _own_sizes(module: Any) -> Callable[[Sizes], Sizes]:
+    """The sizes of a module that is there already."""
+    width = getattr(module, "embed_dim", None)
+    if not isinstance(width, int):
+        raise StyleError(
+            f"{name_of(module)} cannot be called as multihead: it has no embed_dim to tell its "
+            "sizes; give its class, or a function that makes it."
+        )
+    key_size = getattr(module, "kdim", None) or width
+    if (getattr(module, "vdim", None) or width) != width:
+        raise StyleError(
+            f"{name_of(module)} has vdim={module.vdim} and embed_dim={width}, but the output is as "
+            "wide as the value here; give one with vdim=None."
+        )
+    return lambda sizes: sizes.replace(query_size=width, key_size=key_size, value_size=width)

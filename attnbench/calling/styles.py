@@ -12,14 +12,22 @@ from torch import nn
 
 from attnbench.calling import STYLES
 from attnbench.calling.adapted import name_of
-from attnbench.calling.keywords import FIRST, TEXTBOOK_LENGTHS, Keywords, keywords_of, order_of
-from attnbench.calling.signature import arguments
+from attnbench.calling.binding import in_words
+from attnbench.calling.signature import (
+    FIRST,
+    TEXTBOOK_LENGTHS,
+    Keywords,
+    arguments,
+    keywords_of,
+    order_of,
+)
 from attnbench.distributions import advice
 from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.registry.catalog import registry
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
-_LAYOUTS = {"sdpa": "(B, H, L, E)", "flash": "(B, L, H, E)"}
+LAYOUTS = {"sdpa": ("BHLE", "BHSE"), "flash": ("BLHE", "BSHE")}
+"""Axes of query and key in the styles of functions."""
 
 
 def known_style(target: object) -> str | None:
@@ -62,7 +70,7 @@ def fits(callee: Any, style: str) -> str | None:
     """The reason why the arguments of a callee are not those of a style; ``None`` if they are."""
     if not callable(callee):
         return f"it is {type(callee).__name__} and not callable"
-    if inspect.isclass(callee) and style in _LAYOUTS:
+    if inspect.isclass(callee) and style in LAYOUTS:
         return (
             "it is a class; write these lines beside it, and name SPEC\n"
             f"  from attnbench.adapters import {style}\n"
@@ -72,8 +80,8 @@ def fits(callee: Any, style: str) -> str | None:
     keywords = keywords_of(callee)
     if keywords is None:
         return "nothing tells its arguments; wrap it in a function that names them"
-    given = {*keywords.names[:3]} if style in _LAYOUTS else {"embed_dim", "num_heads"}
-    if style in _LAYOUTS:
+    given = {*keywords.names[:3]} if style in LAYOUTS else {"embed_dim", "num_heads"}
+    if style in LAYOUTS:
         for place, names in enumerate(FIRST.values()):
             if keywords.names[place : place + 1] not in [(name,) for name in names]:
                 return f"argument {place + 1} should be {names[0]}"
@@ -93,7 +101,7 @@ def fitted(callee: Callable[..., Any], style: str) -> Keywords:
     complaint, found = fits(callee, style), keywords_of(callee) if callable(callee) else None
     if complaint is None and found is not None:
         return found
-    others = [f"{other} on {layout}" for other, layout in _LAYOUTS.items()]
+    others = [f"{other} on {in_words(LAYOUTS[other][0])}" for other in LAYOUTS]
     others = [text for text in others if fits(callee, text.partition(" ")[0]) is None]
     better = f" Its arguments fit {' or '.join(others)}." if others else ""
     name = getattr(callee, "__name__", repr(callee))

@@ -15,8 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench import adapters
-from attnbench.calling import STYLES, choice
-from attnbench.calling.choice import adapted
+from attnbench.calling import STYLES, styles
+from attnbench.calling.styles import adapted
 from attnbench.errors import StyleError, UnknownNameError
 from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import call_hooks
@@ -41,7 +41,7 @@ def test_what_another_distribution_brings_is_named_with_it(
     with pytest.raises(AttributeError, match="It is part of attnbench-peers: pip"):
         _ = adapters.keras
     with pytest.raises(UnknownNameError, match="It is part of attnbench-peers: pip"):
-        choice.adapted(len, "keras")
+        styles.adapted(len, "keras")
 
 
 def adapt(target: Any, **fields: Any) -> attnbench.MechanismSpec:
@@ -58,19 +58,19 @@ def _with_style(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = SimpleNamespace(attnbench_styles=lambda: [STYLE])
     assert call_hooks(plugin) == (STYLE,)
     brought = SimpleNamespace(styles=lambda: [STYLE])
-    monkeypatch.setattr(choice, "registry", lambda: brought)
+    monkeypatch.setattr(styles, "registry", lambda: brought)
 
 
 @pytest.mark.usefixtures("_with_style")
 def test_a_plugins_style_adapts_what_it_says_fits() -> None:
-    spec = choice.adapted(abs, "halved", formula="none")
+    spec = styles.adapted(abs, "halved", formula="none")
     assert (spec.name, spec.formula) == ("halved", "none")
 
 
 @pytest.mark.usefixtures("_with_style")
 def test_a_plugins_style_says_why_it_does_not_fit() -> None:
     with pytest.raises(StyleError, match="len cannot be called as halved: it is not abs"):
-        choice.adapted(len, "halved")
+        styles.adapted(len, "halved")
 
 
 @pytest.mark.parametrize(
