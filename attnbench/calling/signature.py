@@ -54,16 +54,15 @@ def arguments(callee: Callable[..., Any], table: str) -> list[Argument] | None:
     Returns:
         ``None`` where nothing tells them, as for some built-in functions.
     """
-    called, parameters = _parameters(callee)
+    called, parameters, is_open = _parameters(callee)
     if parameters is None:
         return None
     types = annotations_of(called.__init__ if inspect.isclass(called) else called)
     found = [
         Argument(p.name, role_of(p.name, table), p.default, types.get(p.name, NOTHING))
         for p in parameters
-        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    if inspect.isclass(called) and any(p.kind is p.VAR_KEYWORD for p in parameters):
+    if inspect.isclass(called) and is_open:
         names = {argument.name for argument in found}
         found += [a for a in _of_bases(called, table) if a.name not in names]
     return found
@@ -90,14 +89,16 @@ def _hands_on(function: Any) -> bool:
     return kinds == [inspect.Parameter.VAR_POSITIONAL]
 
 
-def _parameters(callee: Any) -> tuple[Any, list[inspect.Parameter] | None]:
-    """What is called of a callee, and its parameters; ``None`` where nothing tells them."""
+def _parameters(callee: Any) -> tuple[Any, list[inspect.Parameter] | None, bool]:
+    """What is called of a callee, its parameters if anything tells them, and if others go, too."""
     if not inspect.isclass(callee) and not hasattr(callee, "__signature__"):
         callee = getattr(callee, "forward", callee)
     try:
-        return callee, [*inspect.signature(callee).parameters.values()]
+        found = [*inspect.signature(callee).parameters.values()]
     except (TypeError, ValueError):
-        return callee, None
+        return callee, None, False
+    known = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return callee, known, any(p.kind is p.VAR_KEYWORD for p in found)
 
 
 def _of_bases(cls: type, table: str) -> list[Argument]:
@@ -189,16 +190,11 @@ class Keywords:
 
 def keywords_of(callee: Callable[..., Any]) -> Keywords | None:
     """The keywords of a function, a class or a module's forward; ``None`` if nothing tells them."""
-    called, parameters = _parameters(callee)
+    called, parameters, is_open = _parameters(callee)
     if parameters is None:
         return _from_text(getattr(called, "__doc__", None) or "")
-    kinds = inspect.Parameter
-    known = [p for p in parameters if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
-    return Keywords(
-        tuple(p.name for p in known),
-        tuple(p.name for p in known if p.default is p.empty),
-        any(p.kind is kinds.VAR_KEYWORD for p in parameters),
-    )
+    required = tuple(p.name for p in parameters if p.default is p.empty)
+    return Keywords(tuple(p.name for p in parameters), required, is_open)
 
 
 def _from_text(text: str) -> Keywords | None:
