@@ -99,6 +99,10 @@ def bound(target: Any, callee: Callee) -> tuple[Callee, Binding]:
         binding = attempt(callee, named, raised)
         if binding is not None:
             return _by_head(target, callee, binding), binding
+    width = callee.width
+    twice = Callee(callee.make, width, (width, 2 * width, 2 * width))  # of an encoder's directions
+    if inspect.isclass(target) and (binding := _attended(twice, named, [])) is not None:
+        return twice, binding
     raise StyleError(not_called(target, named, raised))
 
 
@@ -119,6 +123,7 @@ def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> B
         fits = [[b for b in found if b.shape != "memory" or b.weights] for found in (apart, mixing)]
         bindings = fits[0] or fits[1]
         fitting = [each for each in bindings if each.shape != "scores"] or bindings
+        fitting = [each for each in fitting if each.output] or fitting
         other = [each for each in fitting[1:] if not _agree(callee, each, fitting[0])]
         if other:
             first, second = (f"{each.layout}, {each.memory}" for each in (fitting[0], other[0]))
@@ -202,6 +207,9 @@ def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
             found.append({first: "memory", second: "query"})
         else:
             found.append({first: "query", second: "memory"})
+    elif len(required) == 2 and len(named) == 1 and {"memory", "query"} & {*roles}:
+        role = {"memory": "query", "query": "memory"}[str(roles[0])]
+        found.append({a.name: str(named.get(a.name, role)) for a in required})
     elif len(required) == 3 and not any(a.role for a in required):
         found.append(dict(zip((a.name for a in required), ("query", "key", "value"), strict=True)))
     elif len(required) == 2 and not any(a.role for a in required):
@@ -275,19 +283,27 @@ def bound_spec(
     name = name_of(target)
 
     def make(*sizes: int) -> nn.Module:
-        module = kind(callee.make(*(*sizes, sizes[-1], sizes[-1])[:3]), binding)
+        module = kind(callee.made(*(*sizes, sizes[-1], sizes[-1])[:3]), binding)
         if any(is_lazy(parameter) for parameter in module.parameters()):
             with torch.no_grad(), contextlib.suppress(Exception):  # the next call raises it again
                 module(*(torch.zeros(1, 5, size) for size in sizes))
         return module
 
     make.__qualname__ = name
+    is_even = len({*callee.sides}) == 1
     if binding.shape == "scores":
-        scores = {"name": name, "make": lambda q, k: make(q, k), "equal_sizes": True}
+        scores = {"name": name, "make": lambda q, k: make(q, k), "equal_sizes": is_even}
+        if not is_even:
+            scores["sizes"] = _legal_sizes(
+                unit_of(Calls(callee, binding)), True, True, False, callee
+            )
         given = {key: value for key, value in fields.items() if key != "notes"}
         return ScoringSpec(**{**scores, **given})
     facts, calls = facts_of(callee, binding), Calls(callee, binding)
     notes = (binding.sentence(), *facts.notes, *binding.rest(), *origin)
+    if not is_even:
+        told = f"keys have {callee.sides[1]} features where queries have {callee.sides[0]}"
+        notes = (notes[0], told, *notes[1:])
     unit = unit_of(calls)
     if binding.shape == "layer":
         layer = {
@@ -301,13 +317,13 @@ def bound_spec(
         said = (*fields.get("notes", ()), *notes)
         return LayerSpec(**{**layer, **facts.fields, **fields, "notes": said})
     equal, wide = (
-        calls(calls.tensors(sizes=sizes)) is None
+        not is_even or calls(calls.tensors(sizes=sizes)) is None
         for sizes in ((unit * 2, unit, unit * 2), (unit * 2, unit * 2, unit))
     )
     same_value = wide or binding.shape == "memory"
     known = {
-        "sizes": _legal_sizes(unit, equal, same_value, binding.square, callee.width),
-        "equal_sizes": equal,
+        "sizes": _legal_sizes(unit, equal, same_value, binding.square, callee),
+        "equal_sizes": equal and is_even,
         **facts.fields,
         "make": make,
         "conventions": facts.conventions,
@@ -328,7 +344,7 @@ def unit_of(calls: Calls) -> int:
     """The number that a legal width is a multiple of; 0 where its own is the only one."""
 
     def answers(width: int) -> bool:
-        tensors = calls.tensors(sizes=(width,) * 3)
+        tensors = calls.tensors(sizes=calls.callee.scaled(width))
         return _is_telling(calls(tensors), calls([t.roll(1, 0) for t in tensors]))
 
     units = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -350,17 +366,17 @@ _SHOWN = 1e-5
 
 
 def _legal_sizes(
-    unit: int, equal: bool, same_value: bool, square: bool, width: int
+    unit: int, equal: bool, same_value: bool, square: bool, callee: Callee
 ) -> Callable[[Any], Any]:
     def legal(sizes: Any) -> Any:
         query, key, value = (
-            -(-size // unit) * unit if unit else width
-            for size in (sizes.query_size, sizes.key_size, sizes.value_size)
+            -(-size // unit) * unit if unit else side
+            for size, side in zip(
+                (sizes.query_size, sizes.key_size, sizes.value_size), callee.sides, strict=True
+            )
         )
-        if equal:
-            key = query
-        if same_value:
-            value = query
+        own = callee.scaled(query)
+        key, value = own[1] if equal else key, own[2] if same_value else value
         found = sizes.replace(query_size=query, key_size=key, value_size=value)
         return found.replace(kv_len=found.q_len) if square else found
 

@@ -12,7 +12,7 @@ import copy
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,8 +23,8 @@ from attnbench.calling.adaptation import bound_spec, masked, spec_of
 from attnbench.calling.binding import Binding, Given
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.roles import role_of
-from attnbench.calling.signature import arguments
-from attnbench.calling.trials import Callee, parts_of, repeatable
+from attnbench.calling.signature import NOTHING, arguments, forward_of
+from attnbench.calling.trials import LAYOUTS, Callee, parts_of, repeatable, trials
 from attnbench.errors import StyleError, headline
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
@@ -78,6 +78,8 @@ def example_spec(
         with contextlib.suppress(StyleError):  # what follows needs no names
             known = {"name": _name(target), **fields}
             return spec_of(shown.callee, Callee(shown.another, width), **known)
+    if (step := _step(shown)) is not None:
+        return bound_spec(target, *step, {"name": _name(target), **fields})
     raised: list[str] = []
     for layout in _LAYOUTS.get(shown.states.dim(), ()):
         width = shown.states.shape[layout.index("E")]
@@ -100,6 +102,42 @@ def _attends(shown: _Example) -> bool:
     """Whether an example gives a query, and other keys or a memory."""
     roles = {role_of(n, "forward") for n, v in shown.named.items() if isinstance(v, Tensor)}
     return len(shown.hidden) == 1 and "query" in roles and bool({"key", "memory", "value"} & roles)
+
+
+def _step(shown: _Example) -> tuple[Callee, Binding] | None:
+    """How a decoder's step is called, if an example is one: one query an item, over a memory."""
+    pairs = itertools.permutations(
+        [(name, v) for name, v in shown.named.items() if isinstance(v, Tensor) and _is_states(v)], 2
+    )
+    named = [
+        replace(each, default=NOTHING) if each.name in shown.named else each
+        for each in arguments(forward_of(shown.callee), "forward") or []
+        if each.name != "self"
+    ]
+    for (query, state), (memory, states) in pairs:
+        layouts = [(a, b) for a, b in LAYOUTS if "L" not in a and _fit(state, a, states, b)]
+        sides = (state.shape[-1], states.shape[-1], states.shape[-1])
+        callee = Callee(shown.another, sides[0], sides)
+        apart, _, _ = trials(callee, named, {query: "query", memory: "memory"}, layouts)
+        for binding in [each for each in apart if each.weights][:1]:
+            return callee, masked(callee, binding, named)
+    return None
+
+
+def _is_states(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dim() in (2, 3)
+
+
+def _fit(state: Tensor, one: str, states: Tensor, other: str) -> bool:
+    """Whether a query and a memory have these axes, with as many items and more than one slot."""
+    if (state.dim(), states.dim()) != (len(one), len(other)):
+        return False
+    sizes = [*zip(one, state.shape, strict=True), *zip(other, states.shape, strict=True)]
+    items = {size for letter, size in sizes if letter == "B"}
+    slots = [size for letter, size in sizes if letter == "S"]
+    return (
+        len(items) == 1 and min(slots) > 1 and all(n == 1 for letter, n in sizes if letter == "1")
+    )
 
 
 def call_of(example: Any) -> Call:

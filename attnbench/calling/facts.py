@@ -356,6 +356,8 @@ def _formula(calls: Calls, found: Facts) -> None:
 def is_scaled_dot(calls: Calls) -> bool:
     """Whether it computes ``softmax(q·k / √E) v``."""
     query, key, value = calls.tensors()
+    if query.shape[-1] != key.shape[-1]:
+        return False
     output = calls([query, key, value])
     plain = nn.functional.scaled_dot_product_attention(query, key, value)
     return output is not None and close(output, plain)

@@ -93,9 +93,11 @@ class Formula:
         beside += ", of projected keys" if self.keys else ""
         return f"{self.spec.name}: {self.spec.formula}{beside}"
 
-    def scoring(self, callee: Any, width: int) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+    def scoring(
+        self, callee: Any, query: int, key: int
+    ) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
         """The scoring function with the parameters of a callee, and what is done to keys first."""
-        made, own = _made(self.spec, width), _parameters(callee)
+        made, own = _made(self.spec, query, key), _parameters(callee, query, key)
         for name, place in self.places:
             part, _, last = name.rpartition(".")
             value = _taken(own, place)
@@ -116,7 +118,7 @@ class Formula:
         self, module: Any, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
     ) -> Rows:
         """The output's rows, as ``reference`` of a mechanism's spec."""
-        scoring, mapped = self.scoring(module.callee, len(query[0]))
+        scoring, mapped = self.scoring(module.callee, len(query[0]), len(key[0]))
         reference: Any = self.spec.reference
         keys = mapped(torch.tensor(key, dtype=torch.float64)).tolist()
         return _rows(partial(reference, scoring), query, keys, value, allowed)
@@ -126,14 +128,20 @@ _KEYS = "key_proj.weight"
 
 
 @functools.lru_cache(maxsize=64)
-def _made(spec: ScoringSpec, width: int) -> nn.Module:
+def _made(spec: ScoringSpec, query: int, key: int) -> nn.Module:
     """A scoring function, whose parameters are replaced before each use."""
-    return spec.make(width, width)
+    return spec.make(query, key)
 
 
-def _parameters(callee: Any) -> dict[str, Tensor]:
+def _parameters(callee: Any, query: int, key: int) -> dict[str, Tensor]:
+    """The parameters of a callee, and the two parts of those of a query and a key in one row."""
     named = callee.named_parameters() if isinstance(callee, nn.Module) else ()
-    return {name: parameter.detach() for name, parameter in named}
+    own = {name: parameter.detach() for name, parameter in named}
+    for name, value in [*own.items()]:
+        if value.dim() == 2 and value.shape[1] == query + key:
+            for side, cut in (("Eq", query), ("Ek", key)):
+                own |= {f"{name}[:{side}]": value[:, :cut], f"{name}[{side}:]": value[:, cut:]}
+    return own
 
 
 def _taken(own: dict[str, Tensor], place: Place) -> Tensor:
@@ -150,7 +158,7 @@ def formula_of(calls: Calls) -> Formula | None:
     drawn = [calls.tensors()]
     drawn += [[2.5 * tensor.roll(shift, 0) for tensor in drawn[0]] for shift in (1, 2)]
     outputs = [calls(tensors) for tensors in drawn]
-    own, width = calls.result(drawn[0])[1], calls.callee.width  # a call makes what is lazy
+    own, sides = calls.result(drawn[0])[1], calls.callee.sides[:2]  # a call makes what is lazy
     found: list[Formula] = []
     for _, spec, _ in registry().specs():
         reference = spec.reference if isinstance(spec, ScoringSpec) else None
@@ -158,17 +166,17 @@ def formula_of(calls: Calls) -> Formula | None:
         if code is None or code.co_argcount != 3:  # nothing tells its arguments, or positions count
             continue
         with contextlib.suppress(Exception), repeatable():  # what a plugin's own code raises
-            ways = itertools.islice(_ways(spec, _parameters(own), width), _MOST)
+            ways = itertools.islice(_ways(spec, _parameters(own, *sides), *sides), _MOST)
             found += itertools.islice((w for w in ways if _gives(w, own, drawn, outputs)), 1)
     return found[0] if len(found) == 1 else None
 
 
-def _ways(spec: Any, own: dict[str, Tensor], width: int) -> Iterator[Formula]:
+def _ways(spec: Any, own: dict[str, Tensor], query: int, key: int) -> Iterator[Formula]:
     """The ways in which the parameters of a callee may be those of a scoring function."""
-    wanted = dict(spec.make(width, width).named_parameters())
+    wanted = dict(spec.make(query, key).named_parameters())
     if not wanted:
         yield Formula(spec, ())
-        squares = [name for name, value in own.items() if value.shape == (width, width)]
+        squares = [name for name, value in own.items() if {*value.shape} == {query, key}]
         yield from (Formula(spec, (), (n, turned)) for n in squares for turned in (False, True))
     options = [[(name, place) for place in _sources(value, own)] for name, value in wanted.items()]
     for places in itertools.product(*options) if options else ():
@@ -198,7 +206,7 @@ def _gives(
 ) -> bool:
     for (query, key, value), output in zip(drawn, outputs, strict=True):
         with torch.no_grad():
-            scoring, mapped = formula.scoring(callee, query.shape[-1])
+            scoring, mapped = formula.scoring(callee, query.shape[-1], key.shape[-1])
             expected = scoring(query, mapped(key)).softmax(-1) @ value
         if output is None or not torch.allclose(output, expected.to(output), _CLEAR, _CLEAR):
             return False

@@ -68,18 +68,24 @@ class Callee:
     Args:
         make: gives the function, or a module for Eq, Ek and Ev.
         width: the size of a trial's features.
+        sides: those of query, key and value, where they differ, as of a memory of two directions.
     """
 
-    def __init__(self, make: Callable[[int, int, int], Any], width: int = WIDTH) -> None:
-        self.make, self.width = make, width
+    def __init__(
+        self,
+        make: Callable[[int, int, int], Any],
+        width: int = WIDTH,
+        sides: tuple[int, int, int] | None = None,
+    ) -> None:
+        self.make, self.width, self.sides = make, width, sides or (width,) * 3
         self._made: dict[tuple[int, int, int], Any] = {}
 
     def at(self, *sizes: int) -> Any:
         """The callee of these sizes, in evaluation and in float32."""
-        key = sizes if len(sizes) == 3 else (self.width,) * 3
+        key = sizes if len(sizes) == 3 else self.sides
         if key not in self._made:
             with repeatable():
-                made = self.make(*key)
+                made = self.made(*key)
             if isinstance(made, nn.Module):
                 made.eval().float()
             self._made[key] = made
@@ -93,6 +99,15 @@ class Callee:
             RuntimeError,
         ):  # it holds what cannot be copied, as a tensor with a graph
             return self._made.pop(key)
+
+    def made(self, *sizes: int) -> Any:
+        """A new callee for tensors of these sizes; its constructor knows the width alone."""
+        pairs = zip(sizes, self.sides, strict=True)
+        return self.make(*(size * self.width // side for size, side in pairs))
+
+    def scaled(self, width: int) -> tuple[int, ...]:
+        """The sizes of query, key and value for another width."""
+        return tuple(width * side // self.width for side in self.sides)
 
 
 @contextmanager
@@ -133,7 +148,7 @@ class Calls:
         self, queries: int = QUERIES, keys: int = KEYS, sizes: tuple[int, ...] = ()
     ) -> list[Tensor]:
         """Query, key and value; or hidden states, and a second sequence if it takes one."""
-        bound, widths = self.binding, sizes or (self.callee.width,) * 3
+        bound, widths = self.binding, sizes or self.callee.sides
         lead: tuple[int, ...] = (ITEMS, HEADS) if "H" in bound.layout else (ITEMS,)
         queries = bound.tokens or queries
         shapes = [(*lead, n) for n in (queries, queries if bound.square else keys)]
@@ -269,9 +284,9 @@ class Calls:
         return any(not bool((a - b)[1:].abs().amax() <= 1e-4) for a, b in pairs)
 
 
-def axes_of(shape: Sequence[int], width: int) -> str:
+def axes_of(shape: Sequence[int], widths: Sequence[int]) -> str:
     """The axes of a shape by their sizes, ``?`` where a size is none of a trial."""
-    letters = {size: letter for letter, size in {**_SIZES, "E": width}.items()}
+    letters = {size: letter for letter, size in _SIZES.items()} | dict.fromkeys(widths, "E")
     return "".join(letters.get(size, "?") for size in shape)
 
 
@@ -298,12 +313,12 @@ def sums_to_one(part: Tensor, axes: str) -> bool:
 
 def _read(result: Any, callee: Any, calls: Calls) -> dict[str, tuple[Part, str]]:
     """Where the output, the weights and the scores are in what a call gives."""
-    layout, width = calls.binding.layout, calls.callee.width
+    layout, widths = calls.binding.layout, calls.callee.sides
     found: dict[str, tuple[Part, str]] = {}
     for where, part in parts_of(result, callee):
         if not part.is_floating_point() or not part.dim():
             continue
-        axes = axes_of(part.shape, width)
+        axes = axes_of(part.shape, widths)
         if axes in _OUTPUTS.get(layout, _ONE) and "output" not in found:
             found["output"] = (where, axes)
         elif _is_of_keys(axes, layout):

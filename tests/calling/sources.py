@@ -266,6 +266,33 @@ class Alone(nn.Module):
         return (q @ k.T).softmax(-1) @ v
 '''
 
+STEPS = '''
+class Joined(nn.Module):
+    """Of a state and an encoder of two directions, in one row."""
+    def __init__(self, enc_dim, dec_dim):
+        super().__init__()
+        self.both, self.one = nn.Linear(2 * enc_dim + dec_dim, dec_dim), nn.Linear(dec_dim, 1)
+    def forward(self, state, encoder_outputs):
+        rows = torch.cat([state.expand(len(encoder_outputs), -1, -1), encoder_outputs], -1)
+        return self.one(self.both(rows).tanh()).squeeze(-1).softmax(0).T
+
+class Halved(Joined):
+    """With a formula of its own from 9 keys on."""
+    def forward(self, state, encoder_outputs):
+        state = state if len(encoder_outputs) < 9 else state / 2
+        return super().forward(state, encoder_outputs)
+
+class Captioning(nn.Module):
+    """Its memory comes first, and has other features than its state."""
+    def __init__(self, regions, hidden, between):
+        super().__init__()
+        self.a, self.b = nn.Linear(regions, between), nn.Linear(hidden, between)
+        self.c = nn.Linear(between, 1)
+    def forward(self, spots, word):
+        weights = self.c((self.a(spots) + self.b(word).unsqueeze(1)).relu()).squeeze(2).softmax(1)
+        return (spots * weights.unsqueeze(2)).sum(1), weights
+'''
+
 MASKED = '''
 class Valued(nn.Module):
     """Its mask hides values, and leaves the keys in the sums."""

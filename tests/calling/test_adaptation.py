@@ -20,7 +20,7 @@ from attnbench.calling.trials import Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 from tests.attention_functions import statuses
-from tests.calling.sources import HEAD, LAYERS, MASKED, SCORED
+from tests.calling.sources import HEAD, LAYERS, MASKED, SCORED, STEPS
 
 SOURCE = {"formula": "", "source": ""}
 WRITTEN = "Causal(types.SimpleNamespace(**dict(n_head=1, n_embd=E)))"
@@ -136,6 +136,28 @@ def test_it_is_held_to_its_formula_at_other_sizes(tmp_path: Path, name: str, sta
     names = ["agrees_with_scalar_reference"]
     report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float64"])
     assert set(statuses(report).values()) == {status}, str(report)
+
+
+@pytest.mark.parametrize(("name", "status"), [("Joined", "passed"), ("Halved", "failed")])
+def test_an_encoder_of_two_directions_has_twice_as_many_features(
+    tmp_path: Path, name: str, status: str
+) -> None:
+    spec = spec_of(found(tmp_path, STEPS, name))
+    assert isinstance(spec, MechanismSpec)
+    told = "; ".join(spec.notes)  # type: ignore[attr-defined]
+    assert "called with state (B, E), encoder_outputs (S, B, E)" in told
+    assert "keys have 32 features where queries have 16" in told
+    assert "it computes additive: w_vᵀ tanh(W_q q + W_k k), with both.bias" in told
+    names = ["agrees_with_scalar_reference"]
+    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float64"])
+    assert set(statuses(report).values()) == {status}, str(report)
+
+
+def test_the_one_of_two_arguments_that_no_name_tells_is_the_other_side(tmp_path: Path) -> None:
+    cls = found(tmp_path, STEPS.replace("word", "st").replace("spots", "enc"), "Captioning")
+    _, binding = bound(cls, callee_of(cls, recipe_of(cls)))
+    assert binding.roles == {"enc": "memory", "st": "query"}
+    assert (binding.layout, binding.memory) == ("BE", "BSE")
 
 
 def test_a_layer_is_said_to_be_causal_and_what_is_left_alone_is_named(tmp_path: Path) -> None:

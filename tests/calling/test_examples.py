@@ -198,3 +198,28 @@ def test_the_command_takes_an_example_by_its_address(tmp_path: Path) -> None:
     words = ("--invariant", CHEAP[1], "--profile", "quick")
     result = run("check", f"{script}:model", "--example", f"{script}:batch", *words)
     assert result.code == 0, result.out + result.err
+
+
+class Step(nn.Module):
+    """A state of a decoder over a memory with other features, whose names say nothing."""
+
+    def __init__(self, wide: int, spread: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(wide, 12), nn.Linear(spread, 12)
+
+    def forward(self, spots: Tensor, word: Tensor) -> tuple[Tensor, Tensor]:
+        """``(B, S, E)`` and ``(B, E)`` to the context ``(B, E)`` and weights ``(B, S)``."""
+        weights = (self.two(spots) @ self.one(word).unsqueeze(-1)).squeeze(-1).softmax(-1)
+        return (weights.unsqueeze(1) @ spots).squeeze(1), weights
+
+
+@pytest.mark.parametrize(("items", "slots"), [(3, 7), (4, 9)])
+def test_a_step_of_a_decoder_is_an_example(items: int, slots: int) -> None:
+    example = torch.randn(items, slots, 24), torch.randn(items, 16)
+    spec = example_spec(Step(16, 24), example)
+    assert isinstance(spec, attnbench.MechanismSpec)
+    names = ["weights_sum_to_one", "keys_permute_freely", "keeps_the_contract"]
+    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
+    assert {outcome.status for outcome in report.outcomes} == {"passed"}, str(report)
+    said = "called with spots (B, S, E), word (B, E); keys have 24 features where queries have 16"
+    assert said in report.about[0]
