@@ -241,7 +241,7 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """Yield the outcomes of the subject of an address as they come, and then that of a canary.
 
-    They end early if the device is lost. Last come the failures again of which more is told.
+    They end early if the device is lost.
 
     Args:
         target, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
@@ -256,17 +256,12 @@ def outcomes(
     )
     only = None if case is None else Case.from_id(case)
     options |= {"seed": seed, "guard": guard, "case": only}
-    found = []
     for outcome in outcomes_of(subject, selection, **options):
         yield outcome
-        found.append(outcome)
         if outcome.failure is not None and outcome.failure.device_lost:
             break  # another process can use it
     if canary is not None:
         yield canary_outcome(subject, canary)
-    for outcome, more in zip(found, explained(subject, found), strict=True):
-        if more is not outcome:
-            yield more
 
 
 def canary_outcome(subject: Subject, invariant: str) -> Outcome:

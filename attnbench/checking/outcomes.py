@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnbench.cases.case import Case
 from attnbench.specs import Clue
@@ -179,6 +179,35 @@ class Outcome:
             clues = tuple(Clue(**clue) for clue in failure["clues"])
             failure = Failure(**{**values, "place": tuple(failure["place"]), "clues": clues})
         return cls(**{**row, "failure": failure})
+
+
+CORE = "attnbench"
+"""The name of the core's own explainer, whose clues come before those of plugins."""
+
+
+class Explanation(NamedTuple):
+    """What an explainer says under a failure.
+
+    Args:
+        invariant: name of the property that failed.
+        script: a script in plain torch that reproduces it, if there is one.
+        clues: what it says besides.
+        explainer: its name.
+    """
+
+    invariant: str
+    script: str | None = None
+    clues: tuple[Clue, ...] = ()
+    explainer: str = CORE
+
+    def added_to(self, outcome: Outcome) -> Outcome:
+        """The outcome with it; nothing but its script and its clues changes."""
+        failure = outcome.failure
+        assert failure is not None
+        both = (self.clues, failure.clues)
+        first, then = both if self.explainer == CORE else both[::-1]
+        script = self.script or failure.script
+        return replace(outcome, failure=replace(failure, script=script, clues=(*first, *then)))
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from attnbench.checking.outcomes import (
     CANARY,
     CHANGED,
     COMPILING,
+    CORE,
     KEEPS_CONTRACT,
     Outcome,
     lead_of,
@@ -36,7 +37,7 @@ PRELOAD = ("torch._inductor.compile_fx", *_TRACING_IMPORTS)
 """The same with the compiler, which takes another second per child."""
 
 _OUTCOMES = "attnbench.checking.api:outcomes"
-_CLUES = "attnbench.checking.explain.explaining:clues_of"
+_EXPLANATIONS = "attnbench.checking.explain.explaining:explanations_of"
 
 _STATUSES = {"raised": "error", "done": "crashed"}
 """What an event says of the invariants that did not run, unless its kind does."""
@@ -189,7 +190,7 @@ class _Run:
         self.limits, self.explainers = limits, explainers
         self.canaries: dict[str, str | None] = {}  # those that a task has to fail yet
         self.said: dict[str, list[Outcome]] = {}  # by the name of a task
-        self.explaining: dict[str, tuple[str, str]] = {}  # plugin and subject of a task
+        self.explaining: dict[str, tuple[str, str]] = {}  # explainer and subject of a task
         self.pieces: dict[str, Work] = {}  # what is left of each, by the name of its task
         self.left = {work.label: {*work.invariants} for work in works}
         self.failures: dict[str, dict[str, Outcome]] = defaultdict(dict)
@@ -206,7 +207,7 @@ class _Run:
             if name in self.pieces:
                 yield from self._taken(event)
             else:
-                self._take_clues(event, *self.explaining[name])
+                self._explain(event, *self.explaining[name])
             if event.kind == "value":
                 continue
             self.running[label] -= 1
@@ -246,22 +247,11 @@ class _Run:
         outcome = _with_command(replace(event.value, subject=work.label, seed=work.seed), event)
         rest = tuple(one for one in work.invariants if one != outcome.invariant)
         self.pieces[name] = replace(work, invariants=rest)
-        self._note(outcome)
+        is_new = outcome.invariant in self.left[work.label]
+        if is_new and outcome.failure is not None and outcome.failure.case is not None:
+            self.failures[work.label][outcome.invariant] = outcome
         self.said[name].append(outcome)
         yield from self._passed_on(outcome)
-
-    def _note(self, outcome: Outcome) -> None:
-        """Keep a failure; one that is told again only adds its script and its clues."""
-        told, failure = self.failures[outcome.subject], outcome.failure
-        first = told.get(outcome.invariant)
-        if failure is None or failure.case is None:
-            return
-        if first is not None and first.failure is not None:
-            script = failure.script or first.failure.script
-            more = replace(first.failure, script=script, clues=failure.clues or first.failure.clues)
-            told[outcome.invariant] = replace(first, failure=more)
-        elif outcome.invariant in self.left[outcome.subject]:
-            told[outcome.invariant] = outcome
 
     def _voided(self, name: str, label: str) -> Iterator[Outcome]:
         """The outcomes of a process that does not tell right from wrong, as crashed ones."""
@@ -311,33 +301,34 @@ class _Run:
             self._start(event.task.name, left)
 
     def _asks(self, label: str) -> bool:
-        """Whether plugins are asked to explain the failures of a subject, which they are once."""
+        """Whether the failures of a subject are explained now, which they are once."""
         told = self.failures[label]
         if not told or any(label == known for _, known in self.explaining.values()):
             return False
         target = next(work.target for work in self.works if work.label == label)
-        for plugin in self.explainers:
-            arguments = {"target": target, "outcomes": [*told.values()], "plugin": plugin}
-            name = f"{plugin} on {label}"
-            self.explaining[name] = plugin, label
-            limits: dict[str, Any] = {**self.limits, "timeout_s": _PLUGIN_SECONDS}
-            self.workers.submit(Task(name, _CLUES, arguments, **limits), first=True)
+        for explainer in (*self.explainers, CORE):
+            arguments = {"target": target, "outcomes": [*told.values()], "explainer": explainer}
+            name = f"{explainer} on {label}"
+            self.explaining[name] = explainer, label
+            own = {} if explainer == CORE else {"timeout_s": _PLUGIN_SECONDS}
+            limits: dict[str, Any] = {**self.limits, **own}
+            self.workers.submit(Task(name, _EXPLANATIONS, arguments, **limits), first=True)
             self.running[label] += 1
-        return bool(self.explainers)
+        return True
 
-    def _take_clues(self, event: Event, plugin: str, label: str) -> None:
-        """Add the clues of a plugin, or a line about it, to the failure that is described."""
+    def _explain(self, event: Event, explainer: str, label: str) -> None:
+        """Add to the failures of a subject what explains them, or a line on what cannot."""
         told = self.failures[label]
-        lead = lead_of([*told.values()])
         if event.kind == "value" and not isinstance(event.value, str):
-            assert lead.failure is not None
-            clues = (*lead.failure.clues, *event.value)
-            lead = replace(lead, failure=replace(lead.failure, clues=clues))
+            for found in event.value:
+                told[found.invariant] = found.added_to(told[found.invariant])
         elif event.kind != "done":
-            cut = f"the explainer of plugin {plugin} was cut off: {event.raised or event.reason}"
+            lead = lead_of([*told.values()])
+            whose = explainer if explainer == CORE else f"plugin {explainer}"
+            cut = f"the explainer of {whose} was cut off: {event.raised or event.reason}"
             note = event.value if event.kind == "value" else cut
-            lead = replace(lead, note="; ".join(filter(None, (lead.note, note))))
-        told[lead.invariant] = lead
+            note = "; ".join(filter(None, (lead.note, note)))
+            told[lead.invariant] = replace(lead, note=note)
 
 
 def _with_command(outcome: Outcome, event: Event) -> Outcome:

@@ -9,7 +9,15 @@ import pytest
 
 import attnbench
 from attnbench.cases.case import Case
-from attnbench.checking.outcomes import CANARY, COMPILING, FIRST, KEEPS_CONTRACT, Failure, Outcome
+from attnbench.checking.outcomes import (
+    CANARY,
+    COMPILING,
+    FIRST,
+    KEEPS_CONTRACT,
+    Explanation,
+    Failure,
+    Outcome,
+)
 from attnbench.checking.parallel import (
     Work,
     _Run,
@@ -143,18 +151,22 @@ def test_the_last_outcome_waits_for_the_clues_of_plugins() -> None:
     run, queue, task = begun(FAILED.invariant, explainers=("mine", "theirs"))
     assert list(run._taken(Event(task, "value", FAILED))) == []
     assert run._asks("scaled_dot")
-    theirs, mine = queue.tasks
-    run._take_clues(Event(mine, "value", [CLUE]), *run.explaining[mine.name])
+    core, theirs, mine = queue.tasks
+    found = Explanation(FAILED.invariant, clues=(CLUE,), explainer="mine")
+    run._explain(Event(mine, "value", [found]), *run.explaining[mine.name])
     hung = Event(theirs, "timeout", reason="no answer in 10 s")
-    run._take_clues(hung, *run.explaining[theirs.name])
+    run._explain(hung, *run.explaining[theirs.name])
+    first = replace(CLUE, text="it goes wrong first in softmax")
+    own = Explanation(FAILED.invariant, "assert False", (first,))
+    run._explain(Event(core, "value", [own]), *run.explaining[core.name])
     (told,) = run.failures["scaled_dot"].values()
     assert told.failure is not None
-    assert told.failure.clues == (CLUE,)
+    assert (told.failure.clues, told.failure.script) == ((first, CLUE), "assert False")
     assert told.note == "the explainer of plugin theirs was cut off: no answer in 10 s"
     assert (told.status, run._asks("scaled_dot")) == ("failed", False)
 
 
-def test_what_is_told_of_an_outcome_again_changes_neither_verdict_nor_values() -> None:
+def test_what_is_told_of_an_outcome_again_changes_nothing() -> None:
     run, _, task = begun("copies_agree", FAILED.invariant)
     passed = Outcome("scaled_dot", "copies_agree", "passed")
     again = replace(FOUND, got=1.0, script="assert False", clues=(CLUE,))
@@ -163,8 +175,7 @@ def test_what_is_told_of_an_outcome_again_changes_neither_verdict_nor_values() -
     wrong = replace(passed, status="failed", failure=replace(FOUND, invariant="copies_agree"))
     assert list(run._taken(Event(task, "value", wrong))) == []
     (told,) = run.failures["scaled_dot"].values()
-    explained = replace(FOUND, script="assert False", clues=(CLUE,))
-    assert (told.invariant, told.reason, told.failure) == (FAILED.invariant, "off", explained)
+    assert (told.invariant, told.reason, told.failure) == (FAILED.invariant, "off", FOUND)
 
 
 def test_a_process_that_checks_nothing_that_a_canary_violates_has_none() -> None:

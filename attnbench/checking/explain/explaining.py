@@ -8,13 +8,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from attnbench.cases.case import Case
 from attnbench.checking.explain.first_difference import first_difference
-from attnbench.checking.explain.replay import Comparison, replayed
+from attnbench.checking.explain.replay import replayed
 from attnbench.checking.explain.script import script_of
-from attnbench.checking.outcomes import Outcome, lead_of
+from attnbench.checking.outcomes import CORE, Explanation, Outcome, lead_of
 from attnbench.checking.plan import select_invariants
 from attnbench.errors import PluginError, headline
 from attnbench.registry.address import Address
@@ -59,39 +58,42 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes of a subject, one failure with a script, the first with the first difference.
+    """The outcomes of a subject, one failure with a script, the first with the first difference."""
+    told = {outcome.invariant: outcome for outcome in outcomes}
+    for found in explanations(subject, outcomes):
+        told[found.invariant] = found.added_to(told[found.invariant])
+    return [*told.values()]
+
+
+def explanations(subject: Subject, outcomes: Sequence[Outcome]) -> list[Explanation]:
+    """The script of a failure, and the first difference of the first one.
 
     Nothing calls a subject whose device is lost.
     """
-    failing, told = _leading_first(outcomes), list(outcomes)
+    failing, found = _leading_first(outcomes), list[Explanation]()
     if any(o.failure is not None and o.failure.device_lost for o in failing):
-        return told
+        return found
     clue, script, until = None, None, time.process_time() + _SECONDS
     for outcome in failing[:_TRIES]:
-        comparison = None
+        comparison, case = None, Case.from_id(outcome.counterexample or "")
         # it may not fail in the same way again
         with contextlib.suppress(Exception, SystemExit), _limited(until - time.process_time()):
-            comparison = _replayed(subject, outcome)
-            if clue is None:
-                clue = first_difference(comparison)
-                seen = f" (as {outcome.invariant} shows)" * (outcome is not failing[0])
-                _put(
-                    told,
-                    failing[0],
-                    clues=() if clue is None else (replace(clue, text=clue.text + seen),),
-                )
+            (invariant,) = select_invariants([outcome.invariant])
+            comparison = replayed(subject, invariant, case)
+            clue = clue or _with_origin(first_difference(comparison), outcome, failing[0])
         if comparison is not None and script is None:
-            title = f"{outcome.invariant} on {subject.name}, case {outcome.counterexample}"
-            case = Case.from_id(outcome.counterexample or "")
+            title = f"{outcome.invariant} on {subject.name}, case {case.id}"
             with contextlib.suppress(Exception, SystemExit), seeded():
                 script = script_of(subject, title, case, comparison)
-            _put(told, outcome, script=script)
-    return told
+            found.append(Explanation(outcome.invariant, script))
+    return [*found, Explanation(failing[0].invariant, clues=(clue,))] if clue else found
 
 
-def _replayed(subject: Subject, outcome: Outcome) -> Comparison:
-    (invariant,) = select_invariants([outcome.invariant])
-    return replayed(subject, invariant, Case.from_id(outcome.counterexample or ""))
+def _with_origin(clue: Clue | None, shown: Outcome, lead: Outcome) -> Clue | None:
+    """A clue, with the name of the failure that shows it if that is another one."""
+    if clue is None or shown is lead:
+        return clue
+    return replace(clue, text=f"{clue.text} (as {shown.invariant} shows)")
 
 
 def _leading_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -101,22 +103,19 @@ def _leading_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return sorted(failing, key=lambda outcome: outcome is not lead)
 
 
-def _put(outcomes: list[Outcome], old: Outcome, **changes: Any) -> None:
-    """Change the failure of an outcome in a list of outcomes."""
-    name = old.invariant, old.seed
-    for place, outcome in enumerate(outcomes):
-        if (outcome.invariant, outcome.seed) == name and outcome.failure is not None:
-            outcomes[place] = replace(outcome, failure=replace(outcome.failure, **changes))
+def explanations_of(
+    target: Address, outcomes: Sequence[Outcome], explainer: str
+) -> list[Explanation] | str:
+    """What the core, or a plugin, says of failures; or a line about the plugin, if it raises.
 
-
-def clues_of(target: Address, outcomes: Sequence[Outcome], plugin: str) -> list[Clue] | str:
-    """The clues of the explainer of a plugin; or a line about it, if it raises.
-
-    It is called in a child process, once a plugin and a subject.
+    It is called in a child process, once an explainer and a subject.
     """
     (subject,) = resolve(target)
-    failures = [o.failure for o in _leading_first(outcomes) if o.failure is not None]
-    (found,) = (one for one in registry().plugins if one.name == plugin)
+    if explainer == CORE:
+        return explanations(subject, outcomes)
+    failing = _leading_first(outcomes)
+    failures = [o.failure for o in failing if o.failure is not None]
+    (found,) = (one for one in registry().plugins if one.name == explainer)
     assert found.explain is not None
     try:
         clues = [clue for clues in found.explain(subject, failures) for clue in clues]
@@ -124,5 +123,5 @@ def clues_of(target: Address, outcomes: Sequence[Outcome], plugin: str) -> list[
         if wrong:
             raise PluginError(f"it gave {wrong[0]!r}, but should give attnbench.Clue")
     except (Exception, SystemExit) as error:
-        return f"the explainer of plugin {plugin} raised {headline(error)}"
-    return clues
+        return f"the explainer of plugin {explainer} raised {headline(error)}"
+    return [Explanation(failing[0].invariant, clues=tuple(clues), explainer=explainer)]

@@ -10,8 +10,8 @@ import pytest
 import attnbench
 from attnbench.cases.case import Case
 from attnbench.checking.explain import explaining
-from attnbench.checking.explain.explaining import clues_of, explained
-from attnbench.checking.outcomes import Failure, Outcome
+from attnbench.checking.explain.explaining import explained, explanations_of
+from attnbench.checking.outcomes import Explanation, Failure, Outcome
 from attnbench.registry.address import parse_address
 from attnbench.registry.discovery import call_hooks, explainer_of
 from attnbench.subject.lookup import resolve
@@ -43,7 +43,10 @@ def test_a_plugin_may_explain_only_and_is_called_with_the_failures() -> None:
 @pytest.mark.parametrize(
     ("explain", "told"),
     [
-        (lambda subject, failures: [[CLUE]], [CLUE]),
+        (
+            lambda subject, failures: [[CLUE]],
+            [Explanation(FOUND.invariant, clues=(CLUE,), explainer="mine")],
+        ),
         (raising, "the explainer of plugin mine raised ValueError: no idea"),
         (lambda subject, failures: [["no"]], "the explainer of plugin mine raised PluginError"),
     ],
@@ -53,8 +56,8 @@ def test_what_an_explainer_gives_or_raises(
 ) -> None:
     found = SimpleNamespace(plugins=[SimpleNamespace(name="mine", explain=explain)])
     monkeypatch.setattr(explaining, "registry", lambda: found)
-    clues = clues_of(TARGET, [FAILED], "mine")
-    assert clues == told if isinstance(told, list) else str(clues).startswith(told)
+    said = explanations_of(TARGET, [FAILED], "mine")
+    assert said == told if isinstance(told, list) else str(said).startswith(told)
 
 
 def test_a_failure_whose_script_cannot_be_written_stays_one(
@@ -64,7 +67,7 @@ def test_a_failure_whose_script_cannot_be_written_stays_one(
         raise RuntimeError("its make raises the second time")
 
     monkeypatch.setattr(explaining, "first_difference", lambda comparison: CLUE)
-    monkeypatch.setattr(explaining, "_replayed", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(explaining, "replayed", lambda *_: SimpleNamespace())
     monkeypatch.setattr(explaining, "script_of", raising)
     (subject,) = resolve("scaled_dot")
     (told,) = explained(subject, [FAILED])
