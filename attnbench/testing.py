@@ -37,6 +37,7 @@ from attnbench.calling.formulas import scaled_dot_rows
 from attnbench.calling.refusing import refusals
 from attnbench.calling.signature import keywords_of, renames
 from attnbench.cases.case import MASKS
+from attnbench.checking.explain.recorded_operations import traced
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.bitwise import ARRANGEMENTS
 from attnbench.invariants.caches.checks import has_cache
@@ -77,7 +78,6 @@ from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import attribute, make_scoring, resolve
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.tensors import largest, lay_out, make_inputs
-from attnbench.subject.tracing import traced
 
 if TYPE_CHECKING:
     from attnbench.benchmark.workloads import bench_cases

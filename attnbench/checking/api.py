@@ -138,15 +138,28 @@ def outcomes_of(
         case: the only case to run; ``None`` to look for one that fails.
         guard: what the suite was before the subject's code was imported.
     """
-    options: dict[str, Any] = {
-        "profile": PROFILES[profile],
-        "device": device,
-        "dtypes": None if dtypes is None else tuple(dtypes),
-        "seed": seed,
-        "shrink": evidence,
-        "case": case,
-    }
-    return _outcomes(subject, list(invariants), options, guard or SuiteGuard())
+    guard, asked = guard or SuiteGuard(), tuple(dtypes or ())
+    options: dict[str, Any] = {"device": device, "dtypes": asked or None, "seed": seed}
+    consequence = ""
+    for invariant in invariants:
+        if consequence and skip_reason(subject, invariant) is None:
+            yield Outcome(subject.name, invariant.name, "skipped", f"not run: {consequence}")
+            continue
+        with seeded():
+            outcome = run_invariant(
+                subject, invariant, PROFILES[profile], shrink=evidence, case=case, **options
+            )
+            change = guard.change()
+            if change is not None:
+                changed = CHANGED.format(change)
+                outcome = Outcome(subject.name, invariant.name, "crashed", changed)
+            elif outcome.failure is not None and outcome.failure.device_lost:
+                consequence = f"{device} cannot be used since {invariant.name} failed"
+            elif invariant.name == KEEPS_CONTRACT:
+                if spoils_all(subject, outcome, device, asked):
+                    consequence = f"{KEEPS_CONTRACT} failed, and so would this"
+                subject = sound_part(subject, outcome, asked) or subject
+        yield outcome
 
 
 def run_invariants(
@@ -201,30 +214,6 @@ def sound_part(subject: Subject, outcome: Outcome, dtypes: tuple[str, ...] = ())
     raises_narrow = failure is not None and failure.raised and failure.fails_narrow
     wide = in_wide_dtypes(subject) if raises_narrow else None
     return None if wide is None or (dtypes and not {*dtypes} & {*wide.dtypes}) else wide
-
-
-def _outcomes(
-    subject: Subject, invariants: Iterable[Invariant], options: dict[str, Any], guard: SuiteGuard
-) -> Iterator[Outcome]:
-    consequence = ""
-    device, dtypes = options["device"], options["dtypes"] or ()
-    for invariant in invariants:
-        if consequence and skip_reason(subject, invariant) is None:
-            yield Outcome(subject.name, invariant.name, "skipped", f"not run: {consequence}")
-            continue
-        with seeded():
-            outcome = run_invariant(subject, invariant, **options)
-            change = guard.change()
-            if change is not None:
-                changed = CHANGED.format(change)
-                outcome = Outcome(subject.name, invariant.name, "crashed", changed)
-            elif outcome.failure is not None and outcome.failure.device_lost:
-                consequence = f"{device} cannot be used since {invariant.name} failed"
-            elif invariant.name == KEEPS_CONTRACT:
-                if spoils_all(subject, outcome, device, dtypes):
-                    consequence = f"{KEEPS_CONTRACT} failed, and so would this"
-                subject = sound_part(subject, outcome, dtypes) or subject
-        yield outcome
 
 
 def outcomes(

@@ -16,9 +16,8 @@ class Alignment:
     """Which part of a tensor of the larger call one of the smaller call corresponds to.
 
     The outputs, and the places in them that are compared, say which items and tokens the smaller
-    call has; arguments say which keys. Axes of multiples of these sizes, as of heads in a batch,
-    are cut alike. Where all sizes are equal, other items may differ, and only the one that was
-    compared has to agree.
+    call has. Axes of multiples of these sizes, as of heads in a batch, are cut alike. Where all
+    sizes are equal, other items may differ, and only the one that was compared has to agree.
     """
 
     def __init__(self, large: Row, small: Row) -> None:
@@ -29,32 +28,8 @@ class Alignment:
         for size, wanted, place, other in zip(*shapes, large.place, small.place, strict=True):
             if size != wanted and 0 <= place - other <= size - wanted:
                 self.places[size, wanted] = [*range(place - other, place - other + wanted)]
-        for tensor, part in zip(_tensors(large), _tensors(small), strict=False):
-            self._learn(tensor, part)
         is_cut = shapes[0] != shapes[1]
         self.items = [] if is_cut else list(zip(shapes[0][:-1], large.place, strict=False))
-
-    def _learn(self, large: Tensor, small: Tensor) -> None:
-        """Find what is left along the only axis of two arguments of which nothing is known."""
-        if large.dim() != small.dim():
-            return
-        sizes = enumerate(zip(large.shape, small.shape, strict=True))
-        new = [axis for axis, pair in sizes if pair[0] > pair[1] and not self._known(*pair)]
-        if len(new) != 1:
-            return
-        (axis,) = new
-        rows = small.movedim(axis, 0)
-        part = self.part(large.movedim(axis, 0), rows, skip=0)
-        found, start = list[int](), 0
-        if part is None:
-            return
-        for row in rows:
-            same = [k for k in range(start, len(part)) if torch.equal(part[k], row)]
-            if not same:
-                return
-            found.append(same[0])
-            start = same[0] + 1
-        self.places[large.shape[axis], small.shape[axis]] = found
 
     def _known(self, size: int, wanted: int) -> list[int] | None:
         """The places along an axis of one size that an axis of another has."""
@@ -64,12 +39,12 @@ class Alignment:
                 return [place * times + k for place in places for k in range(times)]
         return None
 
-    def part(self, large: Tensor, small: Tensor, skip: int | None = None) -> Tensor | None:
+    def part(self, large: Tensor, small: Tensor) -> Tensor | None:
         """The part of a tensor that has the shape of another; ``None`` if there is none."""
         if large.dim() != small.dim() or large.is_floating_point() != small.is_floating_point():
             return None
         for axis, (size, wanted) in enumerate(zip(large.shape, small.shape, strict=True)):
-            if size == wanted or axis == skip:
+            if size == wanted:
                 continue
             places = self._known(size, wanted)
             if places is None:
@@ -93,9 +68,9 @@ class Alignment:
         return differ(part, small, units)
 
 
-def _tensors(row: Row) -> list[Tensor]:
-    """The tensors that a call was given, those by name in the order of their names."""
-    values = [*row.call.args, *(row.call.kwargs[name] for name in sorted(row.call.kwargs))]
+def tensors_of(row: Row) -> list[Tensor]:
+    """The tensors that a call was given."""
+    values = [*row.call.args, *row.call.kwargs.values()]
     return [value for value in values if isinstance(value, Tensor)]
 
 

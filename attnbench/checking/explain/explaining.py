@@ -26,8 +26,8 @@ from attnbench.subject.subject import Subject
 _SECONDS = 2.0
 """No failure is explained for longer."""
 
-_TRIES = 3
-"""Most failures of a subject that are run again for a script, or for the first difference."""
+_SCRIPTS = 3
+"""Most failures of a subject that are tried for a script, which takes seconds to verify."""
 
 
 class _TooLongError(BaseException):
@@ -74,14 +74,17 @@ def explanations(subject: Subject, outcomes: Sequence[Outcome]) -> list[Explanat
     if any(o.failure is not None and o.failure.device_lost for o in failing):
         return found
     clue, script, until = None, None, time.process_time() + _SECONDS
-    for outcome in failing[:_TRIES]:
+    for number, outcome in enumerate(failing):
+        needs_script = script is None and number < _SCRIPTS
+        if (clue and not needs_script) or time.process_time() > until:
+            break
         comparison, case = None, Case.from_id(outcome.counterexample or "")
         # it may not fail in the same way again
         with contextlib.suppress(Exception, SystemExit), _limited(until - time.process_time()):
             (invariant,) = select_invariants([outcome.invariant])
             comparison = replayed(subject, invariant, case)
             clue = clue or _with_origin(first_difference(comparison), outcome, failing[0])
-        if comparison is not None and script is None:
+        if comparison is not None and needs_script:
             title = f"{outcome.invariant} on {subject.name}, case {case.id}"
             with contextlib.suppress(Exception, SystemExit), seeded():
                 script = script_of(subject, title, case, comparison)

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from attnbench.checking.explain.alignment import ALIKE, Alignment, differ
-from attnbench.checking.explain.recorded_operations import Operation, Operations, operations_of
+from attnbench.checking.explain.alignment import ALIKE, Alignment, differ, tensors_of
+from attnbench.checking.explain.recorded_operations import Operation, Operations
 from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, copied, row_of
 from attnbench.specs.extensions import Clue
 
 _MOST_TRIES = 16
 """Most operations that are given another result."""
-
-_LAYING_OUT = ("bitwise", "logical", "to_copy", "clone", "expand", "detach", "masked_fill")
-"""Operations, beside views, that compute nothing of their own."""
 
 _MOST_BLOCKS = 4
 """Most runs of a line in a call that are given another result."""
@@ -66,7 +63,7 @@ def _written(comparison: Comparison) -> Clue | None:
         pairs = zip(tree_leaves((call.args, call.kwargs)), tree_leaves(given), strict=True)
         before = [a.flatten() for a, b in pairs if isinstance(a, Tensor) and differ(a, b)]
         for operation in listening.found if before else ():
-            changes = operation.is_write and differ(operation.given[0], operation.result)
+            changes = operation.is_write and differ(operation.given[0], operation.output)
             whole = operation.given[0].flatten() if changes and operation.line else None
             if whole is not None and any(torch.equal(whole, one) for one in before):
                 text = f"an argument is changed first by {operation.line}"
@@ -87,20 +84,34 @@ def _parting(got: Row, expected: Row, allowed: float) -> Clue | None:
         if not operation.line or (side, operation.line) in tried or len(tried) == _MOST_TRIES:
             continue
         tried.add((side, operation.line))
-        if pair.is_healed(side, number, value):
-            origin = pair.origin(side, number, value) if is_behind else operation
-            if origin is None:
-                continue
-            if origin is not operation:
-                return _with_place(f"it goes wrong first in {origin.line}", origin.line)
-            values = operation.result, value
-            return _clue(operation.line, *(values if (side == 0) == is_larger else values[::-1]))
+        line = pair.own_line(side, number) if is_behind else operation.line
+        if line is None or not pair.is_healed(side, number, value):
+            continue
+        if line != operation.line:
+            return _with_place(f"it goes wrong first in {line}", line)
+        values = operation.output, value
+        return _clue(line, *(values if (side == 0) == is_larger else values[::-1]))
     return None
 
 
+def _run_again(
+    call: SubjectCall, results: Mapping[int, Tensor] | None = None
+) -> tuple[Tensor | None, list[Operation]]:
+    """The output of a call that is made again, and its operations.
+
+    Args:
+        call: the call.
+        results: results that take the place of those of some operations, by their numbers.
+    """
+    mode = Operations(results)
+    output = call.again(mode)
+    return None if output is None else output.detach().clone(), mode.found
+
+
 def _size(row: Row) -> int:
-    values = [*row.call.args, *row.call.kwargs.values(), row.call.output]
-    return sum(value.numel() for value in values if isinstance(value, Tensor))
+    output = row.call.output
+    assert output is not None
+    return output.numel() + sum(tensor.numel() for tensor in tensors_of(row))
 
 
 class _Pair:
@@ -116,7 +127,7 @@ class _Pair:
         self, rows: tuple[Row, Row], allowed: float, healed: Sequence[dict[int, Tensor]] = ({}, {})
     ) -> None:
         self.rows, self.allowed = rows, allowed
-        found = [operations_of(row.call, own) for row, own in zip(rows, healed, strict=True)]
+        found = [_run_again(row.call, own) for row, own in zip(rows, healed, strict=True)]
         self.outputs = [output for output, _ in found]
         self.operations = [operations for _, operations in found]
         self.aligned = Alignment(*rows)
@@ -170,40 +181,36 @@ class _Pair:
             one, other = self.operations[0][place], self.operations[1][number]
             if len(one.given) != len(other.given):
                 continue
-            cut = self.aligned.part(one.result, other.result)
-            if cut is not None and not self.aligned.differ(cut, other.result):
+            cut = self.aligned.part(one.output, other.output)
+            if cut is not None and not self.aligned.differ(cut, other.output):
                 continue
             wrong = [
                 k for k in range(len(one.given)) if not self._agree(one.given[k], other.given[k])
             ]
             if not wrong and cut is not None and one.numbers == other.numbers:
                 yield 1, number, cut, False
-                yield 0, place, self.aligned.put(one.result, other.result), False
+                yield 0, place, self.aligned.put(one.output, other.output), False
             for k in wrong:
                 yield from self._behind(one, other, k)
 
-    def origin(self, side: int, number: int, value: Tensor) -> Operation | None:
-        """Where what makes an operation wrong was computed, if only one of the calls does that.
+    def own_line(self, side: int, number: int) -> str | None:
+        """The only line of all that one call alone computes for an operation.
 
-        An operation that lays out what it is given, or joins something with what is right, as a
-        mask with scores, is not wrong itself.
+        What several lines make is the fault of any of them, and what comes of a state that an
+        earlier call left may be that call's; then it is ``None``.
         """
-        operation = self.operations[side][number]
-        changed = operation.result != value if operation.result.shape == value.shape else None
-        wrong = [
-            source
-            for tensor, source in zip(operation.given, operation.sources, strict=True)
-            if changed is None
-            or tensor.shape != value.shape
-            or differ(tensor[changed], value[changed])
-        ]
-        is_joint = 0 < len(wrong) < len(operation.given)
-        if not (is_joint or operation.is_view or operation.line.startswith(_LAYING_OUT)):
-            return operation
-        if len(wrong) != 1 or wrong[0] is None or wrong[0] in self.known[side]:
-            return None
-        source = self.operations[side][wrong[0]]
-        return self.origin(side, wrong[0], source.result.new_empty(0)) if source.line else None
+        left, lines = [number], dict[str, str]()
+        given = [*tensors_of(self.rows[side]), *self.rows[side].call.parameters.values()]
+        while left:
+            operation = self.operations[side][left.pop()]
+            if not operation.lays_out:
+                lines.setdefault(operation.line.partition(" at ")[2], operation.line)
+            for tensor, source in zip(operation.given, operation.sources, strict=True):
+                if source is not None:
+                    left += [source] * (source not in self.known[side])
+                elif not any(torch.equal(tensor, one) for one in given):
+                    return None
+        return next(iter(lines.values())) or None if len(lines) == 1 else None
 
     def _agree(self, large: Tensor, small: Tensor) -> bool:
         part = self.aligned.part(large, small)
@@ -223,7 +230,7 @@ class _Pair:
         ):
             if source is None or source in self.known[side]:
                 continue
-            if self.operations[side][source].result.shape == value.shape:
+            if self.operations[side][source].output.shape == value.shape:
                 yield side, source, value, True
 
 
@@ -247,7 +254,7 @@ def _with_place(text: str, line: str) -> Clue:
 
 def _lost(row: Row) -> Clue | None:
     """The first operation that gives NaN or infinity for finite numbers, if zeros heal it."""
-    output, operations = operations_of(row.call)
+    output, operations = _run_again(row.call)
     if not _is_same(output, row.call):
         return None
     sources = [
@@ -256,22 +263,22 @@ def _lost(row: Row) -> Clue | None:
         if operation.line and _loses(operation)
     ]
     for number, operation in sources[:_MOST_TRIES]:
-        healed, _ = operations_of(row.call, {number: operation.result.nan_to_num(0.0, 0.0, 0.0)})
+        healed, _ = _run_again(row.call, {number: operation.output.nan_to_num(0.0, 0.0, 0.0)})
         if healed is not None and bool(healed[row.place].isfinite().all()):
-            what = "NaN" if bool(operation.result.isnan().any()) else "infinity"
+            what = "NaN" if bool(operation.output.isnan().any()) else "infinity"
             return _with_place(f"{what} arises first in {operation.line}", operation.line)
     return None
 
 
 def _loses(operation: Operation) -> bool:
     """Whether an operation gives NaN for what holds none, or infinity for finite numbers."""
-    if not operation.result.is_floating_point() or not operation.given:
+    if not operation.output.is_floating_point() or not operation.given:
         return False
-    if bool(operation.result.isnan().any()):
+    if bool(operation.output.isnan().any()):
         return not any(bool(t.isnan().any()) for t in operation.given if t.is_floating_point())
     is_fill = operation.line.startswith(("masked_fill", "where", "fill", "copy", "full", "add"))
     finite = all(bool(t.isfinite().all()) for t in operation.given if t.is_floating_point())
-    return finite and not is_fill and bool(operation.result.isinf().any())
+    return finite and not is_fill and bool(operation.output.isinf().any())
 
 
 def _is_same(output: Tensor | None, call: SubjectCall) -> bool:

@@ -1,20 +1,43 @@
-"""The operations of a call, each with what it was given and what it gave."""
+"""What happens inside a call: its operations, each with what it was given and what it gave."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import functools
+import linecache
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from attnbench.attention.torch_internals import OperationMode
-from attnbench.checking.explain.replay import SubjectCall
-from attnbench.subject.tracing import line_of
 
-_MOST = 1500
-"""Operations of a call, from which on none are kept."""
+_HOME = Path(__file__).parents[2]
+
+_NOT_THEIRS = (_HOME, Path(torch.__file__).parent, Path(sysconfig.get_path("stdlib")))
+"""Folders of this package, torch and Python, whose lines say nothing to a reader."""
+
+_CALLERS = tuple(_HOME / name for name in ("subject", "invariants", "checking"))
+"""Where subjects are called: what is above it on the stack is not theirs."""
+
+_COPIES = re.compile(
+    "clone|copy_|_to_copy|_unsafe_view|arange|scalar_tensor|(new_)?(zeros|ones|full|empty)(_like)?"
+)
+"""Operators that make or copy a tensor, and compute nothing."""
+
+_LAYING_OUT = ("bitwise", "logical", "to_copy", "clone", "expand", "detach", "masked_fill")
+"""Operations, beside views, that compute nothing of their own."""
+
+MOST = 1500
+"""Operations of a call, from which on none are kept for a comparison with another call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,22 +45,46 @@ class Operation:
     """One operation of a call.
 
     Args:
-        line: ``name at file.py:line: source``; ``""`` for one that no line of the user calls.
-        given: copies of the tensors that it was given.
+        operator: the name of its operator, such as ``softmax`` or ``add_``.
+        where: ``file.py:line: source`` of the user's line that called it; ``""`` if unknown.
+        output: a copy of its first result.
+        given: copies of the tensors that it was given, if they are kept.
         sources: for each of them the number of the operation that gave it, or ``None``.
         numbers: the numbers that it was given beside them, but for sizes and axes.
-        result: a copy of its first result.
         is_view: whether it only lays out again what it was given.
         is_write: whether it changes the first tensor that it was given.
     """
 
-    line: str
+    operator: str
+    where: str
+    output: Tensor
     given: tuple[Tensor, ...]
     sources: tuple[int | None, ...]
     numbers: tuple[float, ...]
-    result: Tensor
     is_view: bool
     is_write: bool
+
+    @property
+    def name(self) -> str:
+        """Its name, such as ``softmax``."""
+        return self.operator.strip("_")
+
+    @property
+    def line(self) -> str:
+        """The part that is the same whenever this line runs again."""
+        return f"{self.name} at {self.where}" if self.where else ""
+
+    @property
+    def computes(self) -> bool:
+        """Whether it computes numbers of its own, and neither makes, copies nor lays them out."""
+        is_number = self.output.is_floating_point() and self.output.numel() > 0
+        return is_number and not self.is_view and not _COPIES.fullmatch(self.operator)
+
+    @property
+    def lays_out(self) -> bool:
+        """Whether it lays out all that it is given, or joins it, and computes nothing itself."""
+        is_whole = self.is_view and self.output.numel() >= self.given[0].numel()
+        return is_whole or self.name.startswith(_LAYING_OUT)
 
 
 class Operations(OperationMode):
@@ -45,11 +92,20 @@ class Operations(OperationMode):
 
     Args:
         results: results to give, by the number of the operation.
+        most: number of operations from which on none are recorded.
+        keeps_given: whether to keep copies of what they are given.
     """
 
-    def __init__(self, results: Mapping[int, Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        results: Mapping[int, Tensor] | None = None,
+        *,
+        most: float = MOST,
+        keeps_given: bool = True,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
         self.results = results or {}
+        self.most, self.keeps_given = most, keeps_given
         self.found: list[Operation] = []
         self._kept: list[Tensor] = []  # alive, so that no id is used twice
         self._sources: dict[int, int] = {}
@@ -58,14 +114,14 @@ class Operations(OperationMode):
         """Run an operation, and record it."""
         leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        given = tuple(t.detach().clone() for t in tensors)
+        given = tuple(t.detach().clone() for t in tensors if self.keeps_given)
         sources = tuple(self._sources.get(id(t)) for t in tensors)
         begins = str(getattr(func, "_overloadname", "")).startswith("start")  # of a range
         numbers = tuple(x for x in leaves if isinstance(x, float)) + tuple(args[:1] * begins)
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple | list) and result else result
         number = len(self.found)
-        if not isinstance(first, Tensor) or number >= _MOST:
+        if not isinstance(first, Tensor) or number >= self.most:
             return result
         if number in self.results:
             other = self.results[number]
@@ -73,27 +129,79 @@ class Operations(OperationMode):
                 first.copy_(other)
             elif result is first:
                 result = first = other.to(first.dtype)
+        name = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
         is_view = bool(getattr(func, "is_view", False))
         is_write = bool(tensors) and first is tensors[0]
         kept = first.detach().clone()
-        line = line_of(func)
-        self.found.append(Operation(line, given, sources, numbers, kept, is_view, is_write))
-        for one in tree_leaves(result):
+        where = calling_line()
+        self.found.append(Operation(name, where, kept, given, sources, numbers, is_view, is_write))
+        for one in tree_leaves(result) if self.keeps_given else ():
             if isinstance(one, Tensor):
                 self._kept.append(one)
                 self._sources[id(one)] = number
         return result
 
 
-def operations_of(
-    call: SubjectCall, results: Mapping[int, Tensor] | None = None
-) -> tuple[Tensor | None, list[Operation]]:
-    """The output of a call that is made again, and its operations.
+@dataclass
+class Trace:
+    """What a call computed on its way.
+
+    Attributes:
+        modules: names of submodules, in the order in which they finished, with their outputs, one
+            for each call.
+        operations: the operations on floating-point tensors, in order.
+    """
+
+    modules: dict[str, list[Tensor]] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)
+
+
+@contextmanager
+def traced(module: nn.Module) -> Iterator[Trace]:
+    """Record what a module computes in the calls within.
 
     Args:
-        call: the call.
-        results: results that take the place of those of some operations, by their numbers.
+        module: the module; its submodules are recorded by their names.
     """
-    mode = Operations(results)
-    output = call.again(mode)
-    return None if output is None else output.detach().clone(), mode.found
+    trace, mode = Trace(), Operations(most=float("inf"), keeps_given=False)
+    parts = [(name, part) for name, part in module.named_modules() if name]
+    handles = [part.register_forward_hook(_note(trace, name)) for name, part in parts]
+    try:
+        with mode:
+            yield trace
+    finally:
+        trace.operations += [operation for operation in mode.found if operation.computes]
+        for handle in handles:
+            handle.remove()
+
+
+def _note(trace: Trace, name: str) -> Any:
+    def hook(_: nn.Module, __: Any, output: Any) -> None:
+        first = output[0] if isinstance(output, tuple | list) and output else output
+        if isinstance(first, Tensor) and first.is_floating_point():
+            trace.modules.setdefault(name, []).append(first.detach().clone())
+
+    return hook
+
+
+def calling_line() -> str:
+    """The line outside torch and this package that called the operation."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame and (whose := _whose(frame.f_code.co_filename)) != "a caller's":
+        if whose == "theirs":
+            file, number = frame.f_code.co_filename, frame.f_lineno
+            line = linecache.getline(file, number, frame.f_globals).strip()
+            return f"{Path(file).name}:{number}: {line}" if line else ""
+        frame = frame.f_back
+    return ""
+
+
+@functools.cache
+def _whose(file: str) -> str:
+    """Whose lines are in a file: asked for each operation, and so kept."""
+    path = Path(file)
+    if path != Path(__file__) and any(map(path.is_relative_to, _CALLERS)):
+        return "a caller's"
+    if file.startswith("<eval_with_key>") or any(map(path.is_relative_to, _NOT_THEIRS)):
+        return "torch's"
+    return "a caller's" if "<" in file else "theirs"

@@ -43,6 +43,14 @@ def square(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return scores.softmax(-1) @ value
 
 
+def centred(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT
+    if scores.shape[0] > 1:
+        mean = scores.mean(0, keepdim=True)  # this may be the mistake,
+        scores = scores - mean  # or this
+    return scores.softmax(-1) @ value
+
+
 class Twice(nn.Module):
     """Two blocks that make the same mistake, in tables read from their ends."""
 
@@ -117,8 +125,17 @@ def test_a_line_that_runs_in_each_block_is_healed_in_all() -> None:
     assert clue.line == line_of_mistake(Twice)
 
 
-def test_nothing_is_named_where_a_formula_is_wrong() -> None:
-    found = failure(attnbench.adapters.sdpa(unscaled), "agrees_with_scalar_reference").failure
+@pytest.mark.parametrize(
+    ("code", "invariant"),
+    [
+        (unscaled, "agrees_with_scalar_reference"),
+        (centred, "item_alone_equals_item_in_batch"),
+    ],
+)
+def test_nothing_is_named_where_the_formula_or_several_lines_may_be_wrong(
+    code: Any, invariant: str
+) -> None:
+    found = failure(attnbench.adapters.sdpa(code), invariant).failure
     assert found is not None
     assert found.clues == ()
 
