@@ -27,7 +27,7 @@ from attnbench.attention.calls import Call, check_features, prepare
 from attnbench.attention.compile_times import note_compiled
 from attnbench.attention.dispatch import scoring_of
 from attnbench.attention.masks import Mask
-from attnbench.attention.softmax import pool, softmax_weights
+from attnbench.attention.softmax import pool, softmax_weights, widen
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
 from attnbench.calling.adapted import fold as fold_heads
 from attnbench.calling.adapted import fold_mask as fold_mask_heads
@@ -165,6 +165,7 @@ __all__ = [
     "traced",
     "transforms_active",
     "unfold_heads",
+    "widen",
 ]
 
 

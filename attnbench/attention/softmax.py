@@ -11,6 +11,12 @@ from attnbench.attention.masks import Mask
 from attnbench.attention.torch_internals import is_concrete
 
 
+def widen(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Convert tensors of half types to float32, and leave all others unchanged."""
+    half = (torch.float16, torch.bfloat16)
+    return tuple(t.float() if t.dtype in half else t for t in tensors)
+
+
 def softmax_weights(scores: Tensor, mask: Mask) -> Tensor:
     """Softmax over the keys that a mask leaves; hidden keys get a weight of exactly 0.
 
@@ -22,8 +28,7 @@ def softmax_weights(scores: Tensor, mask: Mask) -> Tensor:
         ``(..., L, S)``, float64 or float32: half types are widened, since softmax in float16
         overflows. A row with no key left is all zeros.
     """
-    if scores.dtype in (torch.float16, torch.bfloat16):
-        scores = scores.float()
+    (scores,) = widen(scores)
     if mask.bias is not None:
         scores = scores + mask.bias.to(scores.dtype)
     if mask.allowed is not None:

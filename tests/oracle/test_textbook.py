@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.right.attention import ATTENTION, DISTANCE
+from attnbench_zoo.right.attention import ATTENTION
+from attnbench_zoo.right.positions import DISTANCE
 from torch import Tensor
 
 from attnbench import MechanismSpec

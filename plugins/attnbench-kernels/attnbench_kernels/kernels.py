@@ -16,7 +16,8 @@ from typing import Any
 from torch import Tensor
 
 import attnbench
-from attnbench_kernels.pairwise import pairwise_attention, widen
+from attnbench.testing import widen
+from attnbench_kernels.pairwise import pairwise_attention
 from attnbench_kernels.sums import runs_as
 
 __all__ = ["additive", "concat_tanh_sum", "gaussian"]

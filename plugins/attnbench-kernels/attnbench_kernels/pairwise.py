@@ -7,20 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from attnbench_kernels.folding import fold, fold_mask
+from attnbench.testing import widen
 from attnbench_kernels.online import runs_online
 from attnbench_kernels.operators import run_forward
 
-__all__ = ["KEPT_PAIRS", "pairwise_attention", "widen"]
+__all__ = ["KEPT_PAIRS", "pairwise_attention"]
 
 KEPT_PAIRS = 2**23
 """Up to this many weights are kept for the backward pass; more are recomputed there."""
-
-
-def widen(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Convert tensors of half types to float32, and leave all others unchanged."""
-    half = (torch.float16, torch.bfloat16)
-    return tuple(t.float() if t.dtype in half else t for t in tensors)
 
 
 def pairwise_attention(
@@ -56,11 +50,9 @@ def pairwise_attention(
     b, w, value = (t.to(a.dtype) for t in (b, w, value))  # their dtypes differ under autocast
     lead, dtype = a.shape[:-2], a.dtype
     if mask is not None:
-        mask = fold_mask(mask, tuple(lead))
-        if mask.shape[:2].numel() > 1:
-            sizes = (*fold(a).shape[:2], *mask.shape[2:])
-            mask = mask.expand(sizes)
-        mask = mask.flatten(0, 1)
+        if mask.shape[:-2].numel() > 1:
+            mask = mask.expand(*lead, *mask.shape[-2:])
+        mask = mask.reshape(-1, *mask.shape[-2:])
         if mask.dtype != torch.bool:
             mask = mask.to(dtype)
     folded = [t.reshape(math.prod(lead), *t.shape[-2:]) for t in (a, b, value)]

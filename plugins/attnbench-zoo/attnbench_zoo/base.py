@@ -1,15 +1,12 @@
-"""What a right twin is, and what right sources share."""
+"""What a right twin is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from attnbench import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
-__all__ = ["Spec", "Twin", "widen"]
+__all__ = ["Spec", "Twin"]
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
@@ -25,9 +22,3 @@ class Twin:
 
     name: str
     spec: Spec
-
-
-def widen(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, half types as float32, all others as they are."""
-    half = (torch.float16, torch.bfloat16)
-    return tuple(t.float() if t.dtype in half else t for t in tensors)

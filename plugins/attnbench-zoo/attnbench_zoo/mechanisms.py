@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
 from dataclasses import replace
 from typing import Any
 
 import torch
-from attnbench_plugins.mechanisms.concat_combine import ConcatCombineAttention
-from attnbench_plugins.mechanisms.forced_forward import ForcedForwardAttention
-from attnbench_plugins.mechanisms.hard import HardAttention
-from attnbench_plugins.mechanisms.key_value import KeyValueAttention
-from attnbench_plugins.mechanisms.local_monotonic import LocalMonotonicAttention
-from attnbench_plugins.mechanisms.local_predictive import LocalPredictiveAttention
-from attnbench_plugins.mechanisms.static import StaticAttention
-from attnbench_plugins.mechanisms.structured_self import StructuredSelfAttention
-from attnbench_plugins.scorings.self_tanh import SelfTanhScoring
 
 import attnbench
 from attnbench_zoo.base import Twin
@@ -26,16 +17,27 @@ MECHANISMS: list[tuple[type, Twin]] = []
 """Each with its right twin; a docstring is the mistake."""
 
 
-def _of(name: str) -> Callable[[type], type]:
-    spec = attnbench.get(name)
-    assert isinstance(spec, attnbench.MechanismSpec | attnbench.ScoringSpec)
+def _like(name: str) -> Any:
+    """The class of a built-in; what goes on from it is one of :data:`MECHANISMS`."""
+    spec: Any = attnbench.get(name)
     twin = Twin(name, replace(spec, reference=None, exempt={}, variants=()))
 
-    def add(cls: type) -> type:
-        MECHANISMS.append((cls, twin))
-        return cls
+    class Like(inspect.unwrap(spec.make)):  # type: ignore[misc]  # whatever makes it
+        def __init_subclass__(cls) -> None:
+            MECHANISMS.append((cls, twin))
 
-    return add
+    return Like
+
+
+ConcatCombineAttention: Any = _like("concat_combine")
+ForcedForwardAttention: Any = _like("forced_forward")
+HardAttention: Any = _like("hard")
+KeyValueAttention: Any = _like("key_value")
+LocalMonotonicAttention: Any = _like("local_monotonic")
+LocalPredictiveAttention: Any = _like("local_predictive")
+StaticAttention: Any = _like("static")
+StructuredSelfAttention: Any = _like("structured_self")
+SelfTanhScoring: Any = _like("self_tanh")
 
 
 class _WithoutLengths(torch.nn.Module):
@@ -46,7 +48,6 @@ class _WithoutLengths(torch.nn.Module):
         return super().forward(query, key, value, **options)
 
 
-@_of("local_predictive")
 class RowsTooLarge(LocalPredictiveAttention):
     """The weights that are handed back are three times those that were used."""
 
@@ -55,7 +56,6 @@ class RowsTooLarge(LocalPredictiveAttention):
         return (output, 3 * weights) if return_weights else output
 
 
-@_of("local_monotonic")
 class WindowOffByOne(LocalMonotonicAttention):
     """The window reaches one key further to each side."""
 
@@ -67,7 +67,6 @@ class WindowOffByOne(LocalMonotonicAttention):
             self.window -= 1
 
 
-@_of("local_monotonic")
 class WindowSharesOut(LocalMonotonicAttention):
     """The weights of the window that are handed back are half of those that were used."""
 
@@ -76,7 +75,6 @@ class WindowSharesOut(LocalMonotonicAttention):
         return (output, weights / 2) if return_weights else output
 
 
-@_of("key_value")
 class LooksTooFarBack(KeyValueAttention):
     """A query sees one token more than its window holds."""
 
@@ -88,17 +86,14 @@ class LooksTooFarBack(KeyValueAttention):
             self.window -= 1
 
 
-@_of("key_value")
 class PaddingLeaks(_WithoutLengths, KeyValueAttention):
     """``valid_lens`` is accepted and ignored."""
 
 
-@_of("concat_combine")
 class PaddedSlotsTakePart(_WithoutLengths, ConcatCombineAttention):
     """``valid_lens`` is accepted and ignored."""
 
 
-@_of("static")
 class RowsDiffer(StaticAttention):
     """The last query weighs the keys in the opposite order."""
 
@@ -108,7 +103,6 @@ class RowsDiffer(StaticAttention):
         return (output, weights) if return_weights else output
 
 
-@_of("hard")
 class PicksTwo(HardAttention):
     """The soft weights are used, where one key was to be picked."""
 
@@ -137,14 +131,14 @@ class _Sharper(torch.nn.Module):
         return self.factor * self.scoring(query, key)
 
 
-@_of("hard")
 class SamplesEvenly(HardAttention):
     """Samples are drawn from scores of twice the size."""
 
+    scoring: Any
+
     def __init__(self, *sizes: Any, **options: Any) -> None:
         super().__init__(*sizes, **options)
-        scoring = self.scoring
-        self.scoring = _Sharper(scoring)
+        self.scoring = _Sharper(self.scoring)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         self.scoring.factor = 2.0 if self.training else 1.0
@@ -153,9 +147,10 @@ class SamplesEvenly(HardAttention):
         return result
 
 
-@_of("hard")
 class WrongLogProbability(HardAttention):
     """The log-probability of a sample is stored at half its size."""
+
+    log_prob: Any
 
     def forward(self, *args: Any, **options: Any) -> Any:
         result = super().forward(*args, **options)
@@ -164,7 +159,6 @@ class WrongLogProbability(HardAttention):
         return result
 
 
-@_of("forced_forward")
 class MovesBack(ForcedForwardAttention):
     """Each query picks the key of the highest score, wherever the one before it was."""
 
@@ -186,7 +180,6 @@ class MovesBack(ForcedForwardAttention):
         return (output, weights) if return_weights else output
 
 
-@_of("forced_forward")
 class TrainsAnotherChance(ForcedForwardAttention):
     """The weights of training are the squares of the chances of evaluation."""
 
@@ -196,7 +189,6 @@ class TrainsAnotherChance(ForcedForwardAttention):
         return (output, weights) if return_weights else output
 
 
-@_of("structured_self")
 class PenaltyWithoutIdentity(StructuredSelfAttention):
     """The penalty forgets to subtract the identity from the products of the rows."""
 
@@ -205,7 +197,6 @@ class PenaltyWithoutIdentity(StructuredSelfAttention):
         return (weights @ weights.mT).square().sum((-2, -1))
 
 
-@_of("self_tanh")
 class BoundedByALittleMore(SelfTanhScoring):
     """The unit's output is scaled by 1.01."""
 

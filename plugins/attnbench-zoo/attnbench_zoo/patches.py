@@ -9,9 +9,9 @@ A file of rows has one mistake after another::
 After the name stand the right twin, the mistake in a sentence, and where it was seen; in
 ``odd.txt`` and ``conventions.txt``, which have what is right, invariants in its place. Then come
 changes as in a diff, one from the next by ``@@``: what ``-`` and a space begin has to be in the
-twin's source exactly once, and becomes what a space and ``+`` begin. The changed source is the
-module ``attnbench_zoo.bugs.scale_missing``, whose spec is its ``SPEC``; what
-:mod:`attnbench_zoo.faulty` exports is known in it.
+source of the twin's module exactly once, and becomes what a space and ``+`` begin. The changed
+source is the module ``attnbench_zoo.bugs.scale_missing``, whose spec is its ``SPEC``; what
+:mod:`attnbench_zoo.faulty` and :mod:`attnbench_zoo.wrong_gradients` export is known in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from importlib.resources import files
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from attnbench_zoo import faulty
+from attnbench_zoo import faulty, wrong_gradients
 from attnbench_zoo.base import Spec, Twin
 from attnbench_zoo.right import (
     attention,
@@ -36,10 +36,13 @@ from attnbench_zoo.right import (
     heads,
     in_order,
     layers,
+    linear,
     packing,
     paths,
+    positions,
     products,
     storage,
+    stores,
     streaming,
 )
 
@@ -48,9 +51,11 @@ __all__ = ["TWINS", "Finder", "Patched", "Row", "apply", "edited", "patched", "r
 PACKAGE = "attnbench_zoo.bugs"
 _HEAD = re.compile(r"^(\w+): (\w+) \| (.+\.) \| (.+)$", re.MULTILINE)
 _SOURCES = (
+    positions,
     attention,
     heads,
     layers,
+    linear,
     crossed,
     paths,
     streaming,
@@ -59,6 +64,8 @@ _SOURCES = (
     packing,
     products,
 )
+_BASES = {positions.__name__: attention.__name__, layers.__name__: stores.__name__}
+"""What stands in the place of the import of it, since a row may change both."""
 
 
 class Place(NamedTuple):
@@ -177,7 +184,8 @@ class Finder(MetaPathFinder, InspectLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Run it, with what rows may use."""
-        module.__dict__.update({name: getattr(faulty, name) for name in faulty.__all__})
+        for known in (faulty, wrong_gradients):
+            module.__dict__.update({name: getattr(known, name) for name in known.__all__})
         module.__file__ = module.__spec__.origin if module.__spec__ else None
         super().exec_module(module)
         row = rows()[module.__name__.rpartition(".")[2]]
@@ -192,7 +200,11 @@ def _file(name: str) -> str:
 @functools.cache
 def _source(module: str) -> str:
     package, _, name = module.rpartition(".")
-    return files(package).joinpath(f"{name}.py").read_text("utf-8")
+    text = files(package).joinpath(f"{name}.py").read_text("utf-8")
+    if (base := _BASES.get(module)) is None:
+        return text
+    own = _source(base).replace("from __future__ import annotations\n", "")
+    return re.sub(rf"^from {base} import .+\n", lambda _: own, text, flags=re.MULTILINE)
 
 
 def edited(row: Row) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 import attnbench
-from attnbench_plugins._widen import widen
+from attnbench.testing import fold_heads, fold_mask_heads, widen
 
 __all__ = ["fused_attention", "on_known_devices"]
 
@@ -19,24 +19,6 @@ def on_known_devices(case: attnbench.Case) -> str | None:
     if case.device.partition(":")[0] in ("cpu", "cuda"):
         return None
     return f"written for the CPU and for CUDA, and not tried on {case.device}"
-
-
-def _fold(tensor: Tensor) -> Tensor:
-    """Reshape ``(..., L, E)`` to ``(B, H, L, E)``: H is the last leading size, B all others."""
-    lead = tensor.shape[:-2]
-    heads = lead[-1] if lead else 1
-    return tensor.reshape(math.prod(lead[:-1]), heads, *tensor.shape[-2:])
-
-
-def _fold_mask(mask: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """Reshape a mask that broadcasts to ``(*lead, L, S)`` to broadcast to ``(B, H, L, S)``.
-
-    It is expanded over leading sizes only, and only if there are three or more.
-    """
-    full = mask.reshape(*[1] * (len(lead) + 2 - mask.dim()), *mask.shape)
-    if len(lead) > 2 and any(size > 1 for size in full.shape[: len(lead) - 1]):
-        full = full.expand(*lead[:-1], *full.shape[-3:])
-    return _fold(full)
 
 
 def _padded(tensor: Tensor, features: int) -> Tensor:
@@ -89,7 +71,7 @@ def fused_attention(
         query, key, value, mask = widen(query, key, value, mask)  # a half type would round the mask
         mask = mask.to(query.dtype)
     if mask is not None:
-        mask = _fold_mask(mask, lead)
+        mask = fold_mask_heads(mask, lead, heads=True)
         mask = mask.expand(*mask.shape[:-1], key.shape[-2])
     elif is_causal and query.shape[-2] != key.shape[-2]:
         # the operator's own flag is aligned to the top left
@@ -99,7 +81,9 @@ def fused_attention(
         is_causal = False
     # torch leaves the fused path if values and keys differ in size
     wide = max(query.shape[-1], features)
-    query, key, value = (_aligned(_fold(_padded(t, wide))) for t in (query, key, value))
+    query, key, value = (
+        _aligned(fold_heads(_padded(t, wide), heads=True)) for t in (query, key, value)
+    )
     mask = mask if mask is None else _added(mask, query)
     output = scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale)
     return output[..., :features].reshape(*lead, *output.shape[-2:-1], features).to(dtype)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 import attnbench
-from attnbench_plugins._widen import widen
+from attnbench.testing import widen
 from attnbench_plugins.kernels._fused import fused_attention, on_known_devices
 
 __all__ = ["bilinear", "dot", "scaled_dot"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import attnbench
-from attnbench_plugins._widen import widen
+from attnbench.testing import widen
 from attnbench_plugins.kernels._fused import fused_attention, on_known_devices
 
 __all__ = ["attend_one_row"]

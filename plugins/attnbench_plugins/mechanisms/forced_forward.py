@@ -18,7 +18,7 @@ from torch.nn.functional import one_hot
 
 import attnbench
 from attnbench import OptionError, Sizes
-from attnbench.testing import make_scoring, pool, prepare, scores_of
+from attnbench.testing import make_scoring, pool, prepare, scores_of, widen
 from attnbench_plugins._floats import Rows
 from attnbench_plugins.mechanisms._scan import expected, forward_choice
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
@@ -69,9 +69,7 @@ class ForcedForwardAttention(nn.Module):
         """The output ``(..., L, Ev)``, and on request the weights ``(..., L, S)``."""
         call = prepare(self, query, key, value, attn_mask, valid_lens, is_causal)
         kv_len = key.shape[-2]
-        scores = scores_of(self.scoring, call.query, call.key)
-        if scores.dtype in (torch.float16, torch.bfloat16):
-            scores = scores.float()
+        (scores,) = widen(scores_of(self.scoring, call.query, call.key))
         scores = scores + self.offset.to(scores.dtype)
         if call.mask.bias is not None:
             scores = scores + call.mask.bias.to(scores.dtype)

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import Sizes
-from attnbench.testing import make_scoring, pool, prepare, scores_of, softmax_weights
+from attnbench.testing import make_scoring, pool, prepare, scores_of, softmax_weights, widen
 from attnbench_plugins._floats import Rows, attended, pooled
-from attnbench_plugins._widen import widen
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
 __all__ = ["StaticAttention"]

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import OptionError, ShapeError, Sizes
-from attnbench.testing import pool, prepare, softmax_weights
+from attnbench.testing import pool, prepare, softmax_weights, widen
 from attnbench_plugins._floats import Rows, matvec, pooled, softmax
 from attnbench_plugins._projection import Projection
-from attnbench_plugins._widen import widen
 from attnbench_plugins.scorings._tanh import tanh_moment
 
 __all__ = ["StructuredSelfAttention", "orthonormality_penalty"]

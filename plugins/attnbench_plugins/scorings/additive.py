@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench.testing import widen
 from attnbench_plugins._floats import dot, matvec
 from attnbench_plugins._projection import Projection
-from attnbench_plugins._widen import widen
 from attnbench_plugins.scorings._tanh import tanh_moment
 
 __all__ = ["AdditiveScoring"]

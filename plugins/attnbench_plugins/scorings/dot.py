@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 import attnbench
+from attnbench.testing import widen
 from attnbench_plugins._floats import dot
-from attnbench_plugins._widen import widen
 
 __all__ = ["DotScoring"]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench_plugins._widen import widen
+from attnbench.testing import widen
 
 __all__ = ["GaussianScoring"]
 

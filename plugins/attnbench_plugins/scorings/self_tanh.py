@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench.testing import widen
 from attnbench_plugins._floats import dot
 from attnbench_plugins._unused import for_every_query
-from attnbench_plugins._widen import widen
 
 __all__ = ["SelfTanhScoring"]
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench.testing import widen
 from attnbench_plugins._floats import dot
-from attnbench_plugins._widen import widen
 
 __all__ = ["VectorSumScoring"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -11,216 +10,18 @@ from torch import Tensor, nn
 
 from attnbench import CacheSpec, LayerSpec
 from attnbench_zoo.base import Twin
+from attnbench_zoo.right.stores import CAPACITY, WINDOW, Cache, Growing, Parted, Ring, Static
 
 __all__ = [
-    "BANDED",
-    "CAPACITY",
-    "DROPPING",
     "ENCODING",
-    "GROUPED",
     "GROWING",
-    "GROWING_SPEC",
-    "LEARNED",
-    "LINEAR",
-    "LONG",
-    "MIXED",
-    "PARTED",
-    "RAGGED",
-    "REGISTERED",
     "RINGED",
-    "SINKING",
-    "SLOPED",
     "STATIC",
-    "TAIL",
     "UNCACHED",
-    "WINDOW",
-    "Banded",
-    "Cache",
-    "Dropping",
-    "Encoding",
-    "Growing",
     "Layer",
-    "Learned",
-    "Linear",
-    "Long",
-    "Mixed",
-    "Parted",
-    "PartedLayer",
-    "Registered",
-    "Ring",
-    "Ringed",
-    "Sinking",
-    "Sloped",
-    "Static",
-    "StaticLayer",
+    "Unturned",
+    "twin",
 ]
-
-WINDOW, CAPACITY, TAIL = 4, 24, 2
-
-
-class Growing:
-    """Keys and values of all tokens.
-
-    Args:
-        empty: ``(B, H, 0, D)``.
-    """
-
-    def __init__(self, empty: Tensor) -> None:
-        self.keys, self.values, self.length = empty, empty, 0
-
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keep ``(B, H, L, D)`` more: the keys and values to attend to, and the slots of each."""
-        self.keys = torch.cat([self.keys.to(keys.dtype), keys], 2)
-        self.values = torch.cat([self.values.to(values.dtype), values], 2)
-        self.length += keys.shape[2]
-        return self.keys, self.values, torch.arange(self.length)
-
-    def select(self, index: Tensor) -> None:
-        """Keep these rows."""
-        self.keys, self.values = self.keys[index], self.values[index]
-
-    def check(self, length: int) -> None:
-        """Refuse to crop to a length, before any block is changed."""
-
-    def crop(self, length: int) -> None:
-        """Keep the first slots."""
-        self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]
-        self.length = length
-
-
-class Static(Growing):
-    """A buffer of fixed capacity, all of which is given: its empty slots come after any query."""
-
-    def __init__(self, empty: Tensor) -> None:
-        super().__init__(empty)
-        self.keys = empty.new_zeros(*empty.shape[:2], CAPACITY, empty.shape[-1])
-        self.values = self.keys.clone()
-
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Write into the next slots."""
-        first, self.length = self.length, self.length + keys.shape[2]
-        self.keys = self.write(self.keys, keys, first)
-        self.values = self.write(self.values, values, first)
-        return self.keys, self.values, torch.arange(CAPACITY)
-
-    def write(self, buffer: Tensor, new: Tensor, first: int) -> Tensor:
-        """The buffer with new slots; another one where a gradient is recorded."""
-        buffer = buffer.to(new.dtype)
-        buffer = buffer.clone() if torch.is_grad_enabled() else buffer
-        buffer[:, :, first : first + new.shape[2]] = new
-        return buffer
-
-    def crop(self, length: int) -> None:
-        """Forget; the slots beyond are hidden until they are written again."""
-        self.length = length
-
-
-class Ring(Growing):
-    """The latest tokens: token ``i`` lies at ``i`` modulo the window."""
-
-    def __init__(self, empty: Tensor) -> None:
-        super().__init__(empty)
-        self.keys = empty.new_zeros(*empty.shape[:2], WINDOW, empty.shape[-1])
-        self.values = self.keys.clone()
-        self.first = 0
-
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Give what is held and what is new, then write the latest over the oldest."""
-        held = torch.arange(self.first, self.length)
-        new = torch.arange(self.length, self.length + keys.shape[2])
-        given = [
-            torch.cat([ring.to(more.dtype)[:, :, self.cells(held)], more], 2)
-            for ring, more in ((self.keys, keys), (self.values, values))
-        ]
-        self.length += keys.shape[2]
-        self.first = self.evict()
-        last = new[new >= self.first]
-        self.keys = self.write(self.keys, keys[:, :, keys.shape[2] - len(last) :], last)
-        self.values = self.write(self.values, values[:, :, values.shape[2] - len(last) :], last)
-        return given[0], given[1], torch.cat([held, new])
-
-    def evict(self) -> int:
-        """The oldest slot that is held now."""
-        return max(self.first, self.length - WINDOW)
-
-    def cells(self, slots: Tensor) -> Tensor:
-        """Where in the ring slots lie."""
-        return slots % WINDOW
-
-    def write(self, ring: Tensor, new: Tensor, slots: Tensor) -> Tensor:
-        """The ring with new slots."""
-        ring = ring.to(new.dtype).clone()
-        ring[:, :, self.cells(slots)] = new
-        return ring
-
-    def check(self, length: int) -> None:
-        """Refuse if the window that ends there is not held any more."""
-        if self.first > max(0, length + 1 - WINDOW):
-            raise NotImplementedError(f"slots before {self.first} are gone")
-
-    def crop(self, length: int) -> None:
-        """Keep the first slots."""
-        self.length = length
-
-
-class Parted(Growing):
-    """All but the latest tokens in a store of their own, as a quantised cache has them."""
-
-    def __init__(self, empty: Tensor) -> None:
-        super().__init__(empty)
-        self.old_keys, self.old_values = empty, empty
-
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Move what is beyond the tail to the other store, and give both."""
-        super().append(keys, values)
-        split = max(0, self.keys.shape[2] - TAIL)
-        self.old_keys = torch.cat([self.old_keys.to(keys.dtype), self.keys[:, :, :split]], 2)
-        self.old_values = torch.cat([self.old_values.to(keys.dtype), self.values[:, :, :split]], 2)
-        self.keys, self.values = self.keys[:, :, split:], self.values[:, :, split:]
-        all_keys = torch.cat([self.old_keys, self.keys], 2)
-        all_values = torch.cat([self.old_values, self.values], 2)
-        return all_keys, all_values, torch.arange(self.length)
-
-    def select(self, index: Tensor) -> None:
-        """Keep these rows of both."""
-        super().select(index)
-        self.old_keys, self.old_values = self.old_keys[index], self.old_values[index]
-
-    def crop(self, length: int) -> None:
-        """Keep the first slots of both."""
-        old = self.old_keys.shape[2]
-        super().crop(max(0, length - old))
-        self.old_keys = self.old_keys[:, :, :length]
-        self.old_values = self.old_values[:, :, :length]
-        self.length = length
-
-
-class Cache:
-    """What a model keeps: a store a block, and how many slots were appended.
-
-    Args:
-        stores: one a block.
-    """
-
-    def __init__(self, stores: list[Growing]) -> None:
-        self.stores, self.length = stores, 0
-
-    def advance(self, count: int) -> None:
-        """Count slots, once all blocks have them."""
-        self.length += count
-
-    def select(self, index: Tensor) -> None:
-        """Keep these rows in each block."""
-        for store in self.stores:
-            store.select(index)
-
-    def crop(self, length: int) -> None:
-        """Keep the first slots in each block, or in none."""
-        for store in self.stores:
-            store.check(length)
-        for store in self.stores:
-            store.crop(length)
-        self.length = length
 
 
 class Layer(nn.Module):
@@ -357,7 +158,15 @@ class Layer(nn.Module):
         return scores.masked_fill(~(allowed | empty), -math.inf).softmax(-1).masked_fill(empty, 0.0)
 
 
-class Learned(Layer):
+class Unturned(Layer):
+    """Queries and keys do not know their positions."""
+
+    def turn(self, tensor: Tensor, where: Tensor) -> Tensor:
+        """Nothing."""
+        return tensor
+
+
+class Learned(Unturned):
     """Positions are learned vectors."""
 
     def __init__(self, size: int) -> None:
@@ -369,17 +178,9 @@ class Learned(Layer):
         vectors: Tensor = self.positions(where)
         return hidden + vectors
 
-    def turn(self, tensor: Tensor, where: Tensor) -> Tensor:
-        """Nothing."""
-        return tensor
 
-
-class Sloped(Layer):
+class Sloped(Unturned):
     """Scores fall with the distance."""
-
-    def turn(self, tensor: Tensor, where: Tensor) -> Tensor:
-        """Nothing."""
-        return tensor
 
     def bias(self, own: Tensor, slots: Tensor) -> Tensor:
         """A slope a head."""
@@ -468,16 +269,12 @@ class Encoding(Layer):
     causal = False
 
 
-class Registered(Encoding):
+class Registered(Unturned, Encoding):
     """Two learned registers stand before the tokens; there are no positions."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self.registers = nn.Parameter(torch.randn(2, size))
-
-    def turn(self, tensor: Tensor, where: Tensor) -> Tensor:
-        """Nothing."""
-        return tensor
 
     def forward(
         self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Cache | None = None
@@ -499,7 +296,8 @@ def legal(size: int) -> int:
     return max(8, round(size / 8) * 8)
 
 
-def _twin(made: type[Layer], capacity: int | None = None, **changes: object) -> Twin:
+def twin(made: type[Layer], capacity: int | None = None, **changes: object) -> Twin:
+    """The twin of a class of layers, with changes of its spec."""
     cached = made.causal
     capacity = CAPACITY if Static in made.stores else capacity
     cache = CacheSpec(
@@ -523,56 +321,22 @@ def _twin(made: type[Layer], capacity: int | None = None, **changes: object) -> 
     return Twin(spec.name, spec)
 
 
-GROWING = _twin(Layer, name="growing_layer")
-LEARNED = _twin(Learned, conventions={})
-UNCACHED = _twin(
+GROWING = twin(Layer, name="growing_layer")
+LEARNED = twin(Learned, conventions={})
+UNCACHED = twin(
     Learned, name="uncached_layer", cache=None, accepts=("padding_mask",), conventions={}
 )
-SLOPED = _twin(Sloped)
-BANDED = _twin(Banded, window=2 * WINDOW - 1)
-RINGED = _twin(Ringed, window=WINDOW)
-MIXED = _twin(Mixed)
+SLOPED = twin(Sloped)
+BANDED = twin(Banded, window=2 * WINDOW - 1)
+RINGED = twin(Ringed, window=WINDOW)
+MIXED = twin(Mixed)
 GROWING_SPEC = GROWING.spec
-STATIC = _twin(StaticLayer, name="static_layer", same_as="attnbench_zoo.right.layers:GROWING_SPEC")
-PARTED = _twin(PartedLayer, name="parted_layer")
-LONG = _twin(Long, capacity=320)
-SINKING = _twin(Sinking)
-ENCODING = _twin(Encoding)
-REGISTERED = _twin(Registered, conventions={})
-DROPPING = _twin(Dropping, exempt={"training_equals_evaluation": "it has dropout of its own"})
-GROUPED = _twin(Layer, name="grouped_layer", heads=4, kv_heads=2)
-RAGGED = _twin(Layer, name="ragged_layer", laws=("left_padding_is_inert", "right_padding_is_inert"))
-
-
-class Linear(Layer):
-    """Weights are products of positive features, divided by their sum (Katharopoulos et al. 2020).
-
-    Written with a row of weights for each query, which is what the recurrent form adds up to.
-    """
-
-    def turn(self, tensor: Tensor, where: Tensor) -> Tensor:
-        """Nothing."""
-        return tensor
-
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, bias: Tensor | None
-    ) -> Tensor:
-        """Output ``(B, H, L, D)`` of grouped heads; zeros for a query that sees nothing."""
-        repeats = self.heads // key.shape[1]
-        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-        query, key = self.features(query), self.features(key)
-        seen = allowed[:, None].to(query.dtype)
-        sums = self.sums(query, key, seen)
-        return (query @ key.mT * seen) @ value / sums.masked_fill(sums == 0, 1.0)
-
-    def features(self, tensor: Tensor) -> Tensor:
-        """Positive features."""
-        return nn.functional.elu(tensor) + 1
-
-    def sums(self, query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
-        """What the rows of products are divided by, ``(B, H, L, 1)``."""
-        return (query * (seen @ key)).sum(-1, keepdim=True)
-
-
-assert isinstance(GROWING.spec, LayerSpec)
-LINEAR = Twin("linear_layer", replace(GROWING.spec, name="linear_layer", make=Linear))
+STATIC = twin(StaticLayer, name="static_layer", same_as="attnbench_zoo.right.layers:GROWING_SPEC")
+PARTED = twin(PartedLayer, name="parted_layer")
+LONG = twin(Long, capacity=320)
+SINKING = twin(Sinking)
+ENCODING = twin(Encoding)
+REGISTERED = twin(Registered, conventions={})
+DROPPING = twin(Dropping, exempt={"training_equals_evaluation": "it has dropout of its own"})
+GROUPED = twin(Layer, name="grouped_layer", heads=4, kv_heads=2)
+RAGGED = twin(Layer, name="ragged_layer", laws=("left_padding_is_inert", "right_padding_is_inert"))

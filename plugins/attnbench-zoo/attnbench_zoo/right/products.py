@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench_zoo.base import Twin, widen
+from attnbench.testing import widen
+from attnbench_zoo.base import Twin
 
 __all__ = [
     "ADDITIVE",
