@@ -2,7 +2,8 @@
 
 Each class is checked by itself, in a child process and for a limited time of the processor. Between
 tabs a line has the class, ``checked``, ``refused`` or ``fails``, the number of properties that
-hold, and what fails or why it was refused. Of classes with the same source one is tried.
+hold, and what fails, why it was refused, and what stopped it before the end. Of classes with the
+same source one is tried.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import pkgutil
 import re
 import resource
+import signal
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -28,6 +30,8 @@ __all__ = ["classes_of", "line_of", "main"]
 
 
 _LIKELY = re.compile(r"attention|model|layers|transformer|attn|activation")
+_PATIENCE = 6
+"""How many times its limit of the processor a class may take by the clock on the wall."""
 
 
 def classes_of(package: str) -> Iterator[tuple[str, type[nn.Module]]]:
@@ -41,18 +45,32 @@ def classes_of(package: str) -> Iterator[tuple[str, type[nn.Module]]]:
         with contextlib.suppress(Exception, SystemExit):  # one that cannot be imported has none
             module = importlib.import_module(place)
             for name, value in sorted(vars(module).items()):
-                if not name.endswith("Attention") or not inspect.isclass(value):
-                    continue
-                if value.__module__ != place or not issubclass(value, nn.Module):
-                    continue
-                if inspect.isabstract(value) or value.forward is nn.Module.forward:
-                    continue
-                text = inspect.getsource(value).split("\n", 1)[1]
-                prefix = name.removesuffix("Attention")
-                plain = re.sub(r"\s+", " ", text.replace(prefix, "") if prefix else text)
-                if plain not in seen:
-                    seen.add(plain)
-                    yield place, value
+                if name.endswith("Attention") and _is_own(value, place):
+                    text = _plain_source(value)
+                    if text not in seen:
+                        seen.add(text)
+                        yield place, value
+
+
+def _is_own(value: object, place: str) -> bool:
+    """Whether it is a class of modules that is defined in a place and can be called."""
+    return (
+        inspect.isclass(value)
+        and value.__module__ == place
+        and issubclass(value, nn.Module)
+        and not inspect.isabstract(value)
+        and value.forward is not nn.Module.forward
+    )
+
+
+def _plain_source(cls: type[nn.Module]) -> str:
+    """The source of a class without its own name; its address where there is none."""
+    try:
+        text = inspect.getsource(cls).split("\n", 1)[1]
+    except (OSError, TypeError, IndexError):
+        return f"{cls.__module__}:{cls.__qualname__}"
+    prefix = cls.__name__.removesuffix("Attention")
+    return re.sub(r"\s+", " ", text.replace(prefix, "") if prefix else text)
 
 
 def line_of(place: str, cls: type[nn.Module], limit_s: float) -> str:
@@ -61,26 +79,31 @@ def line_of(place: str, cls: type[nn.Module], limit_s: float) -> str:
     child = multiprocessing.get_context("fork").Process(target=_tell, args=(cls, theirs, limit_s))
     child.start()
     theirs.close()
-    end, held, failed, refused = time.monotonic() + 6 * limit_s, 0, [], ""
-    status = "refused"
+    end, told = time.monotonic() + _PATIENCE * limit_s, []
+    stopped = f"no answer in {_PATIENCE * limit_s:.0f} s"
     while ours.poll(max(0.0, end - time.monotonic())):
         try:
-            kind, text = ours.recv()
+            told.append(ours.recv())
         except EOFError:
+            child.join()
+            stopped = _ending(child.exitcode or 0, limit_s)
             break
-        if kind == "refused":
-            refused = text
-            break
-        status = "checked"
-        held += kind == "passed"
-        failed += [text] if kind in ("failed", "crashed") else []
-    else:
-        refused = refused or ("" if status == "checked" else f"no answer in {limit_s:.0f} s")
     child.kill()
     child.join()
-    status = "fails" if failed else status
-    detail = " ".join(failed) or " ".join(refused.split())
+    failed = [text for kind, text in told if kind in ("failed", "crashed")]
+    refused = [text for kind, text in told if kind == "refused"]
+    held = sum(kind == "passed" for kind, _ in told)
+    status = "fails" if failed else "checked" if ("made", "") in told[:1] else "refused"
+    status = "refused" if refused else status
+    detail = " ".join(" ".join([*(failed or refused), *([stopped] if stopped else [])]).split())
     return f"{place}:{cls.__name__}\t{status}\t{held}\t{detail}"
+
+
+def _ending(code: int, limit_s: float) -> str:
+    """Why a child told no more; empty where it had told all."""
+    if code == -signal.SIGXCPU:
+        return f"CPU limit of {limit_s:g} s"
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else ""
 
 
 def _tell(cls: type[nn.Module], pipe: Connection, limit_s: float) -> None:

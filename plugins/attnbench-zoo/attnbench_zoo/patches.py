@@ -46,7 +46,7 @@ from attnbench_zoo.right import (
     streaming,
 )
 
-__all__ = ["TWINS", "Finder", "Patched", "Row", "apply", "edited", "patched", "rows"]
+__all__ = ["TWINS", "Finder", "Patched", "Row", "apply", "edited", "patched", "rows", "source_of"]
 
 PACKAGE = "attnbench_zoo.bugs"
 _HEAD = re.compile(r"^(\w+): (\w+) \| (.+\.) \| (.+)$", re.MULTILINE)
@@ -174,7 +174,7 @@ class Finder(MetaPathFinder, InspectLoader):
     def get_source(self, fullname: str) -> str:
         """The changed source."""
         row = rows()[fullname.rpartition(".")[2]]
-        return apply(row, _source(TWINS[row.twin].module.__name__)).text
+        return apply(row, source_of(row)).text
 
     def get_code(self, fullname: str) -> CodeType:
         """The code of the changed source, whose lines tracebacks show."""
@@ -207,9 +207,14 @@ def _source(module: str) -> str:
     return re.sub(rf"^from {base} import .+\n", lambda _: own, text, flags=re.MULTILINE)
 
 
+def source_of(row: Row) -> str:
+    """What a row changes: the source of its twin's module, with what that goes on from."""
+    return _source(TWINS[row.twin].module.__name__)
+
+
 def edited(row: Row) -> tuple[str, int]:
     """File and line of the change of a row, as a traceback names them."""
-    changed = apply(row, _source(TWINS[row.twin].module.__name__))
+    changed = apply(row, source_of(row))
     return _file(row.name), changed.line
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import linecache
 import traceback
 from dataclasses import replace
@@ -12,14 +11,14 @@ from types import ModuleType
 import pytest
 import torch
 from attnbench_zoo import Entry, blind_entries, entries
-from attnbench_zoo.patches import TWINS, Row, apply, rows
+from attnbench_zoo.patches import TWINS, Row, apply, rows, source_of
 
 from attnbench import Case
 
 
 @pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.name)
 def test_a_row_changes_the_source_of_its_twin_and_is_python(row: Row) -> None:
-    source = inspect.getsource(TWINS[row.twin].module)
+    source = source_of(row)
     changed = apply(row, source)
     assert changed.text != source
     compile(changed.text, row.name, "exec")
@@ -28,7 +27,7 @@ def test_a_row_changes_the_source_of_its_twin_and_is_python(row: Row) -> None:
 def test_what_is_not_in_the_source_once_is_told() -> None:
     row = replace(rows()["scale_missing"], changes=(("nowhere\n", "elsewhere\n"),))
     with pytest.raises(ValueError, match="this is 0 times in the source of attention, but should"):
-        apply(row, inspect.getsource(TWINS["attention"].module))
+        apply(row, source_of(row))
 
 
 def test_a_changed_source_is_imported_by_the_name_of_its_row() -> None:
