@@ -20,11 +20,10 @@ it adapts.
 
 from typing import Any
 
-from attnbench.calling.adaptation import spec_of
+from attnbench.calling.adaptation import spec_of, textbook
 from attnbench.calling.layers import layer
 from attnbench.calling.presets import flash, multihead, sdpa
 from attnbench.calling.probing import probe
-from attnbench.calling.textbooks import textbook
 from attnbench.distributions import NAME_GROUP, advice, entry_points
 
 __all__ = [

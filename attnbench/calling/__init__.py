@@ -4,6 +4,6 @@ STYLES = {
     "sdpa": "attnbench.calling.presets",
     "flash": "attnbench.calling.presets",
     "multihead": "attnbench.calling.presets",
-    "textbook": "attnbench.calling.textbooks",
+    "textbook": "attnbench.calling.adaptation",
 }
 """What ``--as`` takes, and the module that has the adapter of that name."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,14 +19,22 @@ from attnbench.calling.adapted import name_of
 from attnbench.calling.adapted import spec_of as mechanism_of
 from attnbench.calling.attention_call import Attention, Scores
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.facts import facts_of, is_scaled_dot, length_form, mask_form
+from attnbench.calling.facts import facts_of, hiding, is_scaled_dot, mask_form
 from attnbench.calling.importing import notes_of
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.making import Recipe, recipe_of
 from attnbench.calling.refusing import not_called
-from attnbench.calling.signature import Argument, arguments, forward_of
+from attnbench.calling.signature import (
+    NOTHING,
+    Argument,
+    arguments,
+    forward_of,
+    keywords_of,
+    order_of,
+    renames,
+)
 from attnbench.calling.styles import adapted, fits
-from attnbench.calling.trials import WIDTH, Callee, Calls, trials
+from attnbench.calling.trials import LAYOUTS, WIDTH, Callee, Calls, trials
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
@@ -77,26 +86,49 @@ def without_zeros(module: nn.Module) -> nn.Module:
     return module
 
 
-def bound(target: Any, callee: Callee) -> tuple[Callee, Binding]:
+_LENGTHS = {"lengths": (Mask("BL", "lengths"), Mask("B", "lengths"))}
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What a style says of its callees before anything is tried.
+
+    Args:
+        layouts: axes of query and key.
+        masks: by role, the forms of a mask that hides nothing as it should in any.
+        dtypes: those that are looked at; by default those in which it can be called.
+    """
+
+    layouts: tuple[tuple[str, str], ...] = LAYOUTS
+    masks: Mapping[str, tuple[Mask, ...]] = field(default_factory=lambda: _LENGTHS)
+    dtypes: tuple[str, ...] = ()
+
+
+_ANY = Prior()
+
+
+def bound(target: Any, callee: Callee, prior: Prior = _ANY) -> tuple[Callee, Binding]:
     """How a callee is called, by its arguments' names and by trial calls.
 
     Args:
         target: what is called, or a class of it.
         callee: how it is made.
+        prior: what its style says.
 
     Raises:
         StyleError: no call fits, or two contradict each other.
     """
-    named = arguments(forward_of(target), "forward")
+    called = target if prior is _ANY else callee.at()  # which has a signature of its own if renamed
+    named = arguments(forward_of(called), "forward")
     if named is None:
         raise StyleError(f"{name_of(target)}: nothing tells its arguments; wrap it in a function.")
     named = [each for each in named if each.name != "self"]
     raised: list[str] = []
-    attempts = [_attended, _layered]
+    attempts = [_attended, _layered] if prior is _ANY else [_attended]
     if {"hidden", "memory"} <= {each.role for each in named}:
         attempts.reverse()
     for attempt in attempts:
-        binding = attempt(callee, named, raised)
+        binding = attempt(callee, named, raised, prior)
         if binding is not None:
             return _by_head(target, callee, binding), binding
     width = callee.width
@@ -115,11 +147,22 @@ def _by_head(target: Any, callee: Callee, binding: Binding) -> Callee:
     return wider if own() is None or (is_scaled_dot(other) and not is_scaled_dot(own)) else callee
 
 
-def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
-    """The binding of what takes a query, and a key and value or a memory."""
-    for mains in plans(named):
-        apart, mixing, errors = trials(callee, named, mains)
-        raised += errors
+def _attended(
+    callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
+) -> Binding | None:
+    """The binding of what takes a query, and a key and value or a memory.
+
+    What raises without any mask is given one.
+    """
+    masks = [a for a in named if a.role in _MASKS and not a.required]
+    needed = [replace(a, default=NOTHING) if a in masks else a for a in named]
+    found = plans(named)
+    if prior is not _ANY:  # its first three are query, key and value, whatever they are called
+        first = dict(zip((a.name for a in named), _MAINS[:3], strict=False))
+        found = [mains for mains in (*found, first) if len(mains) == 3][:1]
+    for mains, taken in itertools.product(found, [named, needed] if masks else [named]):
+        apart, mixing, errors = trials(callee, taken, mains, prior.layouts)
+        raised += errors if taken is named else []
         fits = [[b for b in found if b.shape != "memory" or b.weights] for found in (apart, mixing)]
         bindings = fits[0] or fits[1]
         fitting = [each for each in bindings if each.shape != "scores"] or bindings
@@ -132,8 +175,23 @@ def _attended(callee: Callee, named: Sequence[Argument], raised: list[str]) -> B
                 "outputs: say which by --call."
             )
         if fitting:
-            return masked(callee, fitting[0], named)
+            return _reading_most(callee, fitting, named, prior)
     return None
+
+
+def _reading_most(
+    callee: Callee, fitting: Sequence[Binding], named: Sequence[Argument], prior: Prior
+) -> Binding:
+    """The first binding in which all masks are read, or else the fewest are not."""
+    best: Binding | None = None
+    for binding in [each for each in fitting if each.one_query == fitting[0].one_query]:
+        found = masked(callee, binding, named, prior)
+        if best is None or len(found.unread) < len(best.unread):
+            best = found
+        if not best.unread:
+            break
+    assert best is not None
+    return best
 
 
 def _agree(callee: Callee, one: Binding, two: Binding) -> bool:
@@ -150,7 +208,9 @@ def _agree(callee: Callee, one: Binding, two: Binding) -> bool:
     )
 
 
-def _layered(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
+def _layered(
+    callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
+) -> Binding | None:
     """The binding of what takes hidden states, and perhaps a second sequence."""
     for mains in layer_plans(named):
         apart, mixing, errors = trials(callee, named, mains)
@@ -220,7 +280,9 @@ def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
 _MASKS = ("mask", "memory_mask", "padding", "memory_padding", "lengths")
 
 
-def masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
+def masked(
+    callee: Callee, binding: Binding, arguments: Sequence[Argument], prior: Prior = _ANY
+) -> Binding:
     """A binding with the forms of its masks; of a layer with the first that says padding."""
     is_layer = binding.shape == "layer"
     masks: dict[str, Mask] = {}
@@ -230,8 +292,8 @@ def masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> B
     for argument in sorted(asked, key=lambda a: kinds.index(str(a.role))) if is_layer else asked:
         if is_layer and masks:
             break
-        find = length_form if argument.role == "lengths" else mask_form
-        form = find(callee, binding, argument.name)
+        form = mask_form(callee, binding, argument.name, argument.role == "lengths")
+        form = form or _declared(callee, binding, argument, prior)
         if form is None:
             unread.append(argument.name)
         else:
@@ -239,6 +301,16 @@ def masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> B
             roles[argument.name] = argument.role or ""
     left = tuple(name for name in binding.left if name not in masks)
     return binding.replace(masks=masks, roles=roles, left=left, unread=tuple(unread))
+
+
+def _declared(callee: Callee, binding: Binding, argument: Argument, prior: Prior) -> Mask | None:
+    """The form that a style says of a mask, if calls in it give an output."""
+    for form in prior.masks.get(str(argument.role), ()) if binding.shape == "attention" else ():
+        roles = {**binding.roles, argument.name: str(argument.role)}
+        calls = Calls(callee, binding.replace(masks={argument.name: form}, roles=roles))
+        if calls(**(hiding(calls, 2) or {})) is not None:
+            return form
+    return None
 
 
 def spec_of(
@@ -259,7 +331,64 @@ def spec_of(
     if (style := _style_of(target, binding)) is not None:
         known_style: MechanismSpec = adapted(target, style, **fields)
         return known_style
+    callee, fields = _as_it_drops(target, callee, binding, recipe, fields)
     return bound_spec(target, callee, binding, fields, origin_of(target, recipe))
+
+
+@renames
+def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """Make a spec of a class, module or function as textbooks have it.
+
+    It is called with query, key and value ``(B, L, E)``, under any of their usual names, and with
+    the lengths ``(B,)`` or ``(B, L)`` of the keys, or a mask in which True may attend, where it
+    takes one. The sizes that a constructor asks for by their usual names (``key_size``,
+    ``num_hiddens``, ``num_heads``, ``dropout`` ...) are filled in. Small calls show what it does by
+    convention, and the report's first line says it.
+
+    Args:
+        make: a class, a function that attends, or a module.
+        fields: fields of the spec, which override what is found out; conventions and exemptions are
+            added.
+
+    Raises:
+        StyleError: no such call gives an output, or the constructor asks for something unknown.
+    """
+    keywords = keywords_of(make) if callable(make) and not inspect.isclass(make) else None
+    takes_tensors = keywords is not None and bool(order_of(keywords.names))
+    recipe = None if takes_tensors and not isinstance(make, nn.Module) else recipe_of(make)
+    callee, binding = bound(make, callee_of(make, recipe), _TEXTBOOK)
+    callee, fields = _as_it_drops(make, callee, binding, recipe, fields)
+    origin = (f"in {' and '.join(_TEXTBOOK.dtypes)}", *origin_of(make, recipe))
+    known = {"dtypes": _TEXTBOOK.dtypes, **fields}
+    spec: Any = bound_spec(make, callee, binding, known, origin, style="textbook")
+    return spec  # type: ignore[no-any-return]
+
+
+_TEXTBOOK = Prior(
+    layouts=(("BLE", "BSE"),),
+    masks={
+        **_LENGTHS,
+        "mask": tuple(Mask(axes, "shows") for axes in ("BLS", "B1LS", "LS")),
+    },
+    dtypes=("float32", "float64"),  # its -1e6 is -inf in float16, where undivided products overflow
+)
+
+
+def _as_it_drops(
+    target: Any,
+    callee: Callee,
+    binding: Binding,
+    recipe: Recipe | None,
+    fields: Mapping[str, Any],
+) -> tuple[Callee, dict[str, Any]]:
+    """The callee made with dropout if it drops in evaluation; else fields that say that none is."""
+    given = arguments(target, "constructor") if inspect.isclass(target) else None
+    drops = any(each.role == "dropout" for each in given or ())
+    if recipe is None or not drops or binding.shape in ("layer", "scores"):
+        return callee, {**fields}
+    dropping = callee_of(target, replace(recipe, base=replace(recipe.base, dropout=0.5)))
+    is_random = Calls(dropping, binding).is_random()
+    return (dropping, {**fields}) if is_random else (callee, {"idle_dropout": True, **fields})
 
 
 def bound_spec(
@@ -299,6 +428,11 @@ def bound_spec(
             )
         given = {key: value for key, value in fields.items() if key != "notes"}
         return ScoringSpec(**{**scores, **given})
+    if "return_weights" in fields.get("accepts", ()) and binding.weights is None:
+        raise StyleError(
+            f'{name}: accepts names "return_weights", but no weights (B, L, S) are found '
+            "in (output, weights) or in attention_weights: hand some back, or leave it out."
+        )
     facts, calls = facts_of(callee, binding), Calls(callee, binding)
     notes = (binding.sentence(), *facts.notes, *binding.rest(), *origin)
     if not is_even:

@@ -19,16 +19,19 @@ _CLEAR = 1e-4
 _SAYS = ("shows", "hides", "added", "ones", "zeros")
 
 
-def mask_form(callee: Callee, binding: Binding, name: str) -> Mask | None:
-    """The form of a mask argument, by which keys or tokens it hides; ``None`` if none shows.
+def mask_form(callee: Callee, binding: Binding, name: str, lengths: bool = False) -> Mask | None:
+    """The form of a mask or of lengths, by which keys or tokens are hidden; ``None`` if none shows.
 
     Where items have masks of their own and none fits, as one mask for all items shows it: what
     takes each item's mask for another's is wrong, and a check is to say so.
     """
     calls = Calls(callee, binding)
     base = None if binding.tokens else calls.reach()
-    if base is None:
+    if base is None or (lengths and calls.is_layer):
         return None
+    if lengths:
+        every = torch.ones_like(base)
+        return _form(calls, name, base, None, None) or _leaking(calls, name, None, every)
     if calls.is_layer:
         real = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
         apart = real[:, :, None] & ~torch.eye(QUERIES, dtype=torch.bool)
@@ -53,10 +56,25 @@ def _pattern() -> Tensor:
     return seen
 
 
-def _forms(
-    calls: Calls, name: str, pattern: Tensor
-) -> Iterator[tuple[Mask, Calls, dict[str, Tensor], Tensor]]:
+_Forms = Iterator[tuple[Mask, Calls, dict[str, Tensor], Tensor]]
+
+
+def _lengths(calls: Calls, name: str) -> _Forms:
+    """As :func:`_forms`, of the numbers of keys of each query, or of each item."""
+    slots = QUERIES if calls.binding.square else KEYS
+    rows = torch.tensor([[1, 2, 3, 4, 5], [7, 6, 5, 4, 3], [2, 2, 7, 7, 1]]).clamp_max(slots)
+    for axes, lens in (("BL", rows), ("B", torch.tensor([2, 7, 4]).clamp_max(slots))):
+        form, roles = Mask(axes, "lengths"), {**calls.binding.roles, name: "lengths"}
+        other = Calls(calls.callee, calls.binding.replace(masks={name: form}, roles=roles))
+        shown = torch.arange(slots) < lens.reshape(len(lens), -1, 1)
+        yield form, other, {"valid_lens": lens}, shown
+
+
+def _forms(calls: Calls, name: str, pattern: Tensor | None) -> _Forms:
     """The forms that a mask may have, calls with each, what they are given, and what it shows."""
+    if pattern is None:
+        yield from _lengths(calls, name)
+        return
     bound = calls.binding
     roles = {**bound.roles, name: "mask"}
     for axes in sorted(MASK_AXES, key=lambda axes: calls.is_layer and "L" in axes):
@@ -77,7 +95,7 @@ def _forms(
 
 
 def _form(
-    calls: Calls, name: str, base: Tensor, pattern: Tensor, rows: Tensor | None
+    calls: Calls, name: str, base: Tensor, pattern: Tensor | None, rows: Tensor | None
 ) -> Mask | None:
     """The form in which a mask hides what it should, among the slots that are looked at."""
     plain = calls()
@@ -92,7 +110,7 @@ def _form(
     return None
 
 
-def _leaking(calls: Calls, name: str, pattern: Tensor, rows: Tensor) -> Mask | None:
+def _leaking(calls: Calls, name: str, pattern: Tensor | None, rows: Tensor) -> Mask | None:
     """The form in which a mask hides most of what it should, and is bound to fail for the rest.
 
     A mask that shows everything changes nothing then, and hidden slots lose most of their weight.
@@ -100,7 +118,8 @@ def _leaking(calls: Calls, name: str, pattern: Tensor, rows: Tensor) -> Mask | N
     plain, before = calls(), calls.moves()
     best: Mask | None = None
     for form, other, given, allowed in _forms(calls, name, pattern):
-        all_shown: Any = {each: torch.ones_like(mask) for each, mask in given.items()}
+        whole = True if pattern is not None else int(rows.shape[-1])
+        all_shown: Any = {each: torch.full_like(mask, whole) for each, mask in given.items()}
         hiding_some: Any = given
         shown = other(**all_shown)
         if shown is None or plain is None or before is None or not close(shown, plain):
@@ -121,26 +140,6 @@ def _leaking(calls: Calls, name: str, pattern: Tensor, rows: Tensor) -> Mask | N
 
 _LEAST = 0.7
 """The share of a hidden slot's effect that may be left where an argument counts as its mask."""
-
-
-def length_form(callee: Callee, bound: Binding, name: str) -> Mask | None:
-    """Whether an argument takes the number of keys of each item, or of each query."""
-    base = Calls(callee, bound).reach()
-    if base is None or bound.shape == "layer":
-        return None
-    lens = torch.tensor([2, 7, 4]).clamp_max(base.shape[-1])
-    rows = torch.tensor([[1, 2, 3, 4, 5], [7, 6, 5, 4, 3], [2, 2, 7, 7, 1]])
-    found = None
-    for axes, given in (("B", lens), ("BL", rows.clamp_max(base.shape[-1]))):
-        roles = {**bound.roles, name: "lengths"}
-        form = Mask(axes, "lengths")
-        other = Calls(callee, bound.replace(masks={name: form}, roles=roles))
-        seen = other.reach(valid_lens=given)
-        places = torch.arange(base.shape[-1])
-        expected = places < (given[:, None, None] if axes == "B" else given[..., None])
-        if seen is not None and torch.equal(seen, expected.expand(base.shape) & base):
-            found = form
-    return found
 
 
 @dataclass

@@ -74,7 +74,7 @@ def forward_of(target: Any) -> Any:
     Where that only hands ``*args`` on, it is that of the next base.
     """
     cls = target if inspect.isclass(target) else type(target)
-    if not issubclass(cls, nn.Module):
+    if not issubclass(cls, nn.Module) or hasattr(target, "__signature__"):
         return target
     found = [vars(kind)["forward"] for kind in cls.__mro__ if "forward" in vars(kind)]
     return next((each for each in found if not _hands_on(each)), found[0])
@@ -148,9 +148,6 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
     "window_size": ("window_size",),  # sliding_window is one number in transformers
 }
 """How libraries call what a mechanism may accept."""
-
-TEXTBOOK_LENGTHS = ("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens")
-"""How textbooks call the lengths of the keys."""
 
 _IN_TEXT = re.compile(r"^\s*(\w+)\((.*?)\)\s*(?:->|:|$)", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"\s*(\*{0,2}\w+)")

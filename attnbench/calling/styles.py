@@ -15,11 +15,8 @@ from attnbench.calling.adapted import name_of
 from attnbench.calling.binding import in_words
 from attnbench.calling.signature import (
     FIRST,
-    TEXTBOOK_LENGTHS,
     Keywords,
-    arguments,
     keywords_of,
-    order_of,
 )
 from attnbench.distributions import advice
 from attnbench.errors import StyleError, UnknownNameError, nearest
@@ -36,34 +33,8 @@ def known_style(target: object) -> str | None:
         return "sdpa"
     if getattr(target, "__module__", "") == "torch.nn.attention.flex_attention":
         return "flex" if getattr(target, "__name__", "") == "flex_attention" else None
-    if target is nn.MultiheadAttention or type(target) is nn.MultiheadAttention:
-        return "multihead"
-    return "textbook" if _has_textbook_names(target) else None
-
-
-def _has_textbook_names(target: Any) -> bool:
-    """Whether names show the style: plural or capital ones, lengths, or ``mask`` beside sizes."""
-    called = target.forward if inspect.isclass(target) and hasattr(target, "forward") else target
-    keywords = keywords_of(called) if callable(called) else None
-    if keywords is None:
-        return False
-    names = [name for name in keywords.names if name != "self"]
-    if not order_of(names):
-        return False
-    plural = {name for known in FIRST.values() for name in known[1::2]}
-    if plural >= {*names[:3]} or any(name in TEXTBOOK_LENGTHS for name in names):
-        return True
-    if not inspect.isclass(target) or names[3:] != ["mask"]:
-        return False
-    given = arguments(target, "constructor")
-    return given is not None and all(each.role for each in given if each.required)
-
-
-def takes_a_mask(target: Any) -> bool:
-    """Whether an argument of a call is a mask by its name."""
-    called = getattr(target, "forward", target) if inspect.isclass(target) else target
-    named = arguments(called, "forward") or []
-    return any("mask" in (each.role or "") or each.role == "padding" for each in named)
+    is_multihead = target is nn.MultiheadAttention or type(target) is nn.MultiheadAttention
+    return "multihead" if is_multihead else None
 
 
 def fits(callee: Any, style: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from attnbench._signing import check_options
 from attnbench.calling.examples import example_spec
 from attnbench.calling.importing import candidates, load, notes_of
 from attnbench.calling.making import recipe_from
-from attnbench.calling.styles import adapted, known_style, takes_a_mask
+from attnbench.calling.styles import adapted, known_style
 from attnbench.errors import (
     AddressError,
     OptionError,
@@ -236,29 +236,15 @@ def _specs_in(value: Any, address: Address) -> list[Spec]:
 
 
 def _adapted(target: Any, style: str | None) -> Spec:
-    """The spec of a callable; where no style is named or known, small calls show how to call it.
-
-    Names tell what lengths mean, but not whether a mask hides or shows: what takes a mask is
-    called as textbooks have it only where small calls show nothing.
-    """
-    known = known_style(target) if style is None and callable(target) else None
-    if style is not None or not callable(target) or known not in (None, "textbook"):
+    """The spec of a callable; where no style is named or known, small calls show how to call it."""
+    style = known_style(target) if style is None and callable(target) else style
+    if style is not None or not callable(target):
         spec: Spec = adapted(target, style)
         return spec
     # its masks are tensors, and nothing may make one where a suite is only listed
     from attnbench.calling.adaptation import spec_of
 
-    if known is None:
-        return spec_of(target)
-    ways: list[Callable[[], Spec]] = [lambda: adapted(target, known), lambda: spec_of(target)]
-    first, second = reversed(ways) if takes_a_mask(target) else ways
-    try:
-        return first()
-    except StyleError as error:
-        try:
-            return second()
-        except StyleError:
-            raise error from None
+    return spec_of(target)
 
 
 def _is_no_spec(spec: Spec, style: str | None, target: str) -> None:

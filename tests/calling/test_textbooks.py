@@ -10,7 +10,6 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import adapters
 from attnbench.adapters import textbook
-from attnbench.calling.styles import adapted, known_style
 from attnbench.errors import StyleError
 from attnbench.subject.lookup import resolve
 
@@ -298,7 +297,9 @@ def test_a_wrong_class_fails(make: Any, name: str) -> None:
 
 
 def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
-    report = attnbench.check(DotProduct, profile="quick", invariants=["weights_sum_to_one"])
+    report = attnbench.check(
+        DotProduct, style="textbook", profile="quick", invariants=["weights_sum_to_one"]
+    )
     assert report.ok, str(report)
     (line,) = report.about
     assert line.startswith("DotProduct: called as textbook; called with queries (B, L, E), keys")
@@ -308,7 +309,7 @@ def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
 
 
 def test_parameters_that_a_first_call_makes_are_made_with_the_module() -> None:
-    (subject,) = resolve(adapted(Lazy))
+    (subject,) = resolve(textbook(Lazy))
     case = subject.legal(attnbench.Case((2,), 3, 5, 8, 6, 4))
     (one, _), (two, _) = subject.build(case), subject.build(case)
     pairs = zip(one.parameters(), two.parameters(), strict=True)
@@ -320,15 +321,27 @@ def test_what_a_constructor_was_given_by_guess_is_said() -> None:
         def __init__(self, flavour: str) -> None:
             super().__init__(0.0)
 
-    assert "found by trying, as no name says it: flavour" in vars(adapted(Odd))["notes"]
+    assert "found by trying, as no name says it: flavour" in vars(textbook(Odd))["notes"]
 
 
-def test_a_function_of_query_key_and_value_is_no_textbooks() -> None:
-    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return (query @ key.mT).softmax(-1) @ value
-
-    assert known_style(attention) is None
-    assert known_style(DotProduct) == "textbook"
+@pytest.mark.parametrize(
+    ("make", "masks"),
+    [
+        (DotProduct, "valid_lens (B, L), lengths"),
+        (TooShort, "valid_lens (B, L), lengths"),  # as its name says, though it hides too much
+        (Projected, "valid_lens (B, L), lengths"),  # in the layout in which its lengths are read
+        (NeedsLengths, "valid_lens (B, L), lengths"),
+        (MaskedByHead, "mask (B, 1, L, S), True may attend"),
+    ],
+)
+def test_without_a_style_a_textbooks_class_is_called_as_small_calls_show(
+    make: Any, masks: str
+) -> None:
+    (subject,) = resolve(make)
+    assert isinstance(subject.spec, attnbench.MechanismSpec)
+    assert subject.spec.reference is not None or make is Projected
+    assert "called with" in subject.about[0]
+    assert masks in subject.about[0]
 
 
 def test_weights_that_no_call_gives_are_refused() -> None:
