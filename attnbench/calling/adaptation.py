@@ -133,7 +133,7 @@ def bound(target: Any, callee: Callee, prior: Prior = _ANY) -> tuple[Callee, Bin
             return _by_head(target, callee, binding), binding
     width = callee.width
     twice = Callee(callee.make, width, (width, 2 * width, 2 * width))  # of an encoder's directions
-    if inspect.isclass(target) and (binding := _attended(twice, named, [])) is not None:
+    if inspect.isclass(target) and (binding := _attended(twice, named, [], prior)) is not None:
         return twice, binding
     raise StyleError(not_called(target, named, raised))
 
@@ -156,11 +156,11 @@ def _attended(
     """
     masks = [a for a in named if a.role in _MASKS and not a.required]
     needed = [replace(a, default=NOTHING) if a in masks else a for a in named]
-    found = plans(named)
+    likely = plans(named)
     if prior is not _ANY:  # its first three are query, key and value, whatever they are called
-        first = dict(zip((a.name for a in named), _MAINS[:3], strict=False))
-        found = [mains for mains in (*found, first) if len(mains) == 3][:1]
-    for mains, taken in itertools.product(found, [named, needed] if masks else [named]):
+        three = dict(zip((a.name for a in named), _MAINS[:3], strict=False))
+        likely = [mains for mains in (*likely, three) if len(mains) == 3][:1]
+    for mains, taken in itertools.product(likely, [named, needed] if masks else [named]):
         apart, mixing, errors = trials(callee, taken, mains, prior.layouts)
         raised += errors if taken is named else []
         fits = [[b for b in found if b.shape != "memory" or b.weights] for found in (apart, mixing)]
