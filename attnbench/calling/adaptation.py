@@ -7,6 +7,7 @@ import inspect
 import itertools
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +20,7 @@ from attnbench.calling.adapted import name_of
 from attnbench.calling.adapted import spec_of as mechanism_of
 from attnbench.calling.attention_call import Attention, Scores
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.facts import facts_of, hiding, is_scaled_dot, mask_form
+from attnbench.calling.facts import facts_of, hiding, is_scaled_dot, mask_form, most_tokens
 from attnbench.calling.importing import notes_of
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.making import Recipe, recipe_of
@@ -135,7 +136,19 @@ def bound(target: Any, callee: Callee, prior: Prior = _ANY) -> tuple[Callee, Bin
     twice = Callee(callee.make, width, (width, 2 * width, 2 * width))  # of an encoder's directions
     if inspect.isclass(target) and (binding := _attended(twice, named, [], prior)) is not None:
         return twice, binding
+    for width in _widths_named(raised, callee.width):  # it may be written into the code
+        other = Callee(callee.make, width)
+        for attempt in attempts:
+            if (binding := attempt(other, named, [], prior)) is not None:
+                return other, binding
     raise StyleError(not_called(target, named, raised))
+
+
+def _widths_named(raised: Sequence[str], width: int) -> list[int]:
+    """The numbers of features that errors name where they name that of the trials, too."""
+    texts = [{*map(int, re.findall(r"\d+", text))} for text in raised]
+    counts = Counter(n for numbers in texts if width in numbers for n in numbers if n > width)
+    return [n for n, _ in counts.most_common(2)]
 
 
 def _by_head(target: Any, callee: Callee, binding: Binding) -> Callee:
@@ -166,7 +179,8 @@ def _attended(
         fits = [[b for b in found if b.shape != "memory" or b.weights] for found in (apart, mixing)]
         bindings = fits[0] or fits[1]
         fitting = [each for each in bindings if each.shape != "scores"] or bindings
-        fitting = [each for each in fitting if each.output] or fitting
+        # in a layout that is not its own, it may still give what sums to one over as many keys
+        fitting = [each for each in fitting if each.output is not None] or fitting
         other = [each for each in fitting[1:] if not _agree(callee, each, fitting[0])]
         if other:
             first, second = (f"{each.layout}, {each.memory}" for each in (fitting[0], other[0]))
@@ -424,7 +438,7 @@ def bound_spec(
         scores = {"name": name, "make": lambda q, k: make(q, k), "equal_sizes": is_even}
         if not is_even:
             scores["sizes"] = _legal_sizes(
-                unit_of(Calls(callee, binding)), True, True, False, callee
+                unit_of(Calls(callee, binding)), True, True, binding, callee, 0
             )
         given = {key: value for key, value in fields.items() if key != "notes"}
         return ScoringSpec(**{**scores, **given})
@@ -452,11 +466,16 @@ def bound_spec(
         return LayerSpec(**{**layer, **facts.fields, **fields, "notes": said})
     equal, wide = (
         not is_even or calls(calls.tensors(sizes=sizes)) is None
-        for sizes in ((unit * 2, unit, unit * 2), (unit * 2, unit * 2, unit))
+        for sizes in ((unit * 3, unit * 2, unit * 3), (unit * 3, unit * 3, unit * 2))
     )
+    most = most_tokens(calls)
     same_value = wide or binding.shape == "memory"
+    legal = _legal_sizes(unit, equal, same_value, binding, callee, most)
+    if most:
+        limit = f"not tried with more than {most} queries or keys, where it raises {calls.raised}"
+        notes = (*notes, limit)
     known = {
-        "sizes": _legal_sizes(unit, equal, same_value, binding.square, callee),
+        "sizes": legal,
         "equal_sizes": equal and is_even,
         **facts.fields,
         "make": make,
@@ -499,8 +518,12 @@ def _is_telling(output: Tensor | None, other: Tensor | None) -> bool:
 _SHOWN = 1e-5
 
 
+_MOST_NUMBERS = 2**22
+"""Most numbers of expanded keys, where each query is called as an item of its own."""
+
+
 def _legal_sizes(
-    unit: int, equal: bool, same_value: bool, square: bool, callee: Callee
+    unit: int, equal: bool, same_value: bool, binding: Binding, callee: Callee, most: int
 ) -> Callable[[Any], Any]:
     def legal(sizes: Any) -> Any:
         query, key, value = (
@@ -511,7 +534,10 @@ def _legal_sizes(
         )
         own = callee.scaled(query)
         key, value = own[1] if equal else key, own[2] if same_value else value
+        queries, keys = (min(n, most or n) for n in (sizes.q_len, sizes.kv_len))
+        if binding.one_query:
+            queries = min(queries, max(8, _MOST_NUMBERS // (keys * max(key, value))))
         found = sizes.replace(query_size=query, key_size=key, value_size=value)
-        return found.replace(kv_len=found.q_len) if square else found
+        return found.replace(q_len=queries, kv_len=queries if binding.square else keys)
 
     return legal

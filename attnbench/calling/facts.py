@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -206,6 +207,29 @@ def _layer(calls: Calls, found: Facts) -> None:
             found.conventions["empty_rows"] = "nan"
     if (parts := folds(calls)) > 1:
         found.notes.append(f"its output of {parts}·E features is folded to E")
+
+
+def most_tokens(calls: Calls) -> int:
+    """The most queries, and as many keys, of a call that does not raise; 0 without a limit.
+
+    A call of many that raises is a limit that the code has, as a table of positions; one of few
+    that raises is wrong. What it raises beyond is left in ``calls.raised``.
+    """
+
+    def raises(count: int) -> bool:
+        few = 1 if calls.binding.one_query else QUERIES
+        return any(calls(calls.tensors(*sizes)) is None for sizes in ((few, count), (count, KEYS)))
+
+    counts = range(max(QUERIES, KEYS), _LONGEST + 1)
+    if raises(counts[0]) or not raises(_LONGEST):
+        return 0
+    most = counts[bisect.bisect(counts, False, key=raises) - 1]
+    raises(most + 1)
+    return most
+
+
+_LONGEST = 1100
+"""The number of keys in the longest cases."""
 
 
 def _masks(calls: Calls) -> dict[str, Any]:
