@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from attnbench.calling.adapted import name_of
-from attnbench.calling.adapted import spec_of as mechanism_of
 from attnbench.calling.attention_call import Attention, Scores
 from attnbench.calling.binding import Binding, Mask
 from attnbench.calling.facts import facts_of, hiding, is_scaled_dot, mask_form, most_tokens
@@ -34,7 +32,7 @@ from attnbench.calling.signature import (
     order_of,
     renames,
 )
-from attnbench.calling.styles import adapted, fits
+from attnbench.calling.styles import adapted, adapted_spec, fits, name_of
 from attnbench.calling.trials import LAYOUTS, WIDTH, Callee, Calls, trials
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
@@ -77,12 +75,13 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def without_zeros(module: nn.Module) -> nn.Module:
+def without_zeros(module: nn.Module, biases: bool = False) -> nn.Module:
     """A module whose weights that start at zero are drawn: behind them nothing could be seen."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            is_bias = name.endswith("bias") or is_lazy(parameter) or not parameter.requires_grad
-            if not is_bias and parameter.is_floating_point() and not bool(parameter.any()):
+            is_held = is_lazy(parameter) or not parameter.requires_grad
+            is_held = is_held or (name.endswith("bias") and not biases)
+            if not is_held and parameter.is_floating_point() and not bool(parameter.any()):
                 parameter.normal_(0.0, 0.1)
     return module
 
@@ -481,7 +480,7 @@ def bound_spec(
         "make": make,
         "conventions": facts.conventions,
     }
-    return mechanism_of(style, target, known, fields, notes)
+    return adapted_spec(style, target, known, fields, notes)
 
 
 def _style_of(target: Any, binding: Binding) -> str | None:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.attention.masks import valid_lens_mask
-from attnbench.calling.adapted import fold_mask, name_of, with_causality
 from attnbench.calling.binding import Binding, Fill, Mask, Part, part_of
 from attnbench.calling.caches import drop_graphs
 from attnbench.calling.refusing import refusals
 from attnbench.calling.roles import SETTINGS, role_of
+from attnbench.calling.styles import fold_mask, name_of, with_causality
 from attnbench.errors import DtypeError, RefusalError, ShapeError
 
 

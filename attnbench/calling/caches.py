@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnbench.calling.results import nested_tensors
+from attnbench.calling.binding import nested_tensors
 from attnbench.specs import CacheSpec
 
 KEPT = ("argument", "returned", "module")

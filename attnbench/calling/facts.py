@@ -165,7 +165,7 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     if calls.is_layer:
         _layer(calls, found)
         return found
-    for ask in (_masks, _hidden, _causality, positions, _coarseness):
+    for ask in (_masks, _hidden, causality, positions, _coarseness):
         found.conventions.update(ask(calls))
     _formula(calls, found)
     return found
@@ -323,7 +323,7 @@ def mask_value(calls: Calls) -> float | None:
     return None if found is None else -found
 
 
-def _causality(calls: Calls) -> dict[str, Any]:
+def causality(calls: Calls) -> dict[str, Any]:
     """Whether no query sees later keys, though nobody asks."""
     seen, lower = calls.reach(5, 5), torch.ones(5, 5, dtype=torch.bool).tril()
     is_causal = seen is not None and torch.equal(seen, lower.expand(seen.shape))

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.adapted import name_of
 from attnbench.calling.attention_call import Called, arranged, heads_of, number_of, numbers_of
 from attnbench.calling.binding import FIRST, Fill, Given, Mask
 from attnbench.calling.caches import Held, drop_graphs
 from attnbench.calling.roles import role_of
+from attnbench.calling.styles import name_of
 from attnbench.errors import RefusalError
 
 

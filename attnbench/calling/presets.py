@@ -9,15 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.calling.adapted import name_of, spec_of
 from attnbench.calling.attention_call import Attention
-from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
-from attnbench.calling.facts import close, empty_rows, hiding, lets_nan_through, mask_value
+from attnbench.calling.binding import FIRST, SECOND, Binding, Mask, is_plain
+from attnbench.calling.facts import (
+    causality,
+    close,
+    empty_rows,
+    hiding,
+    lets_nan_through,
+    mask_value,
+)
 from attnbench.calling.formulas import SCALED_DOT
-from attnbench.calling.results import is_plain
 from attnbench.calling.roles import SETTINGS
 from attnbench.calling.signature import Keywords, keywords_of, renames
-from attnbench.calling.styles import LAYOUTS, fitted
+from attnbench.calling.styles import LAYOUTS, adapted_spec, fitted, name_of
 from attnbench.calling.trials import Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
@@ -133,7 +138,7 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
             **({"extra_keys": extra} if extra else {}),
         },
     }
-    return spec_of("multihead", make, known, fields)
+    return adapted_spec("multihead", make, known, fields)
 
 
 def _making(callee: Callee, binding: Binding, name: str) -> Callable[..., nn.Module]:
@@ -208,14 +213,14 @@ def _of_function(style: str, function: Any, fields: dict[str, Any]) -> Mechanism
         known["sizes"] = one_head_size
     if "attn_mask" in keywords:
         conventions |= _of_masks(calls)
-    elif "is_causal" not in keywords and _is_causal_square(calls):
+    elif "is_causal" not in keywords and calls() is None and causality(calls):
         conventions["causal"], known["sizes"] = "always", _one_length
         notes.append("it is causal and takes as many queries as keys only (found by trying)")
     known |= {
         "make": _making(calls.callee, calls.binding, name_of(function)),
         "conventions": conventions,
     }
-    return spec_of(style, function, known, fields, tuple(notes))
+    return adapted_spec(style, function, known, fields, tuple(notes))
 
 
 def _declared(style: str, keywords: Keywords) -> Binding:
@@ -320,14 +325,6 @@ def _takes_full_masks_only(calls: Calls) -> bool:
     query, key, _ = calls.tensors()
     mask = torch.ones(*query.shape[:-1], key.shape[-2], dtype=torch.bool)
     return calls(attn_mask=mask[0, 0]) is None and calls(attn_mask=mask) is not None
-
-
-def _is_causal_square(calls: Calls) -> bool:
-    """Whether it takes as many queries as keys only, and no output changes with later keys."""
-    if calls() is not None:
-        return False
-    seen = calls.reach(5, 5)
-    return seen is not None and torch.equal(seen, torch.ones_like(seen).tril())
 
 
 def _of_masks(calls: Calls) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.adaptation import spec_of
-from attnbench.calling.adapted import name_of
+from attnbench.calling.adaptation import spec_of, without_zeros
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
 from attnbench.calling.facts import (
     close,
@@ -25,7 +24,7 @@ from attnbench.calling.facts import (
 )
 from attnbench.calling.roles import SETTINGS
 from attnbench.calling.signature import renamed
-from attnbench.calling.styles import adapted, known_style
+from attnbench.calling.styles import adapted, known_style, name_of
 from attnbench.calling.trials import KEYS, QUERIES, WIDTH, Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
@@ -164,12 +163,7 @@ def _with_moved_zeros(calls: Calls) -> Calls:
     """Calls with other values for what starts at zero: a bias of zeros passes for a row of them."""
 
     def moved(*sizes: int) -> nn.Module:
-        module: nn.Module = copy.deepcopy(calls.callee.make(*sizes))
-        with torch.no_grad():
-            for parameter in module.parameters():
-                if not bool(parameter.any()):
-                    parameter.normal_()
-        return module
+        return without_zeros(copy.deepcopy(calls.callee.make(*sizes)), biases=True)
 
     other = Calls(Callee(moved, calls.callee.width), calls.binding)
     other.dtype = calls.dtype

@@ -1,17 +1,18 @@
-"""The adapter of a target: of the style that is named, or of an object whose style is known."""
+"""Styles of call: which one fits a target, and the specs and tensors of those that adapt one."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnbench.calling import STYLES
-from attnbench.calling.adapted import name_of
 from attnbench.calling.binding import in_words
 from attnbench.calling.signature import (
     FIRST,
@@ -25,6 +26,111 @@ from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
 LAYOUTS = {"sdpa": ("BHLE", "BHSE"), "flash": ("BLHE", "BSHE")}
 """Axes of query and key in the styles of functions."""
+
+
+_OWN = "by the adapter: it tests the adapter and not the callee; --invariant with its name runs it"
+UNASKED = dict.fromkeys(
+    (
+        "compiled_equals_eager",
+        "copies_agree",
+        "fake_tensors_tell_the_shape",
+        "vmap_equals_batch",
+    ),
+    _OWN,
+)
+"""Invariants that would test the adapter; run only if they are named."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdaptedSpec(MechanismSpec):
+    """A mechanism that an adapter made of a callee.
+
+    Args:
+        style: name of the adapter.
+        callee: the function or module that is called.
+        unasked: invariants that would test the adapter; exempt unless they are named.
+        notes: what the adapter found out by calling, for the report's first line.
+        idle_dropout: whether it takes a share to drop, and is made with none.
+    """
+
+    style: str
+    callee: Any = None
+    unasked: frozenset[str] = frozenset(UNASKED)
+    notes: tuple[str, ...] = ()
+    idle_dropout: bool = False
+
+
+def name_of(callee: Any) -> str:
+    """A name for a subject: that of the function or class, or of a module's class."""
+    name = getattr(callee, "__name__", None) or getattr(callee, "func", callee)
+    text = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
+    return re.sub(r"\W", "", text) or "callee"
+
+
+def adapted_spec(
+    style: str,
+    callee: Any,
+    known: Mapping[str, Any],
+    given: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+) -> MechanismSpec:
+    """Make the spec of an adapter from the fields that it knows and those given by its caller.
+
+    Args:
+        style: name of the adapter.
+        callee: the function or module that is called.
+        known: fields that the adapter knows; ``conventions`` and ``exempt`` are merged with the
+            given ones.
+        given: fields from the adapter's caller, which override the known ones.
+        notes: what the adapter found out by calling.
+    """
+    fields: dict[str, Any] = {"name": name_of(callee), **known, **given}
+    for name in ("conventions", "exempt"):
+        fields[name] = {**known.get(name, {}), **given.get(name, {})}
+    fields["exempt"] = {**UNASKED, **fields["exempt"]}
+    fields["notes"] = (*fields.get("notes", ()), *notes)
+    return AdaptedSpec(style=style, callee=callee, **fields)
+
+
+def fold(tensor: Tensor, *, heads: bool = False) -> Tensor:
+    """Reshape ``(*lead, n, E)`` to ``(B, H, n, E)``; a single leading size is B, or H if asked."""
+    lead = tensor.shape[:-2]
+    if len(lead) == 2:
+        return tensor
+    if len(lead) == 1:
+        return tensor.unsqueeze(0 if heads else 1)
+    if not lead:
+        return tensor[None, None]
+    return tensor.flatten(0, -4)
+
+
+def unfold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Reshape ``(B, H, n, E)`` to ``(*lead, n, E)``, or leave it if the numbers of items differ."""
+    if not isinstance(tensor, Tensor) or tensor.dim() != 4 or len(lead) == 2:
+        return tensor
+    wanted = (*lead, *tensor.shape[-2:])
+    count = tensor.shape[0] * tensor.shape[1]
+    return tensor.reshape(wanted) if torch.Size(lead).numel() == count else tensor
+
+
+def fold_mask(mask: Tensor, lead: tuple[int, ...], *, heads: bool = False) -> Tensor:
+    """Reshape a mask that broadcasts to ``(*lead, L, S)`` to broadcast to ``(B, H, L, S)``."""
+    if mask.dim() == 2 or (len(lead) == 2 and mask.dim() == 4):
+        return mask
+    mask = mask.reshape(*[1] * (len(lead) + 2 - mask.dim()), *mask.shape)
+    if len(lead) <= 2:
+        return fold(mask, heads=heads)
+    own = mask.shape[:-3]
+    if all(size == 1 for size in own):
+        return mask.reshape(1, *mask.shape[-3:])
+    return mask.expand(*lead[:-1], *mask.shape[-3:]).flatten(0, -4)
+
+
+def with_causality(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Combine a mask with causality aligned to the top left, like ``is_causal``."""
+    q_len, kv_len = query.shape[-2], key.shape[-2]
+    seen = torch.ones(q_len, kv_len, dtype=torch.bool, device=mask.device).tril()
+    return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, float("-inf"))
 
 
 def known_style(target: object) -> str | None:

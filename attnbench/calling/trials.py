@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.attention_call import Attention, arranged
-from attnbench.calling.binding import Binding, Fill, Part, part_of
+from attnbench.calling.binding import Binding, Fill, Part, is_plain, part_of
 from attnbench.calling.layer_call import Layer, tables_of
-from attnbench.calling.results import is_plain
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import Argument
 from attnbench.errors import headline

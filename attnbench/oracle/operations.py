@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from attnbench.attention.torch_internals import OperationMode
-from attnbench.calling.results import nested_tensors
+from attnbench.calling.binding import nested_tensors
 
 _ATEN = torch.ops.aten
 _MEANS = (_ATEN.mean, _ATEN.var_mean, _ATEN.std_mean)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnbench.calling.adapted import AdaptedSpec
+from attnbench.calling.styles import AdaptedSpec
 
 
 class Unwritable(Exception):  # noqa: N818 -- always caught

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench.calling.results import output_and_more
+from attnbench.calling.binding import output_and_more
 from attnbench.errors import RefusalError
 
 OUTPUT, WEIGHTS = torch.zeros(2), torch.ones(2)
