@@ -59,7 +59,7 @@ class Environment:
 
     def install(self, *what: str) -> None:
         constraints = str(ROOT / "constraints.txt")
-        self.run("python", "-m", "pip", "install", "-q", "-c", constraints, *what)
+        self.run("python", "-m", "pip", "install", "-q", "--no-compile", "-c", constraints, *what)
 
     def uninstall(self, *what: str) -> None:
         self.run("python", "-m", "pip", "uninstall", "-q", "-y", *what)
@@ -71,7 +71,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("source") / "attnbench"
     shutil.copytree(ROOT, source, ignore=LEFT_OUT)
     out = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "build", "-o", str(out), str(source)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "-o", str(out), str(source)], check=True
+    )
     return out
 
 
@@ -88,7 +90,9 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     left_out = shutil.ignore_patterns("build", "dist", "*.egg-info", "__pycache__", "*.so")
     shutil.copytree(ROOT / "plugins" / "attnbench-kernels", source, ignore=left_out)
     out = tmp_path_factory.mktemp("kernels_dist")
-    subprocess.run([sys.executable, "-m", "build", "-o", str(out), str(source)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "-o", str(out), str(source)], check=True
+    )
     (path,) = out.glob("*.whl")
     return path
 
