@@ -10,16 +10,15 @@ from typing import Any
 from attnbench_zoo import entries
 from attnbench_zoo.right.attention import ATTENTION
 
-from attnbench import Case, LayerSpec, MechanismSpec, Outcome
+from attnbench import Case, MechanismSpec, Outcome
+from attnbench.checking.plan import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.registry.discovery import call_hooks
-from attnbench.specs import Invariant, KernelSpec, ScoringSpec
+from attnbench.specs import Invariant
 from attnbench.subject.lookup import resolve
 
 __all__ = ["by_name", "case_of", "mutant", "run", "zoo"]
-
-Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 
 def by_name(*topics: ModuleType) -> dict[str, Invariant]:
@@ -36,10 +35,12 @@ def zoo(name: str) -> Any:
 
 
 def run(
-    spec: Spec, invariant: Invariant, *, shrink: bool = False, seed: int | None = None
+    spec: Any, invariant: Invariant | str, *, shrink: bool = False, seed: int | None = None
 ) -> Outcome:
-    """What an invariant says of a spec, on the quick profile."""
+    """What an invariant, or the one of a name, says of a spec, on the quick profile."""
     (subject,) = resolve(spec)
+    if isinstance(invariant, str):
+        (invariant,) = select_invariants([invariant])
     with seeded():
         return run_invariant(subject, invariant, PROFILES["quick"], shrink=shrink, seed=seed)
 

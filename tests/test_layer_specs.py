@@ -120,22 +120,3 @@ def test_invariants_of_mechanisms_are_not_asked_of_a_layer() -> None:
     report = attnbench.check(spec(), profile="quick", invariants=["weights_sum_to_one"])
     (outcome,) = report.outcomes
     assert (outcome.status, outcome.reason) == ("skipped", "it does not apply to a layer")
-
-
-class Normalised(nn.Module):
-    """A batch norm over the tokens, which in training takes two values or more."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(size)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        normalised: Tensor = self.norm(hidden.mT).mT
-        return normalised
-
-
-def test_a_batch_norm_that_refuses_one_value_is_not_accused_of_it() -> None:
-    spec = LayerSpec(name="normalised", make=Normalised)
-    names = ["inputs_are_unchanged", "dropout_is_drawn_once"]
-    report = attnbench.check(spec, profile="quick", invariants=names)
-    assert [o.status for o in report.outcomes] == ["passed"] * 2, report

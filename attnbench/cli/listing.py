@@ -15,7 +15,7 @@ from attnbench.cli.printing import print_json, print_line, print_table
 from attnbench.errors import AttnbenchError, UsageError
 from attnbench.processes.pool import Task, call, cores
 from attnbench.registry.discovery import discover
-from attnbench.registry.versions import installed_version, version_problems
+from attnbench.registry.versions import installed_version, too_old, version_problems
 from attnbench.specs import DTYPES
 
 _CASE = Case((8, 8), 256, 256, 64, 64, 64)
@@ -162,7 +162,7 @@ def machine_facts() -> dict[str, Any]:
     """Versions, devices and compilers (``about``), and what is ``wrong`` with them, in words."""
     problems = version_problems()
     devices: list[str] = []
-    if installed_version("torch"):
+    if installed_version("torch") and not too_old("torch"):
         try:
             devices = call(Task("devices", _DEVICES, timeout_s=_TIMEOUT_S))
             problems += [

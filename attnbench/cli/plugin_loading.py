@@ -14,7 +14,7 @@ from attnbench.errors import AttnbenchError, PluginError, UsageError
 from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
 from attnbench.registry.address import Address
-from attnbench.registry.versions import version_problems
+from attnbench.registry.versions import too_old, version_problems
 
 _TASKS = "attnbench.checking.child_tasks"
 _TRY_OPTIONS = "attnbench.checking.plan:try_options_of"
@@ -43,8 +43,15 @@ def ask(function: str, **arguments: Any) -> Any:
     """
     if importlib.util.find_spec("torch") is None:
         raise UsageError("this command needs torch, which is not installed: pip install torch.")
+    _refuse_an_old_torch()
     place = function if ":" in function else f"{_TASKS}:{function}"
     return call(Task(function, place, arguments, timeout_s=_LOAD_S))
+
+
+def _refuse_an_old_torch() -> None:
+    problem = too_old("torch")
+    if problem:
+        raise UsageError(problem)
 
 
 def try_options(targets: Sequence[Address]) -> None:
@@ -90,7 +97,9 @@ def load_plugins(
 
     Raises:
         StrictError: a plugin failed and ``strict`` is set.
+        UsageError: torch is older than any that attnbench runs with.
     """
+    _refuse_an_old_torch()
     if not fork:
         warm_up_children(*preload)
     task = Task("plugins", f"{_TASKS}:plugins_and_shadows", timeout_s=_LOAD_S, fork=fork)

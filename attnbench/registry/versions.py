@@ -37,11 +37,30 @@ def version_problems(owners: Sequence[str] | None = None, *, missing: bool = Tru
             if version is None and missing:
                 problems.append(f"{owner} needs {requirement}, which is not installed.")
             elif version and not requirement.specifier.contains(version, prereleases=True):
-                problems.append(
-                    f"{owner} {installed_version(owner)} needs {requirement}, but {version} is "
-                    f"installed: pip install '{requirement}'"
-                )
+                problems.append(_other_version(owner, requirement, version))
     return problems
+
+
+def too_old(name: str) -> str | None:
+    """That the installed version of what attnbench needs is below the lowest, in words."""
+    from packaging.requirements import Requirement
+
+    version = installed_version(name)
+    if version is None or installed_version("attnbench") is None:
+        return None
+    for requirement in map(Requirement, metadata.requires("attnbench") or ()):
+        least = [part for part in requirement.specifier if part.operator == ">="]
+        met = all(part.contains(version, prereleases=True) for part in least)
+        if requirement.name == name and not met:
+            return _other_version("attnbench", requirement, version)
+    return None
+
+
+def _other_version(owner: str, requirement: object, version: str) -> str:
+    return (
+        f"{owner} {installed_version(owner)} needs {requirement}, but {version} is "
+        f"installed: pip install '{requirement}'"
+    )
 
 
 def installed_versions() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -142,3 +143,16 @@ def test_an_option_that_went_is_one_line_that_says_what_to_use(command: str, opt
     (line,) = result.err.splitlines()
     assert (result.code, result.out) == (2, "")
     assert line.startswith(f"attnbench: 'attnbench {command}' has no option {option}. ")
+
+
+@pytest.mark.parametrize("command", [("list",), ("check", "dot"), ("bench", "dot")])
+def test_a_torch_below_the_lowest_is_one_line(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = tmp_path / "torch-2.3.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.3.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = run(*command)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "2.3.0 is installed: pip install 'torch<" in result.err

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.base import Twin
-from attnbench_zoo.right.layers import GROWING, RINGED, STATIC, UNCACHED
+from attnbench_zoo.right.layers import GROWING, RINGED, UNCACHED
 from hypothesis.database import InMemoryExampleDatabase
 from torch import Tensor, nn
 
@@ -18,31 +19,19 @@ from attnbench import CacheSpec, LayerSpec
 from attnbench.cases.case import Case
 from attnbench.checking.check_report import failure_text
 from attnbench.checking.hypothesis_engine import Failures
-from attnbench.checking.profiles import PROFILES
-from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import Program, shrunk, steps
 from attnbench.invariants.caches.search import keep, stored
 from attnbench.invariants.caches.stage import stage_of
-from attnbench.invariants.layers import cache_operations, padding, splits
+from attnbench.invariants.layers import cache_operations, splits
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
-from tests.invariant_runs import by_name, zoo
-
-INVARIANTS = by_name(cache_operations, splits)
+from tests.invariant_runs import by_name, run, zoo
 
 
-def outcome(spec: LayerSpec, invariant: str, *, shrink: bool = True) -> attnbench.Outcome:
-    (subject,) = resolve(spec)
-    known = {**INVARIANTS, **by_name(padding)}
-    with seeded():
-        return run_invariant(subject, known[invariant], PROFILES["quick"], shrink=shrink)
-
-
-@pytest.mark.parametrize("invariant", INVARIANTS)
-@pytest.mark.parametrize("twin", [RINGED, STATIC], ids=lambda twin: twin.name)
-def test_a_right_cache_is_not_accused(twin: Twin, invariant: str) -> None:
-    found = outcome(twin.spec, invariant)
+@pytest.mark.parametrize("invariant", by_name(cache_operations, splits))
+def test_a_right_cache_is_not_accused(invariant: str) -> None:
+    found = run(RINGED.spec, invariant, shrink=True)
     assert found.status == "passed", found.reason
 
 
@@ -70,44 +59,32 @@ def test_a_failure_prints_a_short_script_that_was_run(
 
 
 def test_a_failing_program_is_told_in_words() -> None:
-    found = outcome(zoo("one_name_selected"), "selected_rows_go_on_as_their_sequences")
+    found = run(zoo("one_name_selected"), "selected_rows_go_on_as_their_sequences", shrink=True)
     assert found.failure is not None
     assert found.failure.program == "begin 2 rows, append 1, select rows [1], append 1"
     assert f"  in the calls: {found.failure.program}\n" in failure_text(found)
 
 
-def test_an_operation_that_is_not_there_is_said_not_to_be_tried() -> None:
-    spec = GROWING.spec
-    assert spec.cache is not None
-    bare = attnbench.LayerSpec(
-        name="bare",
-        make=spec.make,
-        causal=True,
-        accepts=("cache",),
-        sizes=spec.sizes,
-        cache=CacheSpec(new=spec.cache.new),
-    )
-    found = outcome(bare, "cropped_slots_are_forgotten")
-    assert (found.status, found.reason) == ("skipped", "not tried: its CacheSpec has no crop")
+def refuse(cache: object, length: int) -> None:
+    raise NotImplementedError("a cache of this kind cannot be cropped")
 
 
-def test_an_operation_that_always_refuses_is_no_failure() -> None:
-    def refuse(cache: object, length: int) -> None:
-        raise NotImplementedError("a cache of this kind cannot be cropped")
-
-    spec = GROWING.spec
-    assert spec.cache is not None
-    refusing = LayerSpec(
-        name="refusing",
-        make=spec.make,
-        causal=True,
-        accepts=("cache",),
-        sizes=spec.sizes,
-        cache=CacheSpec(new=spec.cache.new, crop=refuse),
-    )
-    found = outcome(refusing, "cropped_slots_are_forgotten")
+@pytest.mark.parametrize(
+    ("crop", "told"),
+    [
+        (None, "not tried: its CacheSpec has no crop"),
+        (refuse, "refused: crop raises NotImplementedError: a cache of this kind"),
+    ],
+)
+def test_an_operation_that_is_not_there_or_always_refuses_is_no_failure(
+    crop: Any, told: str
+) -> None:
+    assert isinstance(GROWING.spec, LayerSpec)
+    assert GROWING.spec.cache is not None
+    cache = CacheSpec(new=GROWING.spec.cache.new, crop=crop)
+    found = run(replace(GROWING.spec, cache=cache), "cropped_slots_are_forgotten")
     assert found.status == "skipped"
-    assert found.reason.startswith("refused: crop raises NotImplementedError: a cache of this kind")
+    assert found.reason.startswith(told)
 
 
 class Plain(nn.Module):
@@ -133,10 +110,10 @@ def broken_new(module: nn.Module, batch_size: int) -> object:
 )
 def test_a_cache_that_cannot_be_had_is_told_once(cache: CacheSpec | None, told: str) -> None:
     spec = LayerSpec(name="plain", make=Plain, accepts=("cache",), cache=cache)
-    found = outcome(spec, "cached_calls_keep_the_contract")
+    found = run(spec, "cached_calls_keep_the_contract")
     assert found.status == "failed"
     assert told in found.reason
-    assert outcome(spec, "calls_may_be_cut_anywhere").status == "skipped"
+    assert run(spec, "calls_may_be_cut_anywhere").status == "skipped"
 
 
 def test_a_failing_program_is_made_shorter() -> None:
@@ -180,7 +157,7 @@ def test_rows_that_are_not_there_are_not_selected() -> None:
 
 def test_a_cache_is_looked_at_without_threads_of_random_numbers() -> None:
     before = torch.random.get_rng_state()
-    attnbench.check(UNCACHED.spec, profile="quick", invariants=["cached_calls_keep_the_contract"])
+    run(UNCACHED.spec, "cached_calls_keep_the_contract")
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -207,12 +184,12 @@ def test_a_cache_that_can_only_be_emptied_is_held_to_that() -> None:
 
     cache = CacheSpec(new=lambda module, rows: {}, crop=crop)
     spec = LayerSpec(name="emptied", make=Emptied, causal=True, accepts=("cache",), cache=cache)
-    found = outcome(spec, "cropped_slots_are_forgotten")
+    found = run(spec, "cropped_slots_are_forgotten", shrink=True)
     assert found.status == "failed"
     assert found.failure is not None
     assert "crop to 0" in found.failure.program
 
 
 def test_an_operation_that_was_refused_is_named() -> None:
-    late = outcome(zoo("refused_after_the_crop"), "cropped_slots_are_forgotten")
+    late = run(zoo("refused_after_the_crop"), "cropped_slots_are_forgotten")
     assert "was refused, which should leave the cache as it was" in late.reason

@@ -1,4 +1,4 @@
-"""Crops meet rings that are full and have wrapped; where all of these are refused, it is said."""
+"""Crops meet rings that are full and have wrapped."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import CacheSpec, LayerSpec
-from attnbench.checking.profiles import PROFILES
-from attnbench.checking.runner import run_invariant, seeded
-from attnbench.invariants.layers.cache_operations import cropped_slots_are_forgotten
-from attnbench.subject.layer import LayerSubject
-from attnbench.subject.lookup import resolve
+from tests.invariant_runs import run
 
 WINDOW, SLOTS = 4, 7
 
@@ -56,15 +52,6 @@ class CutAtItsEnd(Ring):
         self.slots = self.slots[:, :left] if left else self.slots
 
 
-class RefusesOnceFull(Ring):
-    """A crop of a ring that was full is refused, whatever it would take back."""
-
-    def crop(self, length: int) -> None:
-        if self.seen >= SLOTS:
-            raise NotImplementedError("the ring is full")
-        super().crop(length)
-
-
 class MeanOfTheLast(nn.Module):
     """Each output is the mean of the last tokens."""
 
@@ -82,20 +69,12 @@ class MeanOfTheLast(nn.Module):
         return output
 
 
-def layer(ring: type[Ring]) -> LayerSubject:
+@pytest.mark.parametrize(("ring", "status"), [(Ring, "passed"), (CutAtItsEnd, "failed")])
+def test_a_ring_that_has_wrapped_is_cropped(ring: type[Ring], status: str) -> None:
     cache = CacheSpec(
         new=lambda module, rows: ring(), crop=lambda cache, length: cache.crop(length)
     )
     fields: dict[str, Any] = {"causal": True, "window": WINDOW, "accepts": ("cache",)}
     spec = LayerSpec(name="mean_of_last", make=MeanOfTheLast, cache=cache, **fields)
-    (subject,) = resolve(spec)
-    assert isinstance(subject, LayerSubject)
-    return subject
-
-
-@pytest.mark.parametrize(("ring", "status"), [(Ring, "passed"), (CutAtItsEnd, "failed")])
-def test_a_ring_that_has_wrapped_is_cropped(ring: type[Ring], status: str) -> None:
-    with seeded():
-        checked = layer(ring), cropped_slots_are_forgotten, PROFILES["quick"]
-        found = run_invariant(*checked, shrink=False)
+    found = run(spec, "cropped_slots_are_forgotten")
     assert found.status == status, found.reason

@@ -8,11 +8,8 @@ from attnbench_zoo.right.attention import ATTENTION, Attention
 from torch import Tensor
 
 import attnbench
-from attnbench.invariants.calls import autocast, compiling
 from attnbench.subject.lookup import resolve
-from tests.invariant_runs import by_name, mutant, run, zoo
-
-INVARIANTS = {**by_name(autocast), **by_name(compiling)}
+from tests.invariant_runs import mutant, run, zoo
 
 
 def test_a_function_of_autograd_that_is_not_written_for_vmap_is_no_fault() -> None:
@@ -30,13 +27,13 @@ def test_a_function_of_autograd_that_is_not_written_for_vmap_is_no_fault() -> No
             copied: Tensor = Copied.apply(super().pool(weights, value))
             return copied
 
-    outcome = run(mutant(OwnBackward), INVARIANTS["vmap_equals_batch"])
+    outcome = run(mutant(OwnBackward), "vmap_equals_batch")
     assert outcome.status == "skipped"
     assert "setup_context" in outcome.reason
 
 
 def test_what_a_transformation_raises_is_told_in_one_sentence() -> None:
-    wrong = run(zoo("branch_on_values"), INVARIANTS["fake_tensors_tell_the_shape"])
+    wrong = run(zoo("branch_on_values"), "fake_tensors_tell_the_shape")
     assert wrong.reason.startswith("a call with fake tensors raised ")
     assert wrong.reason.endswith("exempt the subject with a reason if this is not to be had")
 
@@ -67,7 +64,7 @@ def test_a_subject_is_not_to_blame_where_nothing_compiles(monkeypatch: pytest.Mo
         raise OSError("Read-only file system: 'cache'")
 
     monkeypatch.setattr(torch, "compile", broken)
-    outcome = run(ATTENTION.spec, INVARIANTS["compiled_equals_eager"])
+    outcome = run(ATTENTION.spec, "compiled_equals_eager")
     assert outcome.status == "skipped"
     assert (
         "here (attnbench list --machine) torch.compile raised OSError: Read-only" in outcome.reason
@@ -84,7 +81,7 @@ def test_tied_parameters_are_no_fault() -> None:
         def scale(self, query: Tensor, key: Tensor, given: float | None) -> Any:
             return super().scale(query, key, given) * self.weight * self.same
 
-    found = run(mutant(Tied, reference=None), INVARIANTS["fake_tensors_tell_the_shape"])
+    found = run(mutant(Tied, reference=None), "fake_tensors_tell_the_shape")
     assert found.status == "passed", found.reason
 
 
@@ -97,7 +94,6 @@ def test_a_failure_of_the_debugging_backend_alone_is_no_failure(monkeypatch: Any
         return compile_(function, backend="eager")
 
     monkeypatch.setattr(torch, "compile", failing)
-    report = attnbench.check("scaled_dot", profile="quick", invariants=["compiled_equals_eager"])
-    (outcome,) = report.outcomes
+    outcome = run("scaled_dot", "compiled_equals_eager")
     assert outcome.status == "skipped"
     assert "'aot_eager', which is for debugging, fails" in outcome.reason

@@ -8,16 +8,13 @@ from attnbench_zoo.right.scorings import SPECS
 
 from attnbench.cases.case import Case
 from attnbench.checking.runner import seeded
-from attnbench.invariants import dropout
-from attnbench.invariants.calls import copies, execution, layouts
+from attnbench.invariants.calls.layouts import gradient_layouts_agree
 from attnbench.subject.lookup import resolve
-from tests.invariant_runs import by_name, mutant, run, zoo
-
-INVARIANTS = by_name(execution, layouts, dropout, copies)
+from tests.invariant_runs import mutant, run, zoo
 
 
 def test_a_changed_input_is_named_with_both_of_its_values() -> None:
-    wrong = run(zoo("query_scaled_in_place"), INVARIANTS["inputs_are_unchanged"])
+    wrong = run(zoo("query_scaled_in_place"), "inputs_are_unchanged")
     assert "query[" in wrong.reason
     assert "as before it: the caller's tensor was changed in place" in wrong.reason
 
@@ -27,12 +24,12 @@ def test_a_module_that_cannot_be_copied_is_told_in_one_sentence() -> None:
         def __deepcopy__(self, memo: Any) -> Any:
             raise TypeError("no copies of this")
 
-    wrong = run(mutant(Unpicklable), INVARIANTS["copies_agree"])
+    wrong = run(mutant(Unpicklable), "copies_agree")
     assert "deepcopy of the module raised TypeError: no copies of this" in wrong.reason
 
 
 def test_what_is_kept_of_inference_mode_is_told_with_the_call_that_came_before() -> None:
-    wrong = run(zoo("factors_kept_from_inference"), INVARIANTS["gradient_modes_agree"])
+    wrong = run(zoo("factors_kept_from_inference"), "gradient_modes_agree")
     assert wrong.status == "failed"
     assert wrong.reason.startswith("after a call under inference_mode, the same call outside")
 
@@ -48,4 +45,4 @@ def test_gradients_whose_terms_cancel_may_round_by_those_terms(case: str) -> Non
     (cosine,) = resolve(SPECS["cosine"])
     found = Case.from_id(f"{case}+gradient=transposed+of=scores")
     with seeded():  # of single numbers, the cosine is a sign, and its gradient should be 0
-        INVARIANTS["gradient_layouts_agree"].check(cosine, found)
+        gradient_layouts_agree.check(cosine, found)

@@ -9,12 +9,9 @@ from attnbench_zoo.right.attention import Attention
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.invariants.calls import layouts
-from attnbench.invariants.derivatives import backward, gradients
+from attnbench.invariants.derivatives.backward import gradients_alone_equal_gradients_together
 from attnbench.subject.lookup import resolve
-from tests.invariant_runs import by_name, mutant, run
-
-INVARIANTS = by_name(backward)
+from tests.invariant_runs import mutant, run
 
 
 def test_parameters_require_gradients_again_after_a_check() -> None:
@@ -30,7 +27,7 @@ def test_parameters_require_gradients_again_after_a_check() -> None:
     names = [field.name for field in fields(subject)]
     again = Kept(**{name: getattr(subject, name) for name in names})
     for seed in range(6):
-        INVARIANTS["gradients_alone_equal_gradients_together"].check(again, Case(seed=seed))
+        gradients_alone_equal_gradients_together.check(again, Case(seed=seed))
     assert kept
     assert all(p.requires_grad for module in kept for p in module.parameters())
 
@@ -53,7 +50,6 @@ class BackwardRaises(Attention):
 
 @pytest.mark.parametrize("name", ["gradients_are_right", "gradient_layouts_agree"])
 def test_a_backward_pass_that_raises_is_the_subjects_failure(name: str) -> None:
-    known = by_name(backward, gradients, layouts)
-    wrong = run(mutant(BackwardRaises), known[name])
+    wrong = run(mutant(BackwardRaises), name)
     assert wrong.status == "failed"
     assert "the backward pass raised ValueError: no backward for this" in wrong.reason

@@ -9,11 +9,9 @@ from attnbench_zoo.right.scorings import SPECS
 from hypothesis.errors import UnsatisfiedAssumption
 from torch import Tensor, nn
 
-import attnbench
 from attnbench import MechanismSpec, ScoringSpec
 from attnbench.cases.case import Case
-from attnbench.checking.profiles import PROFILES
-from attnbench.checking.runner import run_invariant, seeded
+from attnbench.checking.runner import seeded
 from attnbench.invariants.derivatives import gradients
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, mutant, run
@@ -47,9 +45,7 @@ def test_kinks_on_both_sides_closer_than_most_steps_are_not_held_against_gradien
 
 def test_a_sharp_bend_is_not_taken_for_the_rounding_of_float32() -> None:
     # a narrow window whose position changes by hundreds of keys as the query changes by one
-    (subject,) = resolve("local_predictive(scoring=additive, window=1)")
-    with seeded():
-        outcome = run_invariant(subject, RIGHT, PROFILES["quick"])
+    outcome = run("local_predictive(scoring=additive, window=1)", RIGHT)
     assert outcome.status == "passed", outcome.reason
 
 
@@ -133,7 +129,7 @@ def test_a_query_that_softmax_cancels_is_found(before: bool) -> None:
     spec = MechanismSpec(
         name="additive", make=lambda size, *_: Additive(size, before), equal_sizes=True
     )
-    (found,) = attnbench.check(spec, profile="quick", invariants=[REACH.name]).outcomes
+    found = run(spec, REACH)
     assert found.status == ("failed" if before else "passed"), found.reason
 
 

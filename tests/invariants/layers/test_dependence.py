@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import CacheSpec, LayerSpec
+from attnbench import LayerSpec
 from attnbench.checking.check_report import CheckReport
 
 
@@ -106,82 +106,3 @@ def test_a_scale_that_follows_the_length_by_design_is_not_accused_but_named(make
     )
     assert not relative.ok
     assert "may follow the number" not in str(relative)
-
-
-class PreNorm(Linear):
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.norm = nn.LayerNorm(size)
-
-    def forward(self, hidden: Tensor, cache: list[Tensor] | None = None) -> Tensor:
-        return hidden + self.linear(self.norm(hidden)).cumsum(1)
-
-
-class Dilated(Linear):
-    """A token and the one eight places before it."""
-
-    def forward(self, hidden: Tensor, cache: list[Tensor] | None = None) -> Tensor:
-        earlier = nn.functional.pad(hidden, (0, 0, 8, 0))[:, : hidden.shape[1]]
-        return hidden + super().forward(earlier)
-
-
-def test_a_layer_that_skips_tokens_uses_some_of_many() -> None:
-    new = CacheSpec(new=lambda module, batch_size: [])
-    fields: dict[str, Any] = {"causal": True, "accepts": ("cache",), "cache": new}
-    report = checked(Dilated, "outputs_depend_on_their_token", **fields)
-    assert report.ok, str(report)
-
-
-def test_a_norm_of_few_features_leaves_nothing_to_remember() -> None:
-    new = CacheSpec(new=lambda module, batch_size: [])
-    fields: dict[str, Any] = {"causal": True, "accepts": ("cache",), "cache": new}
-    report = checked(PreNorm, "outputs_depend_on_their_token", **fields)
-    assert report.ok, str(report)
-
-
-class PostNorm(Linear):
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.norm = nn.LayerNorm(size)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(hidden + super().forward(hidden))
-
-
-def test_a_norm_of_one_feature_leaves_nothing_to_depend_on() -> None:
-    report = checked(PostNorm, "outputs_depend_on_their_token")
-    assert report.ok, str(report)
-
-
-class Fourier(Linear):
-    """Mixes tokens and features in float32, whatever it is given."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        mixed = torch.fft.fft2(super().forward(hidden).float()).real if hidden.numel() else hidden
-        return hidden + mixed.to(hidden.dtype)
-
-
-def test_a_layer_that_computes_in_float32_inside_may_round_by_layout_in_float64() -> None:
-    report = checked(Fourier, "layouts_agree")
-    assert report.ok, str(report)
-
-
-class AloneOrAmongOthers(nn.Module):
-    """A token sees itself only where it sees no other one, as in Reformer."""
-
-    def __init__(self, size: int, first: float = -5e4) -> None:
-        super().__init__()
-        self.project = nn.Linear(size, 2 * size)
-        self.first = first
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        length = hidden.shape[1]
-        query, value = self.project(hidden).chunk(2, -1)
-        scores = query @ query.tanh().mT + self.first * torch.eye(length)
-        later = torch.ones(length, length, dtype=torch.bool).triu(1)
-        return scores.masked_fill(later, -math.inf).softmax(-1) @ value
-
-
-def test_a_token_may_see_itself_only_where_it_sees_nothing_else() -> None:
-    report = checked(AloneOrAmongOthers, "outputs_depend_on_their_token", causal=True)
-    assert report.ok, str(report)

@@ -14,14 +14,13 @@ import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.adapters import layer
 from attnbench.cases.case import Case
-from attnbench.checking.profiles import PROFILES
-from attnbench.checking.runner import run_invariant, seeded
 from attnbench.errors import InvariantViolation, SpecError
 from attnbench.invariants.layers.side_inputs import source_is_that_of_the_item
 from attnbench.subject.lookup import resolve
+from tests.invariant_runs import run
 
-SOURCE = ["source_is_that_of_the_item"]
-EXTRAS = ["extras_go_with_their_tokens"]
+SOURCE = "source_is_that_of_the_item"
+EXTRAS = "extras_go_with_their_tokens"
 
 
 def decoder(size: int) -> nn.Module:
@@ -38,7 +37,7 @@ def test_a_decoder_layer_of_torch_attends_to_its_memory() -> None:
         sizes=lambda size: max(4, size // 4 * 4),
     )
     assert spec.accepts == ("padding_mask", "source")
-    report = attnbench.check(spec, profile="quick", invariants=[*SOURCE, "padded_tokens_are_inert"])
+    report = attnbench.check(spec, profile="quick", invariants=[SOURCE, "padded_tokens_are_inert"])
     assert [o.status for o in report.outcomes] == ["passed"] * 2, str(report)
     assert "not causal (found by trying)" in str(report)
 
@@ -58,8 +57,8 @@ def test_extras_are_keywords_of_a_module() -> None:
         return {"token_type_ids": torch.randint(2, shape, generator=generator)}
 
     spec = layer(Typed, extras=extras)
-    report = attnbench.check(spec, profile="quick", invariants=EXTRAS)
-    assert report.ok, str(report)
+    found = run(spec, EXTRAS)
+    assert found.status == "passed", found.reason
 
 
 @pytest.mark.parametrize(
@@ -73,9 +72,9 @@ def test_extras_are_keywords_of_a_module() -> None:
 def test_extras_of_another_form_are_named(drawn: Any, told: str) -> None:
     assert isinstance(CROSSED.spec, LayerSpec)
     spec = replace(CROSSED.spec, extras=lambda case, generator: drawn)
-    report = attnbench.check(spec, profile="quick", invariants=EXTRAS)
-    assert told in str(report)
-    assert "raised on a legal input" not in str(report)
+    reason = run(spec, EXTRAS).reason
+    assert told in reason
+    assert "raised on a legal input" not in reason
 
 
 class Marked(nn.Module):
@@ -111,9 +110,9 @@ def test_marks_that_begin_documents_are_not_given_to_each_token() -> None:
         },
         cache=CacheSpec(new=lambda module, batch: {}),
     )
-    names = ["outputs_depend_on_their_token", "calls_may_be_cut_anywhere", *EXTRAS]
-    report = attnbench.check(spec, profile="quick", invariants=names)
-    assert [outcome.status for outcome in report.outcomes] == ["passed"] * 3, str(report)
+    for name in ("outputs_depend_on_their_token", "calls_may_be_cut_anywhere", EXTRAS):
+        found = run(spec, name)
+        assert found.status == "passed", found.reason
 
 
 def test_extras_need_a_function_that_draws_them() -> None:
@@ -149,10 +148,7 @@ def _beams(cache: dict[str, Tensor], index: Tensor) -> None:
 def test_rows_are_doubled_in_an_order_that_beams_do_not_have(select: Any, status: str) -> None:
     cache = CacheSpec(new=lambda module, rows: {}, select=select)
     spec = LayerSpec(name="kept", make=Kept, accepts=("source", "cache"), cache=cache, causal=True)
-    (subject,) = resolve(spec)
-    with seeded():
-        args = subject, source_is_that_of_the_item, PROFILES["quick"]
-        assert run_invariant(*args, shrink=False).status == status
+    assert run(spec, SOURCE).status == status
 
 
 class Held(Kept):
@@ -184,6 +180,5 @@ def test_a_state_that_calls_do_not_go_on_from_is_no_fault_of_the_source() -> Non
 
     assert isinstance(CROSSED.spec, LayerSpec)
     spec = replace(CROSSED.spec, make=Fed)
-    names = [*SOURCE, *EXTRAS, "calls_may_be_cut_anywhere"]
-    report = attnbench.check(spec, profile="quick", invariants=names)
-    assert [o.invariant for o in report.of("failed")] == names[2:], str(report)
+    assert run(spec, SOURCE).status == run(spec, EXTRAS).status == "passed"
+    assert run(spec, "calls_may_be_cut_anywhere").status == "failed"
