@@ -39,6 +39,7 @@ LEVELS = {
     "tests/checking/explain": "slow",
     "tests/checking/test_api.py": "slow",
     "tests/checking/test_hypothesis_engine.py": "slow",
+    "tests/checking/test_own_strategies.py": "slow",
     "tests/cli/test_action.py": "all",
     "tests/cli/test_check.py::test_each_way_to_break_the_contract_has_an_"
     "outcome_with_the_values": "all",
