@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import SkipTest
 
@@ -22,7 +21,7 @@ from attnbench.checking.call_cost import affordable, drawn_limit
 from attnbench.checking.explain.where_alone import where_alone
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.outcomes import KEEPS_CONTRACT
-from attnbench.checking.profiles import Profile, nearest_misses
+from attnbench.checking.profiles import Profile, current_effort, effort_of
 from attnbench.errors import InvariantViolation, RefusalError, UsageError, may_be_rounding
 from attnbench.oracle.references import NoReferenceError
 from attnbench.specs import Invariant
@@ -164,8 +163,7 @@ class CaseSearch:
             if self.error is not None:
                 case = self._legal_case(part, raw)
                 return case is not None and self._fails_again(case)
-            with self._targeting():
-                return self._fails_raw(part, raw, "drawn")
+            return self._fails_near(part, raw)
 
         drawn = st.one_of([st.tuples(st.just(part), part.raw(wide=is_wide)) for part in parts])
         stages = (Phase.generate, Phase.target, *(Phase.shrink,) * (shrink and are_foreign))
@@ -272,13 +270,14 @@ class CaseSearch:
         found, first = self._verdict(case), self.error
         return type(found) is type(first) and may_be_rounding(found) <= may_be_rounding(first)
 
-    @contextlib.contextmanager
-    def _targeting(self) -> Iterator[None]:
-        """Let Hypothesis prefer, in thorough, examples whose errors use most of their budgets."""
-        with nearest_misses() as shares:
-            yield
+    def _fails_near(self, part: Part, raw: Case | None) -> bool:
+        """The same of a drawn case; in thorough, Hypothesis prefers those that use most budget."""
+        shares: list[float] = []
+        with effort_of(replace(current_effort(), shares=shares)):
+            fails = self._fails_raw(part, raw, "drawn")
         if shares and self.profile.name == "thorough":
             target(max(shares), label="largest error relative to its budget")
+        return fails
 
     def _legal_case(self, part: Part, raw: Case | None) -> Case | None:
         """The case that a space makes of a raw one, or ``None``."""

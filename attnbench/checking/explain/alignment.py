@@ -68,12 +68,6 @@ class Alignment:
         return differ(part, small, units)
 
 
-def tensors_of(row: Row) -> list[Tensor]:
-    """The tensors that a call was given."""
-    values = [*row.call.args, *row.call.kwargs.values()]
-    return [value for value in values if isinstance(value, Tensor)]
-
-
 def differ(one: Tensor, other: Tensor, units: float = ROUNDING) -> bool:
     """Whether two tensors of one shape differ by more than rounding does."""
     if one.shape != other.shape:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from attnbench.checking.explain.alignment import ALIKE, Alignment, differ, tensors_of
+from attnbench.checking.explain.alignment import ALIKE, Alignment, differ
 from attnbench.checking.explain.recorded_operations import Operation, Operations
 from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, copied, row_of
 from attnbench.specs.extensions import Clue
@@ -79,18 +80,17 @@ def _parting(got: Row, expected: Row, allowed: float) -> Clue | None:
     is_larger = _size(got) >= _size(expected)
     pair = _Pair((got, expected) if is_larger else (expected, got), allowed)
     tried = set[tuple[int, str]]()
-    for side, number, value, is_behind in pair.suspects():
+    for suspect in pair.suspects():
+        side, number, value, line = suspect
         operation = pair.operations[side][number]
         if not operation.line or (side, operation.line) in tried or len(tried) == _MOST_TRIES:
             continue
         tried.add((side, operation.line))
-        line = pair.own_line(side, number) if is_behind else operation.line
-        if line is None or not pair.is_healed(side, number, value):
-            continue
-        if line != operation.line:
-            return _with_place(f"it goes wrong first in {line}", line)
-        values = operation.output, value
-        return _clue(line, *(values if (side == 0) == is_larger else values[::-1]))
+        if pair.is_healed(suspect):
+            values = operation.output, value
+            if line != operation.line:
+                return _with_place(f"it goes wrong first in {line}", line)
+            return _clue(line, *(values if (side == 0) == is_larger else values[::-1]))
     return None
 
 
@@ -111,7 +111,23 @@ def _run_again(
 def _size(row: Row) -> int:
     output = row.call.output
     assert output is not None
-    return output.numel() + sum(tensor.numel() for tensor in tensors_of(row))
+    return output.numel() + sum(tensor.numel() for tensor in row.call.tensors)
+
+
+class Suspect(NamedTuple):
+    """An operation that may be wrong.
+
+    Args:
+        side: 0 if the larger call makes it, 1 if the smaller one does.
+        number: its number there.
+        value: what it gives in the other call.
+        line: the line that is named if it is.
+    """
+
+    side: int
+    number: int
+    value: Tensor
+    line: str
 
 
 class _Pair:
@@ -144,8 +160,9 @@ class _Pair:
         )
         return bool(((one - two).abs() <= self.allowed).all()) or not differ(one, two)
 
-    def is_healed(self, side: int, number: int, value: Tensor) -> bool:
+    def is_healed(self, suspect: Suspect) -> bool:
         """Whether the calls agree if an operation, wherever its line runs, gives the other's."""
+        side, number, value, _ = suspect
         line, healed = self.operations[side][number].line, dict[int, Tensor]()
         for _ in range(_MOST_BLOCKS):
             healed[number] = value
@@ -153,13 +170,15 @@ class _Pair:
             if pair.agrees:
                 return True
             further = [
-                (n, other)
-                for own, n, other, _ in pair.suspects()
-                if own == side and n not in healed and pair.operations[side][n].line == line
+                one
+                for one in pair.suspects()
+                if one.side == side
+                and one.number not in healed
+                and pair.operations[side][one.number].line == line
             ]
             if not further:
                 break
-            number, value = further[0]
+            _, number, value, _ = further[0]
         return False
 
     def _paired(self) -> Iterator[tuple[int, int]]:
@@ -171,11 +190,11 @@ class _Pair:
             if operation.line and left[operation.line]:
                 yield left[operation.line].pop(0), number
 
-    def suspects(self) -> Iterator[tuple[int, int, Tensor, bool]]:
-        """Operations that may be wrong: the side, the number, and what it gives in the other call.
+    def suspects(self) -> Iterator[Suspect]:
+        """Operations that may be wrong.
 
-        That is one that gives something else for the same; or, with ``True``, one that only one of
-        the calls makes, and that gives the next one of both something else.
+        That is one that gives something else for the same; or one that only one of the calls makes,
+        and that gives the next one of both something else.
         """
         for place, number in self.partners:
             one, other = self.operations[0][place], self.operations[1][number]
@@ -188,27 +207,30 @@ class _Pair:
                 k for k in range(len(one.given)) if not self._agree(one.given[k], other.given[k])
             ]
             if not wrong and cut is not None and one.numbers == other.numbers:
-                yield 1, number, cut, False
-                yield 0, place, self.aligned.put(one.output, other.output), False
+                yield Suspect(1, number, cut, other.line)
+                yield Suspect(0, place, self.aligned.put(one.output, other.output), one.line)
             for k in wrong:
                 yield from self._behind(one, other, k)
 
-    def own_line(self, side: int, number: int) -> str | None:
-        """The only line of all that one call alone computes for an operation.
+    def own_line(self, alone: Iterable[tuple[int, int]]) -> str | None:
+        """The only line of all that one of the calls alone computes for some operations.
 
         What several lines make is the fault of any of them, and what comes of a state that an
         earlier call left may be that call's; then it is ``None``.
+
+        Args:
+            alone: side and number of each.
         """
-        left, lines = [number], dict[str, str]()
-        given = [*tensors_of(self.rows[side]), *self.rows[side].call.parameters.values()]
+        left, lines = [*alone], dict[str, str]()
         while left:
-            operation = self.operations[side][left.pop()]
+            side, number = left.pop()
+            operation, row = self.operations[side][number], self.rows[side]
             if not operation.lays_out:
                 lines.setdefault(operation.line.partition(" at ")[2], operation.line)
             for tensor, source in zip(operation.given, operation.sources, strict=True):
                 if source is not None:
-                    left += [source] * (source not in self.known[side])
-                elif not any(torch.equal(tensor, one) for one in given):
+                    left += [(side, source)] * (source not in self.known[side])
+                elif not any(torch.equal(tensor, one) for one in row.call.known_tensors):
                     return None
         return next(iter(lines.values())) or None if len(lines) == 1 else None
 
@@ -216,22 +238,19 @@ class _Pair:
         part = self.aligned.part(large, small)
         return part is not None and not self.aligned.differ(part, small, ALIKE)
 
-    def _behind(
-        self, one: Operation, other: Operation, k: int
-    ) -> Iterator[tuple[int, int, Tensor, bool]]:
+    def _behind(self, one: Operation, other: Operation, k: int) -> Iterator[Suspect]:
         """What only one call did to an argument that differs, if the other shows what it should."""
         large, small = one.given[k], other.given[k]
         cut = self.aligned.part(large, small)
         if cut is None:
             return
-        for side, source, value in (
-            (0, one.sources[k], self.aligned.put(large, small)),
-            (1, other.sources[k], cut),
-        ):
-            if source is None or source in self.known[side]:
-                continue
-            if self.operations[side][source].output.shape == value.shape:
-                yield side, source, value, True
+        values = self.aligned.put(large, small), cut
+        sources = enumerate((one.sources[k], other.sources[k]))
+        alone = [(s, n) for s, n in sources if n is not None and n not in self.known[s]]
+        line = self.own_line(alone)
+        for side, number in alone if line else ():
+            if self.operations[side][number].output.shape == values[side].shape:
+                yield Suspect(side, number, values[side], line or "")
 
 
 def _clue(line: str, got: Tensor, expected: Tensor) -> Clue:

@@ -74,6 +74,17 @@ class SubjectCall:
             with mode or nullcontext():
                 return _tensor_of(self.function(*args, **kwargs), self.which)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that it was given."""
+        values = (*self.args, *self.kwargs.values())
+        return [value for value in values if isinstance(value, Tensor)]
+
+    @property
+    def known_tensors(self) -> list[Tensor]:
+        """These and the parameters: all that no earlier call has made."""
+        return [*self.tensors, *self.parameters.values()]
+
     def parts(self) -> Iterator[SubjectCall]:
         """The call for each of the tensors that it returned."""
         yield self
