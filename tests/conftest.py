@@ -63,6 +63,7 @@ LEVELS = {
     "tests/meta": "slow",
     "tests/packaging/test_third_party.py": "all",
     "tests/plugins": "slow",
+    "tests/registry/test_uninstalled.py": "all",
     "tests/test_asv.py": "all",
     "tests/test_pytest_plugin.py::test_it_works_under_xdist": "all",
     "tests/test_pytest_plugin.py": "slow",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnbench import Inputs, InvariantViolation, UsageError
-from attnbench.testing import agree_within, check_output, stages_of
+from attnbench.testing import agree_within, change_by_moves, check_output, stages_of
 
 _DRAWS = 8
 """Random directions in which :func:`assert_close` moves the inputs."""
@@ -264,34 +264,19 @@ def assert_close(
     tiny = torch.finfo(actual.dtype).smallest_normal * eps
     step = max(eps, SMALLEST_STEP)
     wide = [t.detach().cpu().double() if t.is_floating_point() else t.cpu() for t in inputs]
+
+    def run(move: Callable[[Tensor], Tensor]) -> Tensor:
+        return expected(*(move(t) if t.is_floating_point() else t for t in wide))
+
     with torch.no_grad():
         right = expected(*wide)
-        change = _change_by_moves(expected, wide, right, step)
+        change = change_by_moves(run, right, [step] * _DRAWS)
     if change.dim():  # an element may owe what its neighbours show
         change = change.amax(-1, keepdim=True).expand(change.shape)
     floor = eps * right.abs().nan_to_num(0.0, 0.0, 0.0) + tiny
     agree_within(
         actual, right, units * (change * (eps / step) + floor), "actual", "the float64 run"
     )
-
-
-def _change_by_moves(
-    run: Callable[..., Tensor], inputs: Sequence[Tensor], still: Tensor, step: float
-) -> Tensor:
-    """The most that each element of a result changes if each of the inputs moves by a share."""
-    generator = torch.Generator().manual_seed(0)
-
-    def moved(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        up = torch.randint(2, tensor.shape, generator=generator).mul_(2).sub_(1)
-        return tensor * (1 + step * up.to(tensor))
-
-    most = torch.zeros_like(still, dtype=torch.float64)
-    for _ in range(_DRAWS):
-        change = (run(*map(moved, inputs)).double() - still.double()).abs()
-        most = torch.maximum(most, change.nan_to_num(0.0))
-    return most
 
 
 def _scale_of(inputs: Inputs) -> float:
