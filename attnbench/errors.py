@@ -9,9 +9,10 @@ exits with 2. Each is also a built-in exception of the matching kind: ``ValueErr
 from __future__ import annotations
 
 import difflib
+import functools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 __all__ = [
     "AddressError",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
 _CLEAR = 10
 """What is off by so many times what is allowed is not taken for rounding."""
 
@@ -186,6 +189,23 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
 
     def _should(self) -> str:
         return f"{self.other} has" if self.other else "should be"
+
+
+def ending_here(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
+    """Let an error that attnbench raises on purpose end at the caller's line, with no other below.
+
+    Its message says what was wrong; the frames between would say how that was found out.
+    """
+
+    @functools.wraps(function)
+    def called(*args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
+        __tracebackhide__ = True  # as pytest reads it
+        try:
+            return function(*args, **kwargs)
+        except AttnbenchError as error:
+            raise error.with_traceback(None) from None
+
+    return called
 
 
 def first_line(text: str) -> str:

@@ -7,3 +7,6 @@ STYLES = {
     "textbook": "attnbench.calling.adaptation",
 }
 """What ``--as`` takes, and the module that has the adapter of that name."""
+
+CALLED = "called"
+"""The style of what is called as its arguments are said to be: ``called(state=query, ...)``."""

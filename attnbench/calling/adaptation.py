@@ -23,6 +23,7 @@ from attnbench.calling.importing import notes_of
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.making import Recipe, recipe_of
 from attnbench.calling.refusing import not_called
+from attnbench.calling.roles import FORWARD
 from attnbench.calling.signature import (
     NOTHING,
     Argument,
@@ -97,14 +98,47 @@ class Prior:
         layouts: axes of query and key.
         masks: by role, the forms of a mask that hides nothing as it should in any.
         dtypes: those that are looked at; by default those in which it can be called.
+        roles: those of some arguments, whatever they are called; a call gives these arguments.
     """
 
     layouts: tuple[tuple[str, str], ...] = LAYOUTS
     masks: Mapping[str, tuple[Mask, ...]] = field(default_factory=lambda: _LENGTHS)
     dtypes: tuple[str, ...] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no style is meant."""
+        return self is _ANY or bool(self.roles)
+
+    def told(self, argument: Argument) -> Argument:
+        """An argument with the role that is said of it."""
+        role = self.roles.get(argument.name)
+        return argument if role is None else replace(argument, role=role, default=NOTHING)
 
 
 _ANY = Prior()
+
+
+def prior_of(call: str, layouts: tuple[tuple[str, str], ...] | None = None) -> Prior:
+    """What a call says of arguments: ``(state=query, outputs=memory)``.
+
+    Args:
+        call: the call.
+        layouts: axes of query and key, where a style is named; then it need say nothing.
+
+    Raises:
+        StyleError: it says nothing, or names a role that there is not.
+    """
+    roles = dict(re.findall(r"(\w+)\s*=\s*~?(\w+)", call))
+    roles = {name: role.replace("attn_mask", "mask") for name, role in roles.items()}
+    for role in [*roles.values(), *([] if roles or layouts else [""])]:
+        if role not in FORWARD:
+            raise StyleError(
+                f"--call f({call}: it should say what arguments are, such as f(state=query, "
+                f"outputs=memory, seen=mask); {role!r} is none of {', '.join(FORWARD)}."
+            )
+    return Prior(layouts=layouts or LAYOUTS, roles=roles)
 
 
 def bound(target: Any, callee: Callee, prior: Prior = _ANY) -> tuple[Callee, Binding]:
@@ -118,13 +152,16 @@ def bound(target: Any, callee: Callee, prior: Prior = _ANY) -> tuple[Callee, Bin
     Raises:
         StyleError: no call fits, or two contradict each other.
     """
-    called = target if prior is _ANY else callee.at()  # which has a signature of its own if renamed
+    called = target if prior.is_free else callee.at()  # which has a signature of its own if renamed
     named = arguments(forward_of(called), "forward")
     if named is None:
         raise StyleError(f"{name_of(target)}: nothing tells its arguments; wrap it in a function.")
-    named = [each for each in named if each.name != "self"]
+    named = [prior.told(each) for each in named if each.name != "self"]
+    if unknown := {*prior.roles} - {each.name for each in named}:
+        names = ", ".join(each.name for each in named)
+        raise StyleError(f"{name_of(target)} has no argument {min(unknown)!r}, but {names}.")
     raised: list[str] = []
-    attempts = [_attended, _layered] if prior is _ANY else [_attended]
+    attempts = [_attended, _layered] if prior.is_free else [_attended]
     if {"hidden", "memory"} <= {each.role for each in named}:
         attempts.reverse()
     for attempt in attempts:
@@ -169,7 +206,7 @@ def _attended(
     masks = [a for a in named if a.role in _MASKS and not a.required]
     needed = [replace(a, default=NOTHING) if a in masks else a for a in named]
     likely = plans(named)
-    if prior is not _ANY:  # its first three are query, key and value, whatever they are called
+    if not prior.is_free:  # its first three are query, key and value, whatever they are called
         three = dict(zip((a.name for a in named), _MAINS[:3], strict=False))
         likely = [mains for mains in (*likely, three) if len(mains) == 3][:1]
     for mains, taken in itertools.product(likely, [named, needed] if masks else [named]):
@@ -185,7 +222,8 @@ def _attended(
             first, second = (f"{each.layout}, {each.memory}" for each in (fitting[0], other[0]))
             raise StyleError(
                 f"it can be called with query and key as {first} and as {second}, and gives other "
-                "outputs: say which by --call."
+                "outputs: say which by an example of a call, or by --as sdpa, which is "
+                "(B, H, L, E), or --as flash, which is (B, L, H, E)."
             )
         if fitting:
             return _reading_most(callee, fitting, named, prior)
@@ -327,20 +365,21 @@ def _declared(callee: Callee, binding: Binding, argument: Argument, prior: Prior
 
 
 def spec_of(
-    target: Any, callee: Callee | None = None, **fields: Any
+    target: Any, callee: Callee | None = None, prior: Prior = _ANY, **fields: Any
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
     """The spec of a callee that no style names.
 
     Args:
         target: what is called, a class of it, or a recipe.
         callee: how it is made; by its recipe if it is not given.
+        prior: what is said of its arguments.
         fields: further fields of the spec.
 
     Raises:
         StyleError: it cannot be made, no call fits, or two contradict each other.
     """
     target, recipe = _split(target)
-    callee, binding = bound(target, callee or callee_of(target, recipe))
+    callee, binding = bound(target, callee or callee_of(target, recipe), prior)
     if (style := _style_of(target, binding)) is not None:
         known_style: MechanismSpec = adapted(target, style, **fields)
         return known_style

@@ -89,12 +89,10 @@ def example_spec(
             if not problem:
                 return _spec(target, callee, _with_mask(callee, binding), fields)
             raised.append(f"{layout}: {problem}")
-    said = "\n  ".join(dict.fromkeys(raised[:6]))
+    said = "\n  ".join(dict.fromkeys(raised[:6])) or "it gives no tensor of these items and tokens"
     raise StyleError(
         f"{_name(target)}: no call of fewer tokens or other items can be cut from the example, "
-        f"whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n"
-        "Give an example of at least 5 tokens, in which the numbers of items, tokens and features "
-        "differ."
+        f"whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n{_advice(shown.states)}"
     )
 
 
@@ -102,6 +100,20 @@ def _attends(shown: _Example) -> bool:
     """Whether an example gives a query, and other keys or a memory."""
     roles = {role_of(n, "forward") for n, v in shown.named.items() if isinstance(v, Tensor)}
     return len(shown.hidden) == 1 and "query" in roles and bool({"key", "memory", "value"} & roles)
+
+
+def _advice(states: Tensor) -> str:
+    """What to do about an example of which no other call can be cut."""
+    *sizes, width = states.shape
+    if max(sizes) < _FEWEST:
+        return f"Give an example of at least {_FEWEST} tokens."
+    if len({*sizes, width}) <= len(sizes):
+        return "Give an example in which the numbers of items, tokens and features differ."
+    return (
+        "Wrap it in a function or module of hidden states (B, L, E), or of a query and a memory, "
+        "which makes what else a call needs for any numbers of items and tokens, and give an "
+        "example of that."
+    )
 
 
 def _step(shown: _Example) -> tuple[Callee, Binding] | None:

@@ -30,7 +30,7 @@ from torch import nn
 
 from attnbench.calling.refusing import in_one_line
 from attnbench.calling.roles import role_of
-from attnbench.calling.sandbox import OnCPU, Stubs, TooLongError, loading, within
+from attnbench.calling.sandbox import OnCPU, Stubs, TooLongError, is_there, loading, within
 from attnbench.errors import AddressError, AttnbenchError, UnknownNameError
 
 LIMIT_S = 20.0
@@ -194,8 +194,10 @@ def _imported(source: str, name: str, run: Callable[[], ModuleType]) -> ModuleTy
             raise _failed(source, error) from error
         raise
     notes = _NOTES.setdefault(module.__name__, [])
-    if stubs.names:
-        notes.append(f"not installed, and stubbed: {', '.join(sorted({*stubs.names}))}")
+    for reason, is_of_package in (("not installed", False), ("not in its package", True)):
+        names = sorted({name for name in stubs.names if is_there(name) == is_of_package})
+        if names:
+            notes.append(f"{reason}, and stubbed: {', '.join(names)}")
     forgotten = _give_forgotten(module)
     if forgotten:
         notes.append(f"it uses {', '.join(forgotten)} without importing it, which was done for it")

@@ -145,10 +145,13 @@ def recipe_of(target: Any) -> Recipe:
     failure: BaseException | None = None
     tried: list[str] = []
     answers: dict[str, int] = {}
-    for sizes in _STARTS:
+    ways = [(sizes, False) for sizes in _STARTS]
+    if any(a.default is None and a.role in _VARIED for a in arguments(target, "constructor") or ()):
+        ways.append((_STARTS[0], True))
+    for sizes, is_filled in ways:
         answers.clear()
         for _ in range(_TRIES):
-            maker = _Maker(target, sizes, answers)
+            maker = _Maker(target, sizes, answers, is_filled)
             try:
                 maker.make()
             except _UnansweredError as error:
@@ -157,7 +160,7 @@ def recipe_of(target: Any) -> Recipe:
             except Exception as error:  # whatever a constructor raises
                 if (hopeless := _hopeless(error)) is not None:
                     raise MakingError(not_made(target, hopeless, (), maker.guessed)) from error
-                failure = failure or error
+                failure = error if isinstance(failure, _UnansweredError | None) else failure
                 tried.append(maker.source)
                 if not maker.advance():
                     break
@@ -243,10 +246,13 @@ class _Maker:
         target: the class.
         sizes: for which it is made.
         answers: which of the guesses to give for each name that says nothing; it is changed.
+        is_filled: whether sizes are given that are ``None`` by default.
     """
 
-    def __init__(self, target: Any, sizes: Widths, answers: dict[str, int]) -> None:
-        self.target, self.sizes, self.answers = target, sizes, answers
+    def __init__(
+        self, target: Any, sizes: Widths, answers: dict[str, int], is_filled: bool = False
+    ) -> None:
+        self.target, self.sizes, self.answers, self.is_filled = target, sizes, answers, is_filled
         self.counts: dict[str, int] = {}
         self.source = ""
         self.on_cpu = False
@@ -332,7 +338,11 @@ class _Maker:
                 return self.config_of(kind, f"{prefix}{argument.name}.", depth)
             if argument.name == "processor":
                 return self.processor()
-            return self.sizes.of(role) if role == "layer" else None
+            place, size = f"{prefix}{argument.name}{_UNSAID}", self.sizes.of(role)
+            if role in _VARIED and size is not None and (self.is_filled or place in self.answers):
+                found = self.guess(place, (size[0], None))
+                return None if found[0] is None else size
+            return size if role == "layer" else None
         if default is False and "cross" in argument.name and self.takes_memory:
             return self.guess(f"{prefix}{argument.name}{_UNSAID}", (True, False))
         if role in _SIDES and type(default) in (int, tuple):

@@ -12,8 +12,10 @@ import inspect
 import opcode
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from attnbench.calling.sandbox import (
@@ -39,6 +41,7 @@ _CLASS = """class Called({name}):
 _FUNCTION = """def called({taken}):
     return {name}({given})"""
 _EXAMPLE = "attnbench.check(module, example=(args, kwargs)) in Python; --example FILE.py:NAME here."
+_WORDS = "query, key, value, memory, hidden, mask or lengths"
 _FORM = re.compile(r"unpack|dimension|[0-9]D |dims|shape")
 """What is raised over another number of dimensions, and so says little."""
 _MAINS = ("query", "key", "value", "memory", "hidden")
@@ -62,7 +65,7 @@ def not_made(
         guessed: arguments whose names say nothing.
     """
     name = getattr(target, "__name__", str(target))
-    lines = [f"{name} cannot be made: {in_one_line(error)}"]
+    lines = [f"{name} cannot be made: {in_one_line(error)}{_place(error, target)}"]
     if tried:
         lines[0] += f" ({len(tried)} calls tried, the last {tried[-1].replace('=size', '=E')})"
     reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "")
@@ -71,9 +74,19 @@ def not_made(
     start = f"{reason[0].upper()}{reason[1:]}, or say" if reason else "Say"
     call = tried[-1].replace("=size", "=E") if tried else f"{name}(...)"
     for each in names:
-        call = re.sub(rf"\b{each}=[^,()]+", f"{each}=...", call)
+        call = re.sub(rf"\b{each}=(?:[^,()]+|[\w.]+\(\))(?=[,)])", f"{each}=...", call)
+    if not names:  # what is no number of features is a guess, too
+        call = re.sub(r"=(?!E\b)[^,()]+(?=[,)])", "=...", call)
+    call = call if "..." in call else f"{name}(...)"
     lines.append(f'{start} {missing}, for E features: --make "{call}".')
     return "\n".join(lines)
+
+
+def _place(error: BaseException, target: Any) -> str:
+    """Where in the file of a class an exception was raised; empty if not there."""
+    file = getattr(sys.modules.get(getattr(target, "__module__", "")), "__file__", None)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]) -> str:
@@ -99,6 +112,10 @@ def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]
     said = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "none says what it is"
     missing = f"what {' and '.join(unknown)} should be" if unknown else "which tensors it takes"
     lines.append(f"Its arguments were read by their names ({said}); say {missing}.")
+    known = {a.name: a.role if a.role in _MAINS else "..." for a in required}
+    call = ", ".join(f"{each}={role}" for each, role in known.items())
+    if known:
+        lines.append(f'Or say which is {_WORDS}: --call "f({call})".')
     lines.append(f"Or show one call of it: {_EXAMPLE}")
     return "\n".join([*lines, *_completed(target, name, required, unknown)])
 
@@ -108,7 +125,7 @@ def _completed(
 ) -> list[str]:
     """The lines to write beside a callee, with ``...`` where a person has to fill in."""
     taken = [a.name for a in required if a.name not in unknown]
-    if not taken or not unknown:
+    if not taken or not unknown or name == "Called":  # it was written already
         return []
     names = [a.name for a in required]
     first = names.index(unknown[0])

@@ -124,7 +124,7 @@ class _StubModule(ModuleType):
     def __init__(self, name: str) -> None:
         super().__init__(name, f"A stub: {name} is not installed.")
         self.__path__: list[str] = []
-        self.__version__ = "0.0.0"
+        self.__version__ = "999.0.0"  # newer than any that its users ask for
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -172,9 +172,20 @@ class _Missing:
 
     def _raise(self) -> NoReturn:
         package = self.__name__.partition(".")[0]
-        raise ModuleNotFoundError(
-            f"{self.__name__} is used, and {package} is not installed", name=package
+        reason = (
+            f"this {package} has no such module"
+            if is_there(package)
+            else f"{package} is not installed"
         )
+        raise ModuleNotFoundError(f"{self.__name__} is used, and {reason}", name=package)
+
+
+def is_there(name: str) -> bool:
+    """Whether the package of a module that is missing is installed."""
+    package = name.partition(".")[0]
+    with contextlib.suppress(ImportError, ValueError):
+        return importlib.util.find_spec(package) is not None
+    return False
 
 
 class OnCPU(TorchFunctionMode):

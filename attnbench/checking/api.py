@@ -21,7 +21,7 @@ from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.checking.suite_guard import SuiteGuard
-from attnbench.errors import StyleError
+from attnbench.errors import StyleError, ending_here
 from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec
 from attnbench.specs import Invariant, LayerSpec, MechanismSpec
@@ -29,6 +29,7 @@ from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
 
+@ending_here
 def check(
     target: str | Address | Spec | Callable[..., Any],
     *,
@@ -81,6 +82,7 @@ def check(
     return CheckReport.joined(reports)
 
 
+@ending_here
 def check_calls(model: nn.Module, batch: Any, **options: Any) -> CheckReport:
     """Check each kind of attention module in a model on the calls that it gets there.
 

@@ -15,6 +15,7 @@ from attnbench.checking.explain.explaining import explained
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.plan import planned, select_invariants, try_options
 from attnbench.checking.runner import skip_reason
+from attnbench.errors import ending_here
 from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec
 from attnbench.specs import Invariant
@@ -121,6 +122,7 @@ def checks_of(
     return pairs
 
 
+@ending_here
 def parametrize_with_checks(
     targets: Iterable[str | Address | Spec | Callable[..., Any]],
     *,

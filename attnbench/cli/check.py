@@ -144,7 +144,8 @@ def command(
     limits = {"jobs": jobs, "timeout_s": timeout, "memory_gib": memory, "cluster": cluster}
     limits["fail_fast"] = fail_fast
     screen = Screen(check.expected, check.statements, verbose=verbose) if output.has_text else None
-    report = _reported(check, screen, limits, targets or (), update_exempt=update_exempt)
+    named = option.as_typed(targets, addresses)
+    report = _reported(check, screen, limits, named, update_exempt=update_exempt)
     findings = findings_of(report, check.statements, check.works, located=output.located)
     statuses = [*statuses_of(report), *output.write(findings)]
     return option.INTERRUPTED if check.interrupted else option.exit_code(statuses, plugins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.calling import STYLES
+from attnbench.calling import CALLED, STYLES
 from attnbench.errors import UsageError, either
 from attnbench.registry.address import Address, parse_address
 from attnbench.specs.conventions import parse_convention
@@ -73,8 +74,9 @@ Call = Annotated[
     typer.Option(
         "--call",
         metavar="CALL",
-        help='With --as, what its arguments are called: "f(queries=query, keys=key, '
-        'values=value)" passes query as queries.',
+        help='What the arguments of a target are: "f(state=query, outputs=memory, seen=mask)"; '
+        'with --as, what they are called: "f(queries=query, keys=key, values=value)" passes query '
+        "as queries.",
     ),
 ]
 Convention = Annotated[
@@ -174,22 +176,26 @@ def parse_targets(
     return addresses or None
 
 
+def as_typed(targets: list[str] | None, addresses: list[Address] | None) -> list[str]:
+    """The targets as a command names them alone, with what other options say of them."""
+    pairs = zip(targets or (), addresses or (), strict=True)
+    return [t if parse_address(t) == each else shlex.quote(str(each)) for t, each in pairs]
+
+
 def with_call(address: Address, call: str) -> Address:
-    """An address whose style is followed by the names of a call.
+    """An address whose style is followed by the names of a call; without one, it says their roles.
 
     Raises:
-        UsageError: it names no style, or the call already, or this is none.
+        UsageError: it names the call already, or this is none.
     """
     signature, style = re.fullmatch(r"\s*\w+(\([^()]*\))\s*", call), address.style
-    if style is None:
-        problem = "it describes the call of a style, but --as names none"
-    elif "(" in style:
+    if style is not None and "(" in style:
         problem = f"'as {style}' describes the call already"
     elif signature is None:
         problem = "it is no call"
     else:
-        return replace(address, style=style + signature[1])
+        return replace(address, style=(style or CALLED) + signature[1])
     raise UsageError(
         f"--call {call}: {problem}; write it like "
-        '--as sdpa --call "f(queries=query, keys=key, values=value)".'
+        '--call "f(queries=query, keys=key, values=value)".'
     )

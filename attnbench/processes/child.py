@@ -48,15 +48,27 @@ def serve(
     except BaseException as error:
         if not isinstance(error, Exception | SystemExit | KeyboardInterrupt):
             raise
-        module = type(error).__module__
-        is_own = isinstance(error, errors.AttnbenchError) and module == errors.__name__
-        text = str(error) if is_own else "".join(traceback.format_exception(error)).rstrip()
+        own = _of_its_own(error)
+        text = "".join(traceback.format_exception(error)).rstrip() if own is None else str(own)
         *_, line = (x for x in traceback.format_exception_only(error) if x[:1].strip())
-        sender.send(("raised", (text, error if is_own else None, line.partition("\n")[0])))
+        sender.send(("raised", (text, own, line.partition("\n")[0])))
     finally:
         sender.close()
         # do not wait for threads or atexit functions of a subject
         os._exit(0)
+
+
+def _of_its_own(error: BaseException) -> errors.AttnbenchError | None:
+    """An error that attnbench raised on purpose, of a class that a parent without torch has."""
+    kind = type(error)
+    if not isinstance(error, errors.AttnbenchError) or not kind.__module__.startswith("attnbench."):
+        return None
+    if kind.__module__ == errors.__name__:
+        return error
+    known: type[errors.AttnbenchError] = next(
+        base for base in kind.__mro__ if base.__module__ == errors.__name__
+    )
+    return known(str(error))
 
 
 def _values(task: Task) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,16 +12,18 @@ from packaging.utils import canonicalize_name
 from torch import nn
 
 from attnbench._signing import check_options
+from attnbench.calling import CALLED
 from attnbench.calling.examples import example_spec
 from attnbench.calling.importing import candidates, load, notes_of
 from attnbench.calling.making import recipe_from
-from attnbench.calling.styles import adapted, known_style
+from attnbench.calling.styles import LAYOUTS, adapted, known_style
 from attnbench.errors import (
     AddressError,
     OptionError,
     StyleError,
     UnknownNameError,
     UsageError,
+    ending_here,
     nearest,
 )
 from attnbench.registry.address import ALL, Address, format_options, parse_address
@@ -35,6 +38,7 @@ from attnbench.subject.subject import Subject
 _SPECS = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 
+@ending_here
 def get(name: str) -> Spec:
     """Look up an installed spec by ``name``, ``scoring/kernel`` or ``distribution:name``.
 
@@ -238,13 +242,15 @@ def _specs_in(value: Any, address: Address) -> list[Spec]:
 def _adapted(target: Any, style: str | None) -> Spec:
     """The spec of a callable; where no style is named or known, small calls show how to call it."""
     style = known_style(target) if style is None and callable(target) else style
-    if style is not None or not callable(target):
+    told, call = (style or "").partition("(")[::2]
+    layouts = (LAYOUTS[told],) if told in LAYOUTS and inspect.isclass(target) else None
+    if not callable(target) or (style is not None and told != CALLED and layouts is None):
         spec: Spec = adapted(target, style)
         return spec
     # its masks are tensors, and nothing may make one where a suite is only listed
-    from attnbench.calling.adaptation import spec_of
+    from attnbench.calling.adaptation import prior_of, spec_of
 
-    return spec_of(target)
+    return spec_of(target) if style is None else spec_of(target, prior=prior_of(call, layouts))
 
 
 def _is_no_spec(spec: Spec, style: str | None, target: str) -> None:

@@ -91,6 +91,31 @@ def test_what_is_not_installed_is_stubbed_and_raises_when_it_is_used(repository:
         module.Layer.call(None, 1)
 
 
+def test_a_stub_is_new_enough_and_what_an_installed_package_lacks_is_told_apart(
+    repository: Path,
+) -> None:
+    module = load(
+        written(
+            repository / "lacks.py",
+            """
+            import nowhere_to
+            from torch._nowhere import something
+            if int(nowhere_to.__version__.split(".")[0]) < 2:
+                raise ImportError("it is too old")
+
+            def used():
+                return something()
+            """,
+        )
+    )
+    assert notes_of(module) == (
+        "not installed, and stubbed: nowhere_to",
+        "not in its package, and stubbed: torch._nowhere",
+    )
+    with pytest.raises(ModuleNotFoundError, match="this torch has no such module"):
+        module.used()
+
+
 def test_a_registry_is_filled_once_though_a_stub_is_needed_on_the_way(repository: Path) -> None:
     written(
         repository / "names.py",

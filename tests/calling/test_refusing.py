@@ -2,16 +2,19 @@
 
 import re
 import textwrap
+import traceback
 from pathlib import Path
 
 import pytest
 
+import attnbench
 from attnbench.calling.adaptation import spec_of
 from attnbench.calling.importing import load
 from attnbench.calling.making import MakingError, recipe_from, recipe_of
 from attnbench.calling.refusing import not_called
 from attnbench.calling.signature import arguments
 from attnbench.errors import StyleError
+from attnbench.subject.lookup import resolve
 from tests.calling.conftest import HEAD, loaded, written
 
 SOURCE = """
@@ -32,8 +35,8 @@ def test_what_cannot_be_guessed_of_a_constructor_is_marked(repository: Path) -> 
     with pytest.raises(MakingError) as raised:
         recipe_of(loaded(repository, SOURCE).Attention)
     assert str(raised.value).splitlines() == [
-        "Attention cannot be made: TypeError: 'int' object is not subscriptable (21 calls tried, "
-        "the last Attention(dim=E, spam=1))",
+        "Attention cannot be made: TypeError: 'int' object is not subscriptable at source.py:10 "
+        "(21 calls tried, the last Attention(dim=E, spam=1))",
         'Say what spam should be, for E features: --make "Attention(dim=E, spam=...)".',
     ]
 
@@ -60,7 +63,9 @@ def test_of_what_cannot_be_called_the_lines_to_complete_can_be_run(
 ) -> None:
     target = getattr(loaded(repository, SOURCE), name)
     named = arguments(getattr(target, "forward", target), "forward") or []
-    first, second, third, *rest = not_called(target, named, ["TypeError: no"]).splitlines()
+    told = not_called(target, named, ["TypeError: no"]).splitlines()
+    first, second, roles, third, *rest = told
+    assert roles.startswith("Or say which is query, key, value, memory, hidden, mask or lengths: ")
     assert first == (
         f"{name} cannot be called: of 1 calls that were tried the likeliest raises TypeError: no"
     )
@@ -117,3 +122,89 @@ def test_the_printed_class_is_right_once_it_is_filled_in(
     both = text + textwrap.dedent(printed) + "\n"
     target = load(written(repository / "filled.py", HEAD + both)).Called
     assert "called with x (B, L, E)" in spec_of(target).notes[0]
+
+
+UNFILLED = """
+class Chosen(nn.Module):
+    def __init__(self, dim, heads=3, wide=None):
+        super().__init__()
+        if heads != 3:
+            raise ValueError("three heads")
+
+class Filled(nn.Module):
+    def __init__(self, embed_dim, vdim=None):
+        super().__init__()
+        self.out = nn.Linear(vdim, embed_dim)
+
+class Nested(nn.Module):
+    def __init__(self, conf):
+        super().__init__()
+        assert conf.spam.eggs == "ham"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Chosen", 'Say how it is made, for E features: --make "Chosen(dim=E, heads=...)".'),
+        (
+            "Nested",
+            'Say what spam and eggs should be, for E features: --make "Nested('
+            'conf=types.SimpleNamespace(spam=types.SimpleNamespace(eggs=...)))".',
+        ),
+    ],
+)
+def test_what_is_offered_is_not_what_failed(repository: Path, name: str, said: str) -> None:
+    with pytest.raises(MakingError) as raised:
+        recipe_of(getattr(loaded(repository, UNFILLED), name))
+    assert str(raised.value).splitlines()[1] == said
+
+
+def test_a_size_that_none_stands_for_is_given_at_last(repository: Path) -> None:
+    assert (
+        recipe_of(loaded(repository, UNFILLED).Filled).line == "Filled(embed_dim=size, vdim=size)"
+    )
+
+
+ROLES = """
+class Pair(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.q = nn.Linear(dim, dim, bias=False)
+    def forward(self, aa, bb, cc):
+        scores = (self.q(aa)[:, None] * bb).sum(-1).masked_fill(cc == 0, -1e9)
+        return (scores.softmax(-1)[..., None] * bb).sum(1), scores.softmax(-1)
+
+class Flashing(nn.Module):
+    def forward(self, queries, keys, values):
+        scores = torch.einsum("blhe,bshe->bhls", queries, keys)
+        return torch.einsum("bhls,bshd->blhd", scores.softmax(-1), values)
+"""
+
+
+def test_what_arguments_are_may_be_said_in_a_call(repository: Path) -> None:
+    target = loaded(repository, ROLES).Pair
+    with pytest.raises(StyleError, match=r'--call "f\(aa=..., bb=..., cc=...\)"'):
+        spec_of(target)
+    (subject,) = resolve(target, "called(aa=query, bb=memory, cc=mask)")
+    assert "called with aa (B, E), bb (B, S, E); cc (B, S), True may attend" in subject.about[0]
+    with pytest.raises(StyleError, match="'spam' is none of hidden, query"):
+        resolve(target, "called(aa=spam)")
+    with pytest.raises(StyleError, match="has no argument 'dd', but aa, bb, cc"):
+        resolve(target, "called(dd=query)")
+
+
+def test_a_class_is_called_in_the_layout_of_a_style(repository: Path) -> None:
+    target = loaded(repository, ROLES).Flashing
+    for style in ("flash", "flash(queries=query, keys=key, values=value)"):
+        (subject,) = resolve(target, style)
+        assert "called with queries (B, L, H, E), keys (B, S, H, E)" in subject.about[0]
+
+
+def test_an_error_in_python_ends_at_the_line_of_the_user(repository: Path) -> None:
+    with pytest.raises(StyleError, match=r"^Nested cannot be made: ") as raised:
+        attnbench.check(loaded(repository, UNFILLED).Nested)
+    assert raised.value.__suppress_context__
+    assert raised.value.__cause__ is None
+    names = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert names == [test_an_error_in_python_ends_at_the_line_of_the_user.__name__, "called"]

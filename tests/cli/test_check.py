@@ -165,7 +165,7 @@ def test_a_file_for_junit_that_cannot_be_written_is_one_line_and_loses_nothing(p
 @pytest.mark.parametrize(
     ("target", "call", "complaint"),
     [
-        ("f.py:f", "f(q=query)", "but --as names none"),
+        ("f.py:f", "f", "it is no call"),
         ("f.py:f as sdpa", "f", "it is no call"),
         ("f.py:f as sdpa(q=query)", "f(q=query)", "'as sdpa(q=query)' describes the call already"),
     ],
@@ -195,3 +195,31 @@ def test_a_printed_case_runs_again_alone() -> None:
     wrong = run("check", "dot", "--invariant", "weights_sum_to_one", "--case", "b2")
     assert wrong.code == 2
     assert "b2" in wrong.err
+
+
+UNFILLED = """
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, dim, spam):
+        super().__init__()
+        if not isinstance(spam, dict):
+            raise TypeError("no spam")
+        self.proj = nn.Linear(dim, dim)
+    def forward(self, x):
+        return (self.proj(x) @ x.mT).softmax(-1) @ x
+"""
+
+
+def test_a_constructor_that_cannot_be_filled_is_two_lines_and_what_is_offered_is_said_again(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "unfilled.py").write_text(UNFILLED)
+    target = f"{tmp_path}/unfilled.py:Attention"
+    refused = run("check", target)
+    assert (refused.code, refused.out) == (2, "")
+    assert len(refused.err.splitlines()) == 2, refused.err
+    assert '--make "Attention(dim=E, spam=...)"' in refused.err
+    made = run("check", target, "--make", "Attention(E, {})", "--invariant", "keeps_the_contract")
+    assert made.code == 0, made.err
+    assert f"Next: attnbench check '{target} made Attention(E, {{}})' --profile" in made.out
