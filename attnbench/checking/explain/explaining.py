@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from attnbench.cases.case import Case
 from attnbench.checking.explain.first_difference import first_difference
-from attnbench.checking.explain.replay import replayed
+from attnbench.checking.explain.replay import Comparison, replayed
 from attnbench.checking.explain.script import script_of
 from attnbench.checking.outcomes import CORE, Explanation, Outcome, lead_of
 from attnbench.checking.plan import select_invariants
@@ -73,23 +73,30 @@ def explanations(subject: Subject, outcomes: Sequence[Outcome]) -> list[Explanat
     failing, found = _leading_first(outcomes), list[Explanation]()
     if any(o.failure is not None and o.failure.device_lost for o in failing):
         return found
-    clue, script, until = None, None, time.process_time() + _SECONDS
-    for number, outcome in enumerate(failing):
-        needs_script = script is None and number < _SCRIPTS
-        if (clue and not needs_script) or time.process_time() > until:
+    clue, again, until = None, list[tuple[Outcome, Comparison]](), time.process_time() + _SECONDS
+    for outcome in failing:
+        left = until - time.process_time()
+        if left < 0 or (clue and len(again) >= _SCRIPTS):
             break
-        comparison, case = None, Case.from_id(outcome.counterexample or "")
         # it may not fail in the same way again
-        with contextlib.suppress(Exception, SystemExit), _limited(until - time.process_time()):
+        with contextlib.suppress(Exception, SystemExit), _limited(left):
             (invariant,) = select_invariants([outcome.invariant])
-            comparison = replayed(subject, invariant, case)
+            comparison = replayed(subject, invariant, _case_of(outcome))
+            again.append((outcome, comparison))
             clue = clue or _with_origin(first_difference(comparison), outcome, failing[0])
-        if comparison is not None and needs_script:
-            title = f"{outcome.invariant} on {subject.name}, case {case.id}"
-            with contextlib.suppress(Exception, SystemExit), seeded():
-                script = script_of(subject, title, case, comparison)
-            found.append(Explanation(outcome.invariant, script))
-    return [*found, Explanation(failing[0].invariant, clues=(clue,))] if clue else found
+    if clue:
+        found.append(Explanation(failing[0].invariant, clues=(clue,)))
+    for outcome, comparison in again[:_SCRIPTS]:
+        title = f"{outcome.invariant} on {subject.name}, case {outcome.counterexample}"
+        with contextlib.suppress(Exception, SystemExit), seeded():
+            script = script_of(subject, title, _case_of(outcome), comparison)
+            if script:
+                return [*found, Explanation(outcome.invariant, script)]
+    return found
+
+
+def _case_of(outcome: Outcome) -> Case:
+    return Case.from_id(outcome.counterexample or "")
 
 
 def _with_origin(clue: Clue | None, shown: Outcome, lead: Outcome) -> Clue | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,6 +74,24 @@ def test_a_failure_whose_script_cannot_be_written_stays_one(
     (told,) = explained(subject, [FAILED])
     assert told.failure is not None
     assert (told.failure.clues, told.failure.script) == ((CLUE,), None)
+
+
+def test_failures_are_run_again_until_one_shows_the_first_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ["first", *(f"further_{number}" for number in range(5))]
+    failed = [
+        replace(FAILED, invariant=name, failure=replace(FOUND, invariant=name)) for name in names
+    ]
+    shown = [None, None, None, None, CLUE]
+    monkeypatch.setattr(explaining, "select_invariants", lambda names: [SimpleNamespace()])
+    monkeypatch.setattr(explaining, "replayed", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(explaining, "first_difference", lambda comparison: shown.pop(0))
+    monkeypatch.setattr(explaining, "script_of", lambda *_: None)
+    (subject,) = resolve("scaled_dot")
+    told = [o.failure.clues for o in explained(subject, failed) if o.failure is not None]
+    assert [len(clues) for clues in told] == [1, 0, 0, 0, 0, 0]
+    assert "(as further_3 shows)" in told[0][0].text
 
 
 def test_nothing_calls_a_subject_whose_device_is_lost() -> None:
