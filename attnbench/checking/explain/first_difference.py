@@ -67,8 +67,7 @@ def _written(comparison: Comparison) -> Clue | None:
             changes = operation.is_write and differ(operation.given[0], operation.output)
             whole = operation.given[0].flatten() if changes and operation.line else None
             if whole is not None and any(torch.equal(whole, one) for one in before):
-                text = f"an argument is changed first by {operation.line}"
-                return _with_place(text, operation.line)
+                return _told("an argument is changed first by", operation)
     return None
 
 
@@ -77,20 +76,18 @@ def _parting(got: Row, expected: Row, allowed: float) -> Clue | None:
     outputs = [row.call.output for row in (got, expected)]
     if outputs[0] is None or outputs[1] is None or outputs[0].dim() != outputs[1].dim():
         return None
-    is_larger = _size(got) >= _size(expected)
-    pair = _Pair((got, expected) if is_larger else (expected, got), allowed)
-    tried = set[tuple[int, str]]()
+    rows = (got, expected) if _size(got) >= _size(expected) else (expected, got)
+    pair, tried = _Pair(rows, allowed), set[tuple[int, str]]()
     for suspect in pair.suspects():
-        side, number, value, line = suspect
-        operation = pair.operations[side][number]
-        if not operation.line or (side, operation.line) in tried or len(tried) == _MOST_TRIES:
+        operation = pair.operations[suspect.side][suspect.number]
+        run = suspect.side, operation.line
+        if not operation.line or run in tried or len(tried) == _MOST_TRIES:
             continue
-        tried.add((side, operation.line))
+        tried.add(run)
         if pair.is_healed(suspect):
-            values = operation.output, value
-            if line != operation.line:
-                return _with_place(f"it goes wrong first in {line}", line)
-            return _clue(line, *(values if (side == 0) == is_larger else values[::-1]))
+            values = operation.output, suspect.value
+            more = _contrast(*values) if suspect.named is operation else ""
+            return _told("it goes wrong first in", suspect.named, more)
     return None
 
 
@@ -121,13 +118,13 @@ class Suspect(NamedTuple):
         side: 0 if the larger call makes it, 1 if the smaller one does.
         number: its number there.
         value: what it gives in the other call.
-        line: the line that is named if it is.
+        named: the one that is named if it is: itself, or one before it.
     """
 
     side: int
     number: int
     value: Tensor
-    line: str
+    named: Operation
 
 
 class _Pair:
@@ -207,13 +204,13 @@ class _Pair:
                 k for k in range(len(one.given)) if not self._agree(one.given[k], other.given[k])
             ]
             if not wrong and cut is not None and one.numbers == other.numbers:
-                yield Suspect(1, number, cut, other.line)
-                yield Suspect(0, place, self.aligned.put(one.output, other.output), one.line)
+                yield Suspect(1, number, cut, other)
+                yield Suspect(0, place, self.aligned.put(one.output, other.output), one)
             for k in wrong:
                 yield from self._behind(one, other, k)
 
-    def own_line(self, alone: Iterable[tuple[int, int]]) -> str | None:
-        """The only line of all that one of the calls alone computes for some operations.
+    def only_origin(self, alone: Iterable[tuple[int, int]]) -> Operation | None:
+        """The operation on the only line of all that one call alone computes for some operations.
 
         What several lines make is the fault of any of them, and what comes of a state that an
         earlier call left may be that call's; then it is ``None``.
@@ -221,18 +218,18 @@ class _Pair:
         Args:
             alone: side and number of each.
         """
-        left, lines = [*alone], dict[str, str]()
+        left, found = [*alone], dict[str, Operation]()
         while left:
             side, number = left.pop()
-            operation, row = self.operations[side][number], self.rows[side]
+            operation, known = self.operations[side][number], self.rows[side].call.known_tensors
             if not operation.lays_out:
-                lines.setdefault(operation.line.partition(" at ")[2], operation.line)
+                found.setdefault(operation.where, operation)
             for tensor, source in zip(operation.given, operation.sources, strict=True):
                 if source is not None:
                     left += [(side, source)] * (source not in self.known[side])
-                elif not any(torch.equal(tensor, one) for one in row.call.known_tensors):
+                elif not any(torch.equal(tensor, one) for one in known):
                     return None
-        return next(iter(lines.values())) or None if len(lines) == 1 else None
+        return next(iter(found.values())) if len(found) == 1 and "" not in found else None
 
     def _agree(self, large: Tensor, small: Tensor) -> bool:
         part = self.aligned.part(large, small)
@@ -247,28 +244,26 @@ class _Pair:
         values = self.aligned.put(large, small), cut
         sources = enumerate((one.sources[k], other.sources[k]))
         alone = [(s, n) for s, n in sources if n is not None and n not in self.known[s]]
-        line = self.own_line(alone)
-        for side, number in alone if line else ():
-            if self.operations[side][number].output.shape == values[side].shape:
-                yield Suspect(side, number, values[side], line or "")
+        named = self.only_origin(alone)
+        for side, number in alone:
+            if named and self.operations[side][number].output.shape == values[side].shape:
+                yield Suspect(side, number, values[side], named)
 
 
-def _clue(line: str, got: Tensor, expected: Tensor) -> Clue:
-    """The line of an operation, with a value that it gives in each of the calls."""
-    place = tuple((got != expected).nonzero()[0].tolist())
-    one, two = (_shown(each[place].item()) for each in (got, expected))
-    return _with_place(f"it goes wrong first in {line}: {one} where the other call has {two}", line)
+def _contrast(own: Tensor, other: Tensor) -> str:
+    """The first value of a result that is another one in the other call."""
+    place = tuple((own != other).nonzero()[0].tolist())
+    one, two = (_shown(each[place].item()) for each in (own, other))
+    return f": {one} where the other call has {two}"
 
 
 def _shown(value: float | bool) -> str:
     return str(value) if isinstance(value, bool | int) else f"{value:.4g}"
 
 
-def _with_place(text: str, line: str) -> Clue:
-    """A clue with the file and the number of a line, ``name at file.py:line: source``."""
-    file, _, rest = line.partition(" at ")[2].partition(":")
-    number = rest.partition(":")[0]
-    return Clue(text=text, file=file, line=int(number)) if number.isdecimal() else Clue(text=text)
+def _told(text: str, operation: Operation, more: str = "") -> Clue:
+    file, number, _ = operation.where.split(":", 2)
+    return Clue(text=f"{text} {operation.line}{more}", file=file, line=int(number))
 
 
 def _lost(row: Row) -> Clue | None:
@@ -285,7 +280,7 @@ def _lost(row: Row) -> Clue | None:
         healed, _ = _run_again(row.call, {number: operation.output.nan_to_num(0.0, 0.0, 0.0)})
         if healed is not None and bool(healed[row.place].isfinite().all()):
             what = "NaN" if bool(operation.output.isnan().any()) else "infinity"
-            return _with_place(f"{what} arises first in {operation.line}", operation.line)
+            return _told(f"{what} arises first in", operation)
     return None
 
 
