@@ -7,12 +7,12 @@ and the number of tokens seen. Everything else is an argument of :func:`layer`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attnbench.calling.binding import FIRST, Binding, Mask
 from attnbench.calling.caches import KEPT, Held, held_cache, tuples_like
@@ -68,6 +68,7 @@ class _Said:
     source: str | None
     keywords: Mapping[str, Any]
     cached_keywords: Mapping[str, Any]
+    fields: Mapping[str, Any]
 
     @property
     def cached(self) -> bool:
@@ -174,13 +175,16 @@ def layer(
     for word, known in ((form, (None, *FORMS)), (kept, KEPT)):
         if word not in known:
             raise UsageError(f"layer: {word!r} is none of {', '.join(filter(None, known))}.")
-    constants = (keywords or {}, cached_keywords or {})
-    said = _Said(make, mask, form, cache, kept, cache_name, positions, source, *constants)
     fields["exempt"] = {**_EXEMPT.get(kept, {}), **fields.get("exempt", {})}
-    return _spec(said, fields)
+    constants = (keywords or {}, cached_keywords or {})
+    return _spec(
+        _Said(make, mask, form, cache, kept, cache_name, positions, source, *constants, fields)
+    )
 
 
-def _spec(said: _Said, fields: Mapping[str, Any]) -> LayerSpec:
+def _spec(said: _Said) -> LayerSpec:
+    """The spec of a layer, before its module is called."""
+
     def wrap(size: int, **options: Any) -> Layer:
         module = said.module(size, **options)
         return Layer(module, said.binding(module))
@@ -193,7 +197,7 @@ def _spec(said: _Said, fields: Mapping[str, Any]) -> LayerSpec:
         "padding_mask": said.mask is not None and (bool(said.mask) or known),
         "cache": cache is not None,
         "source": said.source is not None,
-        "extras": bool(fields.get("extras")),
+        "extras": bool(said.fields.get("extras")),
     }
     found = {
         "name": getattr(target, "__name__", type(target).__name__).strip("<>"),
@@ -201,14 +205,14 @@ def _spec(said: _Said, fields: Mapping[str, Any]) -> LayerSpec:
         "causal": cache is not None,
         "cache": cache,
         "accepts": tuple(name for name, given in takes.items() if given),
-        **fields,
+        **said.fields,
     }
     sides = [name for name in ("source", "extras") if takes[name]]
     found["accepts"] = tuple(dict.fromkeys((*found["accepts"], *sides)))
-    return LayerSpec(settle=lambda spec: _settled(spec, said, fields), **found)
+    return LayerSpec(settle=lambda spec: _settled(spec, said), **found)
 
 
-def _settled(spec: LayerSpec, said: _Said, fields: Mapping[str, Any]) -> LayerSpec:
+def _settled(spec: LayerSpec, said: _Said) -> LayerSpec:
     """The spec with what a few calls show of its module, where the signature leaves it open."""
     calls = _calls(spec)
     if calls is None:
@@ -219,17 +223,16 @@ def _settled(spec: LayerSpec, said: _Said, fields: Mapping[str, Any]) -> LayerSp
     name = next((n for n in _CACHES if n in names), None)
     asks = name is not None or "use_cache" in names
     if not said.cached and said.cache_name is not None and asks and not given & {name, "use_cache"}:
-        spec, said, returned = _with_cache(spec, said, fields, name, names, calls), said, True
+        spec, returned = _with_cache(spec, said, name, calls), True
+    for what, argument in _unsaid(spec, said, calls, given):
+        told = _UNSAID[what].format(argument, ", ".join(FORMS))
+        raise UsageError(f"{spec.name}: forward {told}")
     if said.mask == "" and not calls.binding.masks:
-        _refuse_masks(spec.name, names)
         spec = replace(spec, accepts=tuple(n for n in spec.accepts if n != "padding_mask"))
     if returned:
         spec = _with_tuples(spec, calls)
-    if said.positions is not None and said.cache_name is not None:
-        _refuse_positions(spec, names, given)
-    _refuse_unknown(spec, calls)
     spec = _with_dtypes(spec, calls)
-    seen = calls.reach() if spec.cache is None and "causal" not in fields else None
+    seen = calls.reach() if spec.cache is None and "causal" not in said.fields else None
     if seen is None:
         return spec
     causal = not bool(seen.triu(1).any())
@@ -252,14 +255,7 @@ def _calls(spec: LayerSpec) -> Calls | None:
     return calls
 
 
-def _with_cache(
-    spec: LayerSpec,
-    said: _Said,
-    fields: Mapping[str, Any],
-    name: str | None,
-    names: Sequence[str],
-    calls: Calls,
-) -> LayerSpec:
+def _with_cache(spec: LayerSpec, said: _Said, name: str | None, calls: Calls) -> LayerSpec:
     """The layer with a cache that its module gives back.
 
     Raises:
@@ -271,8 +267,8 @@ def _with_cache(
             "comes back: name it with cache_name=; give kept='module', where the module holds it, "
             "or cache_name=None to leave it untried."
         )
-    own = {**fields, "name": spec.name, "conventions": spec.conventions}
-    found = _spec(replace(said, kept="returned", cache_name=name), own)
+    own = {**said.fields, "name": spec.name, "conventions": spec.conventions}
+    found = _spec(replace(said, kept="returned", cache_name=name, fields=own))
     options = (
         "give cache=attnbench.CacheSpec(new=...), where it is changed in place; kept='module', "
         "where the module holds it; or cache_name=None, to leave it untried."
@@ -286,7 +282,7 @@ def _with_cache(
         ) from error
     if held.value is None:
         raise UsageError(f"{request}, but gives none back: {options}")
-    how = " with use_cache=True" if "use_cache" in names else ""
+    how = " with use_cache=True" if "use_cache" in _names(calls.callee.at()) else ""
     note = f"cache in {name}, given back{how} (found by trying)"
     return replace(found, notes=(*spec.notes, note))
 
@@ -325,47 +321,40 @@ def _with_tuples(spec: LayerSpec, calls: Calls) -> LayerSpec:
     return replace(spec, cache=held_cache(known, "returned"), notes=(*spec.notes, *notes))
 
 
-def _refuse_masks(layer: str, names: Sequence[str]) -> None:
-    """Raise where an argument of a layer may be a mask in a form that nothing tells."""
-    for name in names:
-        if "mask" in name or name in named("lengths", "forward"):
-            raise UsageError(
-                f"{layer}: forward takes {name!r}, which may say what is padding: give "
-                f"mask={name!r} with form= one of {', '.join(FORMS)}, or mask=None to leave "
-                "padding untried."
-            )
+_UNSAID = {
+    "mask": "takes {0!r}, which may say what is padding: give mask={0!r} with form= one of {1}, or "
+    "mask=None to leave padding untried.",
+    "start": "takes {0!r}, where tokens after cached ones begin, and no argument for a cache: give "
+    "kept='module', where the module holds it; cache_name=, the argument that takes it; or "
+    "cache_name=None, to leave it untried.",
+    "position": "takes {0!r}, which may be where the tokens after cached ones are: give "
+    "positions={0!r} if it takes (B, L), cached_keywords= for a constant, or positions=None where "
+    "the module counts by itself.",
+    "needed": "needs {0!r}, and nothing says what that is: give keywords={{{0!r}: ...}} for a "
+    "constant, source={0!r} for a second sequence (B, S, E), positions={0!r} for positions (B, L), "
+    "or wrap it in a module that needs the tokens alone.",
+}
+"""What is said of an argument of which nothing decides what it gets, by what it may be."""
 
 
-def _refuse_positions(spec: LayerSpec, names: Sequence[str], given: Collection[str | None]) -> None:
-    """Raise where an argument of a layer may be positions, and nothing says what it is given."""
-    for name in [name for name in names if name not in given]:
-        usual = name in _COUNTED
-        if spec.cache is None and usual:
-            raise UsageError(
-                f"{spec.name}: forward takes {name!r}, where tokens after cached ones begin, and "
-                "no argument for a cache: give kept='module', where the module holds it; "
-                "cache_name=, the argument that takes it; or cache_name=None, to leave it untried."
-            )
-        alike = any(part in name for part in ("pos", "offset", "rotary"))
-        if spec.cache is not None and alike and not usual and name != "position_ids":
-            raise UsageError(
-                f"{spec.name}: forward takes {name!r}, which may be where the tokens after cached "
-                f"ones are: give positions={name!r} if it takes (B, L), cached_keywords= for a "
-                "constant, or positions=None where the module counts by itself."
-            )
-
-
-def _refuse_unknown(spec: LayerSpec, calls: Calls) -> None:
-    """Raise where the forward of a layer's module needs an argument that no call gives."""
-    taken = keywords_of(calls.callee.at())
-    for name in taken.required[1:] if taken and "extras" not in spec.accepts else ():
+def _unsaid(
+    spec: LayerSpec, said: _Said, calls: Calls, given: Collection[str | None]
+) -> Iterator[tuple[str, str]]:
+    """What arguments may be, and their names, where nothing decides what they get."""
+    taken = keywords_of(calls.callee.at()) or Keywords(())
+    if said.mask == "" and not calls.binding.masks:
+        lengths = named("lengths", "forward")
+        yield from (("mask", name) for name in taken.names if "mask" in name or name in lengths)
+    counts = said.positions is not None and said.cache_name is not None
+    for name in [name for name in taken.names if counts and name not in given]:
+        alike = any(part in name for part in ("pos", "offset", "rotary")) and name != "position_ids"
+        if spec.cache is None and name in _COUNTED:
+            yield "start", name
+        elif spec.cache is not None and alike and name not in _COUNTED:
+            yield "position", name
+    for name in taken.required[1:] if "extras" not in spec.accepts else ():
         if name not in calls.binding.roles and name not in _CACHES:
-            raise UsageError(
-                f"{spec.name}: forward needs {name!r}, and nothing says what that is: give "
-                f"keywords={{{name!r}: ...}} for a constant, source={name!r} for a second sequence "
-                f"(B, S, E), positions={name!r} for positions (B, L), or wrap it in a module that "
-                "needs the tokens alone."
-            )
+            yield "needed", name
 
 
 def _with_dtypes(spec: LayerSpec, calls: Calls) -> LayerSpec:
@@ -381,18 +370,17 @@ def _with_dtypes(spec: LayerSpec, calls: Calls) -> LayerSpec:
         output = calls(dtype=name, **masked)
         if output is None and "without overflow" in calls.raised and spec.dtypes is None:
             raised[name] = calls.raised
-        elif output is not None and masked and _is_nan_alone(output):
+        elif (
+            output is not None
+            and masked
+            and bool(output[-1].isnan().any() and output[:-1].isfinite().all())
+        ):
             spec = replace(spec, conventions={"empty_rows": "nan", **spec.conventions})
     if not raised:
         return spec
     note = f"not tried in {' and '.join(raised)}, where it raises {next(iter(raised.values()))}"
     left = tuple(name for name in DTYPES if name not in raised)
     return replace(spec, dtypes=left, notes=(*spec.notes, note))
-
-
-def _is_nan_alone(output: Tensor) -> bool:
-    """Whether there is NaN in the last item, and in no other."""
-    return bool(output[-1].isnan().any() and output[:-1].isfinite().all())
 
 
 def _names(target: Any) -> tuple[str, ...]:
