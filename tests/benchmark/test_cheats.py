@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import subprocess
 import sys
@@ -125,6 +126,28 @@ def test_what_is_remembered_by_address_is_wrong_or_no_gain() -> None:
     records = [row(remembering_addresses()) for _ in range(3)]  # other work may slow one side
     times = [1.0 if one.status == "unverified" else one.ratio or 0.0 for one in records]
     assert statistics.median(times) > 0.5
+
+
+def test_scores_that_are_wrong_in_every_dtype_once_they_are_timed_are_not_ranked() -> None:
+    """Then the reference in float64 is wrong as well, and the one in Python floats is not."""
+    timed = []
+
+    class Scoring(torch.nn.Module):
+        def forward(self, query: Tensor, key: Tensor) -> Tensor:
+            if made_by("_made"):
+                timed.append(0)
+            return query @ key.mT * (not timed)
+
+    def reference(module: Any, q: list[float], k: list[float]) -> float:
+        return math.fsum(a * b for a, b in zip(q, k, strict=True))
+
+    spec = attnbench.ScoringSpec(
+        name="drifting", make=lambda *sizes: Scoring(), reference=reference, equal_sizes=True
+    )
+    (subject,) = resolve(spec)
+    record = measure(subject, CASE, QUICK)
+    assert record.status == "unverified"
+    assert "the output of a timed call is off" in record.reason
 
 
 def test_gradients_that_stop_being_right_are_not_ranked() -> None:
