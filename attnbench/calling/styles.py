@@ -22,7 +22,7 @@ from attnbench.calling.signature import (
 from attnbench.distributions import advice
 from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.registry.catalog import registry
-from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec, Style
 
 LAYOUTS = {"sdpa": ("BHLE", "BHSE"), "flash": ("BLHE", "BSHE")}
 """Axes of query and key in the styles of functions."""
@@ -203,7 +203,7 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> Any:
     style = style or known_style(target)
     assert style is not None
     style, bracket, call = style.partition("(")
-    brought = {each.name: each for each in registry().styles()}
+    brought = {each.name: each for each in registry().all_of(Style)}
     if style not in STYLES and style not in brought:
         known = advice(f"adapters.{style}") or (
             f"{nearest(style, [*STYLES, *brought])} What is called in another way gets a spec: "

@@ -17,7 +17,7 @@ from attnbench.errors import PluginError, UsageError
 from attnbench.processes.tracebacks import is_own_code
 from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry, spec_key
-from attnbench.specs import KernelSpec, LayerSpec
+from attnbench.specs import Format, KernelSpec, LayerSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions
 
 
@@ -140,7 +140,7 @@ def rendered(name: str, findings: Any) -> str:
     Raises:
         PluginError: the format gives something else.
     """
-    text = registry().format(name).render(findings)
+    text = registry().one_of(Format, name).render(findings)
     if not isinstance(text, str):
         raise PluginError(f"it gave {type(text).__name__}, but a format gives text")
     return text

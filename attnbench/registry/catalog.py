@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from packaging.utils import canonicalize_name
 
@@ -26,6 +27,11 @@ from attnbench.registry.discovery import (
     load_plugin,
 )
 from attnbench.specs import Format, Invariant, KernelSpec, ScoringSpec, Style
+
+_OTHERS = (Invariant, Format, Style)
+"""The kinds of specs that are no subjects; each has names of its own."""
+
+_Other = TypeVar("_Other", Invariant, Format, Style)
 
 BUILT_IN = "attnbench"
 """The distribution whose names keep their meaning, whatever else is installed."""
@@ -66,13 +72,10 @@ class Registry:
         absent = [p for p in plugins if p.status in ("blocked", "failed")]
         self.plugins = [self._validate_plugin(plugin, absent) for plugin in plugins]
         self._by_key: dict[str, list[Entry]] = {}
-        self._invariants: dict[str, list[Entry]] = {}
-        self._formats: dict[str, list[Entry]] = {}
-        self._styles: dict[str, list[Entry]] = {}
-        others = {Invariant: self._invariants, Format: self._formats, Style: self._styles}
+        self._others: dict[type, dict[str, list[Entry]]] = {kind: {} for kind in _OTHERS}
         for plugin in self.plugins:
             for spec in plugin.specs:
-                table = others.get(type(spec), self._by_key)
+                table = self._others.get(type(spec), self._by_key)
                 entry = Entry(spec, plugin)
                 table.setdefault(entry.key, []).append(entry)
 
@@ -82,7 +85,7 @@ class Registry:
         excused = any(canonicalize_name(other.distribution) in visible for other in absent)
         try:
             for spec in plugin.specs:
-                if not isinstance(spec, Invariant | Format | Style):
+                if not isinstance(spec, _OTHERS):
                     self.validate(spec, excused=excused)
         except SpecError as error:
             return plugin.failed(error)
@@ -123,7 +126,7 @@ class Registry:
             f"{entry.plugin.distribution} {entry.plugin.version} (entry point "
             f"{entry.plugin.name!r}) registers {key!r}, which is built in: the name means the "
             f"built-in one. {_remedy(entry)}"
-            for table in (self._by_key, self._invariants, self._formats, self._styles)
+            for table in (self._by_key, *self._others.values())
             for key, entries in table.items()
             if any(other.plugin.distribution == BUILT_IN for other in entries)
             for entry in entries
@@ -153,7 +156,7 @@ class Registry:
                 self._unknown_text(f"{address.source}:{key}" if address.source else key)
             )
         spec = _resolve(key, entries).spec
-        assert not isinstance(spec, Invariant | Format | Style)
+        assert not isinstance(spec, _OTHERS)
         return spec
 
     def _unknown_text(self, name: str) -> str:
@@ -174,7 +177,7 @@ class Registry:
         for key, entries in self._by_key.items():
             name, _, kernel = key.partition("/")
             for entry in entries:
-                assert not isinstance(entry.spec, Invariant | Format | Style)
+                assert not isinstance(entry.spec, _OTHERS)
                 is_bare = len(entries) == 1 or entry.plugin.distribution == BUILT_IN
                 source = None if is_bare else entry.plugin.distribution
                 rows.append((Address(name, kernel or None, source), entry.spec, entry.plugin))
@@ -224,45 +227,36 @@ class Registry:
         return self._by_origin.get(origin) if origin is not None else None
 
     def invariants(self) -> list[Invariant]:
-        """Every invariant and law, sorted by name.
+        """Every invariant and law, sorted by name; see :meth:`all_of`."""
+        return self.all_of(Invariant)
+
+    def all_of(self, kind: type[_Other]) -> list[_Other]:
+        """Every invariant, format or style, sorted by name.
 
         Raises:
             DuplicateNameError: two plugins register one of the same name, and none is built in.
         """
-        entries = [_resolve(*item) for item in self._invariants.items()]
-        specs = [entry.spec for entry in sorted(entries, key=lambda entry: entry.key)]
-        return [spec for spec in specs if isinstance(spec, Invariant)]
+        return [self.one_of(kind, name) for name in sorted(self._others[kind])]
 
-    def format_names(self) -> dict[str, bool]:
-        """The names of the formats, and whether each asks for places of failures."""
-        formats = {name: entries[0].spec for name, entries in sorted(self._formats.items())}
-        return {n: spec.located for n, spec in formats.items() if isinstance(spec, Format)}
-
-    def format(self, name: str) -> Format:
-        """The format of a name.
+    def one_of(self, kind: type[_Other], name: str) -> _Other:
+        """The invariant, format or style of a name.
 
         Raises:
             DuplicateNameError: two plugins register one of this name, and none is built in.
         """
-        spec = _resolve(name, self._formats[name]).spec
-        assert isinstance(spec, Format)
+        spec = _resolve(name, self._others[kind][name]).spec
+        assert isinstance(spec, kind)
         return spec
 
-    def styles(self) -> list[Style]:
-        """The styles of call that plugins bring, sorted by name.
-
-        Raises:
-            DuplicateNameError: two plugins register one of the same name.
-        """
-        specs = [_resolve(*item).spec for item in sorted(self._styles.items())]
-        return [spec for spec in specs if isinstance(spec, Style)]
+    def format_names(self) -> dict[str, bool]:
+        """The names of the formats, and whether each asks for places of failures."""
+        formats = {name: entries[0].spec for name, entries in sorted(self._others[Format].items())}
+        return {n: spec.located for n, spec in formats.items() if isinstance(spec, Format)}
 
     def invariant_plugin(self, name: str) -> str:
         """The distribution that registers an invariant, for messages."""
-        entries = self._invariants.get(name, [])
-        return (
-            ", ".join(f"{e.plugin.distribution} {e.plugin.version}" for e in entries) or "unknown"
-        )
+        plugins = [entry.plugin for entry in self._others[Invariant].get(name, [])]
+        return ", ".join(f"{p.distribution} {p.version}" for p in plugins) or "unknown"
 
 
 def _no_scoring_text(kernel: KernelSpec, names: frozenset[str]) -> str:
@@ -286,7 +280,7 @@ def _resolve(key: str, entries: list[Entry]) -> Entry:
 
 
 def _remedy(entry: Entry) -> str:
-    if isinstance(entry.spec, Invariant | Format | Style):
+    if isinstance(entry.spec, _OTHERS):
         return "Rename yours, which does not run."
     return f"{entry.plugin.distribution}:{entry.key} reaches the other; rename it."
 
