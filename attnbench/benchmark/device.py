@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from attnbench.benchmark.agreement import is_scaled_dot
 from attnbench.benchmark.machine import processor_name
 from attnbench.benchmark.timing.slots import cache_bytes
-from attnbench.benchmark.verification import is_scaled_dot
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 

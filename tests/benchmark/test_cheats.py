@@ -19,6 +19,7 @@ from torch import Tensor
 
 import attnbench
 from attnbench import adapters
+from attnbench.benchmark.agreement import Agreement
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.measure import measure_rows
 from attnbench.benchmark.records import Record
@@ -26,7 +27,6 @@ from attnbench.benchmark.session import Job
 from attnbench.benchmark.timing import clocks, switches
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.timing.slots import Timer
-from attnbench.benchmark.verification import Agreement
 from attnbench.cases.case import Case
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import parse_address
@@ -108,7 +108,7 @@ def test_code_that_patches_a_benchmark_is_not_ranked_nor_is_what_follows(
     file = tmp_path / "patching.py"
     file.write_text(
         "import torch\n"
-        "from attnbench.benchmark.verification import Agreement\n"
+        "from attnbench.benchmark.agreement import Agreement\n"
         "from attnbench.benchmark.timing import clocks\n"
         "from attnbench.checking.suite_guard import SuiteGuard\n"
         "def zeros(query, key, value):\n"

@@ -14,11 +14,12 @@ from torch import nn
 
 import attnbench
 from attnbench import adapters
+from attnbench.benchmark.agreement import ROWS, agreement
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.gradients import gradient_ratio
 from attnbench.benchmark.timing import clocks, slots
 from attnbench.benchmark.timing.clocks import CPU_CLOCK, WALL_CLOCK
 from attnbench.benchmark.timing.contract import Contract
-from attnbench.benchmark.verification import ROWS, agreement, gradient_ratio
 from attnbench.benchmark.workloads import workload
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
