@@ -66,19 +66,19 @@ def record(path: Path, pairs: int, load: str, change: int) -> None:
     from attnbench.benchmark.comparing.exchange import Unmeasured
     from attnbench.benchmark.machine import Load
     from attnbench.cases.case import Case
-    from attnbench.cli.compare import Request, duel
+    from attnbench.cli.compare import Request, duel_of
 
     case = BenchCase(Case((1, 1), 128, 128, 64, 64, 64))
     addresses = tuple(f"{SUBJECTS}:{name}" for name in SIDES[change])
     with (
         stressed(load),
-        duel(Request(subjects=addresses), [case]) as plan,
+        duel_of(Request(subjects=addresses), [case]) as duel,
         path.open("a", encoding="utf-8") as file,
     ):
-        rows = [(row.case, row.addresses) for row in plan.duel.rows]
+        rows = [(row.case, row.addresses) for row in duel.rows]
         for _ in range(pairs):
             busy, started = Load(), time.perf_counter()
-            for _, found in plan.duel.exchange.pair(rows):
+            for _, found in duel.exchange.pair(rows):
                 if isinstance(found, Unmeasured):
                     raise SystemExit(str(found))
                 content = {

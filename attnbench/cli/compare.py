@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,9 +74,9 @@ def compare(
     cases = selection.cases((device,))
     cases += [saved(**selection.saved(device))] if inputs else []
     options: dict[str, Any] = {"margin": margin / 100, "budget_s": budget}
-    with duel(request, cases, threads=threads, **options) as plan:
-        interrupted = _interrupted(plan.duel)
-    return compared(plan.names, plan.duel, plan.notes, interrupted=interrupted)
+    with duel_of(request, cases, threads=threads, **options) as duel:
+        interrupted = _interrupted(duel)
+    return compared(duel, interrupted=interrupted)
 
 
 def _interrupted(duel: Duel) -> bool:
@@ -199,23 +199,10 @@ def _names() -> list[str]:
         return []  # a plugin of the working tree may be broken
 
 
-@dataclass
-class Plan:
-    """A duel that is ready to run, the names of its sides, and notes on what is left out."""
-
-    names: Sequence[str]
-    duel: Duel
-    notes: list[str] = field(default_factory=list)
-
-
 @contextlib.contextmanager
-def duel(
-    request: Request,
-    cases: Sequence[BenchCase],
-    *,
-    threads: int = 1,
-    **options: Any,
-) -> Iterator[Plan]:
+def duel_of(
+    request: Request, cases: Sequence[BenchCase], *, threads: int = 1, **options: Any
+) -> Iterator[Duel]:
     """Set up both sides of a duel, and always clean up at the end.
 
     Raises:
@@ -239,7 +226,7 @@ def duel(
             for case in cases
         ]
         names = [side.name for side in sides] if request.revisions else request.subjects
-        yield Plan(names, Duel(exchange, rows, **options), notes)
+        yield Duel(exchange, rows, names, notes, **options)
 
 
 def _sides(request: Request, stack: contextlib.ExitStack) -> tuple[Side, Side]:

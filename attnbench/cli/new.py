@@ -18,7 +18,7 @@ import typer
 
 from attnbench.cli.options import Style
 from attnbench.cli.plugin_loading import ask, load_plugins
-from attnbench.cli.printing import print_line
+from attnbench.cli.printing import make_folder, print_line, write_file
 from attnbench.errors import UsageError
 from attnbench.registry.address import parse_address
 from attnbench.registry.versions import installed_version
@@ -94,11 +94,8 @@ def _write_distribution(name: str, into: Path, *, layer: bool) -> list[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}.") from None
+    make_folder(path, "--into")
+    write_file(path, text.encode(), "--into")
 
 
 def _refuse_existing(name: str, module: str) -> None:

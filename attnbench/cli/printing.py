@@ -179,6 +179,16 @@ def progress(total: int, what: str) -> Iterator[Callable[[int, str], None]]:
         bar.stop()
 
 
+def make_folder(path: Path, option: str) -> None:
+    """Make the folder of a file.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    with _writing(path, option, "make the folder of"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
 def check_writable(path: Path, option: str) -> None:
     """Check that a file can be written, before the work for it begins.
 
@@ -214,11 +224,11 @@ def write_file(path: Path, content: bytes, option: str) -> None:
 
 
 @contextlib.contextmanager
-def _writing(path: Path, option: str) -> Iterator[None]:
+def _writing(path: Path, option: str, verb: str = "write") -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise UsageError(
-            f"{option} {path}: cannot write this file: {error.strerror or error}. Name another "
+            f"{option} {path}: cannot {verb} this file: {error.strerror or error}. Name another "
             "place."
         ) from None

@@ -10,8 +10,8 @@ import typer
 
 from attnbench.cli.options import RESULTS
 from attnbench.cli.plugin_loading import ask, load_plugins
-from attnbench.cli.printing import check_writable, print_line, write_file
-from attnbench.errors import AttnbenchError, RecordError, UsageError
+from attnbench.cli.printing import check_writable, make_folder, print_line, write_file
+from attnbench.errors import AttnbenchError, RecordError
 
 
 def command(
@@ -33,11 +33,7 @@ def command(
     from attnbench.report.page import load_outcomes, render
 
     paths = run_files(sources or [RESULTS])
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(f"--output {output}: cannot make its folder: {reason}.") from None
+    make_folder(output, "--output")
     check_writable(output, "--output")
     records = recorded(paths)
     if not records:

@@ -55,23 +55,21 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     return pd.DataFrame(rows).set_index("subject")
 
 
-def compared(
-    names: Sequence[str], duel: Duel, notes: Sequence[str], *, interrupted: bool
-) -> Verdicts:
+def compared(duel: Duel, *, interrupted: bool) -> Verdicts:
     """What was measured, with the verdicts so far."""
     data = {
-        **dict(zip("ab", names, strict=True)),
+        **dict(zip("ab", duel.names, strict=True)),
         **{name: getattr(duel, name) for name in _MEASURED},
         "interrupted": interrupted,
         "rows": [duel_json(row) for row in duel.rows],
-        "notes": list(notes),
+        "notes": list(duel.notes),
     }
     lines = _lines(duel) if duel.rows else []
-    lines += [f"Note: {note}" for note in notes]
+    lines += [f"Note: {note}" for note in duel.notes]
     if interrupted:
         lines.append(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
     table = [[cells(row) for row in data["rows"]]] if duel.rows else []
-    return Verdicts(data, [f"A: {names[0]}\nB: {names[1]}", *table, "\n".join(lines)])
+    return Verdicts(data, ["A: {}\nB: {}".format(*duel.names), *table, "\n".join(lines)])
 
 
 def cells(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -237,7 +237,7 @@ def test_a_page_needs_nothing_but_records(
         (["bad.jsonl"], "bad.jsonl"),
         (["--outcomes", "bad.jsonl"], "holds no outcomes"),
         (["-o", "results"], "--output results: this is a folder"),
-        (["-o", "bad.jsonl/page.html"], "cannot make its folder: "),
+        (["-o", "bad.jsonl/page.html"], "cannot make the folder of this file: "),
     ],
 )
 def test_bad_input_is_one_clear_error(

@@ -66,6 +66,8 @@ class Duel:
     Args:
         exchange: exchange that measures the two sides.
         rows: rows of the table.
+        names: names of the two sides.
+        notes: what is left out, in words.
         margin: changes smaller than this share count as small.
         budget_s: seconds; a pair that would probably end later is not begun, except the first.
         looks: numbers of pairs after which rows are judged, and the error each look may spend.
@@ -75,6 +77,8 @@ class Duel:
 
     exchange: Exchange
     rows: Sequence[Row]
+    names: Sequence[str] = "AB"
+    notes: Sequence[str] = ()
     margin: float = MARGIN
     budget_s: float = float("inf")
     looks: Mapping[int, float] = field(default_factory=lambda: dict(LOOKS))
