@@ -32,7 +32,7 @@ from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import parse_address
 from attnbench.specs import Invariant
 from attnbench.subject.lookup import resolve
-from tests.benchmark.cheats import CHEATS, Attention, remembering_addresses, right
+from tests.benchmark.cheats import CHEATS, Attention, made_by, remembering_addresses, right
 from tests.measured_records import measure
 
 QUICK = Contract(blocks=2, slot_s=2e-3, cap_s=0.2)
