@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnbench.benchmark.agreement import agreement, compared
-from attnbench.benchmark.gradients import gradient_ratio
+from attnbench.benchmark.gradient_agreement import gradient_ratio
 from attnbench.benchmark.timed_calls import Step, StepInputs
 from attnbench.benchmark.timing.samples import Samples
 from attnbench.errors import headline

@@ -16,7 +16,7 @@ import attnbench
 from attnbench import adapters
 from attnbench.benchmark.agreement import ROWS, agreement
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.gradients import gradient_ratio
+from attnbench.benchmark.gradient_agreement import gradient_ratio
 from attnbench.benchmark.timing import clocks, slots
 from attnbench.benchmark.timing.clocks import CPU_CLOCK, WALL_CLOCK
 from attnbench.benchmark.timing.contract import Contract
