@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-
-NAMES = ["agrees_with_scalar_reference"]
+from tests.invariant_runs import run
 
 
 class Biased(nn.Module):
@@ -41,8 +40,6 @@ def test_a_reference_with_positions_tells_where_tokens_are() -> None:
         equal_sizes=True,
         reference=reference,
     )
-    report = attnbench.check(spec, profile="quick", invariants=NAMES)
-    assert report.ok, str(report)
+    assert run(spec, "agrees_with_scalar_reference").status == "passed"
     wrong = replace(spec, make=lambda q, k: FromTheStart())
-    report = attnbench.check(wrong, profile="quick", invariants=NAMES)
-    assert [o.status for o in report.outcomes] == ["failed"]
+    assert run(wrong, "agrees_with_scalar_reference").status == "failed"

@@ -14,8 +14,9 @@ from torch import Tensor
 import attnbench
 from attnbench.adapters import flash, sdpa
 from attnbench.errors import SpecError
+from tests.invariant_runs import run
 
-SUMS = ["log_sums_are_those_of_the_scores"]
+SUMS = "log_sums_are_those_of_the_scores"
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> tuple[Tensor, Tensor]:
@@ -29,8 +30,7 @@ def test_an_adapter_sees_that_a_log_sum_comes_with_the_output() -> None:
     spec = flash(attend)
     assert spec.returns == ("output", "lse")
     assert "splits_merge" in spec.laws
-    report = attnbench.check(spec, profile="quick", invariants=[*SUMS, "splits_merge"])
-    assert [o.status for o in report.outcomes] == ["passed"] * 2, str(report)
+    assert [run(spec, name).status for name in (SUMS, "splits_merge")] == ["passed"] * 2
 
 
 def test_weights_are_no_log_sum() -> None:
@@ -48,48 +48,36 @@ def test_a_base_that_is_declared_is_right() -> None:
 
     given: Any = {**STORED.spec.conventions, "lse_base": 2}
     spec = replace(STORED.spec, make=InBaseTwo, conventions=given)
-    report = attnbench.check(spec, profile="quick", invariants=[*SUMS, "splits_merge"])
-    assert report.ok, str(report)
+    assert [run(spec, name).status for name in (SUMS, "splits_merge")] == ["passed"] * 2
 
 
-def test_a_gradient_that_is_refused_is_no_failure() -> None:
-    class Refused(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, lse: Tensor) -> Tensor:
-            return lse.clone()
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-            raise NotImplementedError("no gradient of the log-sum-exp")
-
-    def refusing(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        output, lse = attend(q, k, v)
-        return output, Refused.apply(lse)
-
-    names = ["log_sums_take_gradients", "splits_merge"]
-    report = attnbench.check(flash(refusing), profile="quick", invariants=names)
-    assert "failed" not in [o.status for o in report.outcomes], str(report)
+def refused(gradient: Tensor) -> Tensor:
+    raise NotImplementedError("no gradient of the log-sum-exp")
 
 
-def test_a_gradient_that_leaves_out_the_log_sums_is_named_as_one() -> None:
+@pytest.mark.parametrize(("back", "failures"), [(refused, 0), (torch.zeros_like, 2)])
+def test_a_gradient_that_leaves_out_the_log_sums_fails_and_one_that_is_refused_does_not(
+    back: Any, failures: int
+) -> None:
     """Outputs and log-sums merge, so that a loss of merged parts alone goes wrong."""
 
-    class Left(torch.autograd.Function):
+    class Bent(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, lse: Tensor) -> Tensor:
             return lse.clone()
 
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-            return torch.zeros_like(gradients[0])
+            bent: Tensor = back(gradients[0])
+            return bent
 
-    def leaving(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def bending(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         output, lse = attend(q, k, v)
-        return output, Left.apply(lse)
+        return output, Bent.apply(lse)
 
-    names = ["log_sums_take_gradients", "splits_merge"]
-    report = attnbench.check(flash(leaving), profile="quick", invariants=names)
-    assert len(report.of("failed")) == 2
+    names = ("log_sums_take_gradients", "splits_merge")
+    statuses = [run(flash(bending), name).status for name in names]
+    assert statuses.count("failed") == failures
 
 
 def test_another_shape_is_named() -> None:
@@ -97,8 +85,7 @@ def test_another_shape_is_named() -> None:
         def log_sums(self, scores: Tensor, weights: Tensor) -> Tensor:
             return super().log_sums(scores, weights).unsqueeze(-1)
 
-    report = attnbench.check(replace(STORED.spec, make=Kept), profile="quick", invariants=SUMS)
-    assert "one number a query" in str(report)
+    assert "one number a query" in run(replace(STORED.spec, make=Kept), SUMS).reason
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
@@ -122,7 +109,7 @@ def test_an_option_that_no_mask_may_go_with_is_given_alone(forgotten: bool) -> N
             return super().log_sums(scores, weights)
 
     spec = replace(STORED.spec, make=Capped, accepts=("is_causal", "softcap"), reference=None)
-    (found,) = attnbench.check(spec, profile="quick", invariants=SUMS).outcomes
+    found = run(spec, SUMS)
     assert found.status == ("failed" if forgotten else "passed"), found.reason
     assert "raised" not in found.reason
 

@@ -13,8 +13,6 @@ from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, case_of, run
 
-INVARIANTS = by_name(vectors)
-
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype.itemsize == 2 else tensor
@@ -51,26 +49,24 @@ def expanded_distance(query: Tensor, key: Tensor) -> Tensor:
 def test_products_that_cancel_exactly_may_be_rounded_where_they_are_rotated(case: str) -> None:
     """There query and key are orthogonal on the grid, so that no relative rounding moves a 0."""
     (subject,) = resolve(_spec(dot, "rotation_invariant"))
-    INVARIANTS["rotation_invariant"].check(subject, Case.from_id(case))
+    by_name(vectors)["rotation_invariant"].check(subject, Case.from_id(case))
 
 
 def test_a_law_that_is_not_declared_is_skipped() -> None:
-    outcome = run(_spec(dot), INVARIANTS["translation_invariant"])
+    outcome = run(_spec(dot), "translation_invariant")
     assert (outcome.status, outcome.reason) == ("skipped", "law not declared")
     assert outcome.undeclared
 
 
 def test_a_law_that_is_skipped_for_another_reason_is_not_taken_for_undeclared() -> None:
     spec = replace(_spec(dot), exempt={"translation_invariant": "law not declared"})
-    outcome = run(spec, INVARIANTS["translation_invariant"])
+    outcome = run(spec, "translation_invariant")
     assert (outcome.status, outcome.reason) == ("skipped", "exempt: law not declared")
     assert not outcome.undeclared
 
 
 def test_the_expanded_distance_is_found_far_from_the_origin_and_the_message_says_so() -> None:
-    wrong = run(
-        _spec(expanded_distance, "translation_invariant"), INVARIANTS["translation_invariant"]
-    )
+    wrong = run(_spec(expanded_distance, "translation_invariant"), "translation_invariant")
     assert "query and key both moved by" in wrong.reason
     assert "the call at the origin has" in wrong.reason
 
@@ -85,7 +81,7 @@ def test_a_kernel_is_held_to_the_laws_of_its_output() -> None:
         return output
 
     kernel = KernelSpec(name="expanded", scoring="gaussian", attend=attend)
-    wrong = run(kernel, INVARIANTS["translation_invariant"])
+    wrong = run(kernel, "translation_invariant")
     assert wrong.status == "failed"
     assert case_of(wrong).dtype in ("float32", "float64", "bfloat16", "float16")
-    assert run(kernel, INVARIANTS["monotone_in_distance"]).status == "skipped"
+    assert run(kernel, "monotone_in_distance").status == "skipped"
