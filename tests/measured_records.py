@@ -1,6 +1,8 @@
-"""One subject measured at one case, in the process of the test."""
+"""Records: of one subject measured at one case in the process of the test, and made up."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine import Setting
@@ -10,7 +12,7 @@ from attnbench.benchmark.session import fields_of
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.subject.subject import Subject
 
-__all__ = ["measure"]
+__all__ = ["measure", "record"]
 
 
 def measure(
@@ -21,3 +23,32 @@ def measure(
     names = {"subject": subject.name, "kind": subject.kind}
     fields = fields_of(case, contract, Setting(), **names, clock=row.get("clock", ""))
     return Record(**{**fields, **row})
+
+
+def record(subject: Any = "scaled_dot", length: Any = 64, time: Any = 1e-3, **changes: Any) -> Any:
+    """A record of made-up numbers."""
+    return Record(
+        **{
+            "run": "r",
+            "created": "2026-01-01T00:00:00Z",
+            "contract": "forward, warm cache, clock, 1 thread, v1",
+            "subject": subject,
+            "case": f"L{length}",
+            "direction": "forward",
+            "dtype": "float32",
+            "device": "cpu",
+            "device_name": "a processor",
+            "status": "ok",
+            "workload": f"L=S={length}",
+            "q_len": length,
+            "kv_len": length,
+            "query_size": 8,
+            "time_s": time,
+            "times_s": (time,) * (time is not None),
+            "time_q1_s": time,
+            "time_q3_s": time,
+            "peak_bytes": 1024,
+            "error_ratio": 0.5,
+            **changes,
+        }
+    )

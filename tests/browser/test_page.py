@@ -8,8 +8,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from attnbench.benchmark.records import Record
 from attnbench.report.page import render
+from tests.measured_records import record
 
 HOSTILE = "<script>alert(1)</script>"
 QUOTED = "dir \"a\" 'b'/file.py:SPEC"
@@ -24,29 +24,6 @@ FLAGS = [
     "--disable-component-update",
 ]
 TIMES = {"scaled_dot": 2e-3, "additive": 3e-1, "vector_sum": 1e-5, HOSTILE: 4e-3, QUOTED: 1e-3}
-
-
-def record(subject: Any, length: Any, time: Any, **changes: Any) -> Any:
-    return Record(
-        **{
-            "run": "r",
-            "created": "2026-01-01T00:00:00Z",
-            "contract": "forward, warm cache",
-            "subject": subject,
-            "case": f"L{length}",
-            "direction": "forward",
-            "dtype": "float32",
-            "device": "cpu",
-            "status": "ok",
-            "workload": f"L=S={length}",
-            "q_len": length,
-            "kv_len": length,
-            "time_s": time,
-            "peak_bytes": 1 << 20,
-            "error_ratio": 0.5,
-            **changes,
-        }
-    )
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +55,13 @@ def page(browser: Any, tmp_path: Path) -> Any:
     return browser
 
 
-def column(page: Any, number: Any) -> Any:
+def cells(page: Any, number: Any) -> Any:
     rows = page.find_elements(By.CSS_SELECTOR, "#table tbody tr:not([hidden])")
-    return [row.find_elements(By.CSS_SELECTOR, "th, td")[number].text for row in rows]
+    return [row.find_elements(By.CSS_SELECTOR, "th, td")[number] for row in rows]
+
+
+def column(page: Any, number: Any) -> Any:
+    return [cell.text for cell in cells(page, number)]
 
 
 def head(page: Any, name: Any) -> Any:
@@ -89,21 +70,12 @@ def head(page: Any, name: Any) -> Any:
     )
 
 
-def values(page: Any, number: Any) -> Any:
-    rows = page.find_elements(By.CSS_SELECTOR, "#table tbody tr:not([hidden])")
-    cells = [row.find_elements(By.CSS_SELECTOR, "th, td")[number] for row in rows]
-    return [cell.get_attribute("data-value") for cell in cells]
-
-
 def test_a_click_sorts_by_number_and_another_turns_it_round(page: Any) -> None:
-    head(page, "time").click()
-    up = values(page, 3)
-    assert up[-1] == ""
-    assert [float(v) for v in up[:-1]] == sorted(float(v) for v in up[:-1])
-    head(page, "time").click()
-    down = values(page, 3)
-    assert down[-1] == ""
-    assert [float(v) for v in down[:-1]] == sorted((float(v) for v in down[:-1]), reverse=True)
+    for turned in (False, True):
+        head(page, "time").click()
+        *times, last = [cell.get_attribute("data-value") for cell in cells(page, 3)]
+        assert last == ""
+        assert times == sorted(times, key=float, reverse=turned)
 
 
 def test_a_click_sorts_by_text(page: Any) -> None:
@@ -132,17 +104,17 @@ def test_hostile_names_are_text_and_run_nothing(page: Any) -> None:
 
 
 def test_a_touch_of_a_cell_says_what_it_stands_for(page: Any) -> None:
-    cells = page.find_elements(By.CSS_SELECTOR, "#table td:last-child")
-    next(cell for cell in cells if cell.text.startswith("out_of_memory")).click()
+    last = page.find_elements(By.CSS_SELECTOR, "#table td:last-child")
+    next(cell for cell in last if cell.text.startswith("out_of_memory")).click()
     assert page.find_element(By.ID, "told").text == "needs 9 GiB"
 
 
 def test_on_a_phone_no_column_of_the_measurements_is_cut(page: Any) -> None:
     page.set_window_size(390, 900)
     table = page.find_element(By.ID, "table")
-    cells = [cell for cell in table.find_elements(By.CSS_SELECTOR, "td") if cell.is_displayed()]
-    assert cells
-    right = max(cell.rect["x"] + cell.rect["width"] for cell in cells)
+    shown = [cell for cell in table.find_elements(By.CSS_SELECTOR, "td") if cell.is_displayed()]
+    assert shown
+    right = max(cell.rect["x"] + cell.rect["width"] for cell in shown)
     assert right <= table.rect["x"] + table.rect["width"] + 1 <= 390
 
 

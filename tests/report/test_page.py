@@ -9,7 +9,6 @@ import pytest
 from markupsafe import Markup
 
 from attnbench.benchmark import records as store
-from attnbench.benchmark.records import Record
 from attnbench.cli import main
 from attnbench.cli.printing import print_parts
 from attnbench.errors import UsageError
@@ -18,34 +17,7 @@ from attnbench.report.page import render
 from attnbench.report.ranking import curves, rows
 from attnbench.report.record_tables import parts
 from tests.kept_reports import assert_report
-
-
-def record(subject: Any = "scaled_dot", length: Any = 64, time: Any = 1e-3, **changes: Any) -> Any:
-    return Record(
-        **{
-            "run": "r",
-            "created": "2026-01-01T00:00:00Z",
-            "contract": "forward, warm cache, clock, 1 thread, v1",
-            "subject": subject,
-            "case": f"L{length}",
-            "direction": "forward",
-            "dtype": "float32",
-            "device": "cpu",
-            "device_name": "a processor",
-            "status": "ok",
-            "workload": f"L=S={length}",
-            "q_len": length,
-            "kv_len": length,
-            "query_size": 8,
-            "time_s": time,
-            "times_s": (time,) * (time is not None),
-            "time_q1_s": time,
-            "time_q3_s": time,
-            "peak_bytes": 1024,
-            "error_ratio": 0.5,
-            **changes,
-        }
-    )
+from tests.measured_records import record
 
 
 def test_of_several_runs_the_newest_is_shown_and_other_contracts_and_machines_stand_apart() -> None:
