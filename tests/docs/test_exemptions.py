@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from attnbench_zoo.right.attention import Attention, wide
+from attnbench_zoo.right.scorings import Distant
 from torch import Tensor, nn
 
 import attnbench
@@ -35,16 +36,6 @@ def _positions(scores: Tensor) -> tuple[Tensor, Tensor]:
     q_len, kv_len = scores.shape[-2:]
     rows = torch.arange(kv_len - q_len, kv_len, device=scores.device).unsqueeze(-1)
     return rows, torch.arange(kv_len, device=scores.device)
-
-
-class ByDistance(nn.Module):
-    """A bias by distance."""
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Scores ``(..., L, S)``."""
-        scores = _dot(query, key)
-        rows, columns = _positions(scores)
-        return scores - 0.25 * (rows - columns).abs()
 
 
 class Causal(nn.Module):
@@ -106,7 +97,7 @@ class Slots(Attention):
 
 
 EXAMPLES = {
-    ByDistance: ("Positions matter",),
+    Distant: ("Positions matter",),
     Causal: ("Some keys are never seen", "Positions matter", "Rows sum to less than 1"),
     Positive: ("Some keys are never seen", "Rows sum to less than 1"),
     Sigmoids: ("Rows sum to less than 1",),
@@ -126,7 +117,7 @@ def _spec(cls: type[nn.Module], exempt: dict[str, str]) -> ScoringSpec | Mechani
             laws=("pools_values",),
             exempt=exempt,
         )
-    make = lambda query_size, key_size: cls()  # noqa: E731
+    make = lambda *sizes: cls(*sizes) if cls is Distant else cls()  # noqa: E731
     return ScoringSpec(name=cls.__name__, make=make, equal_sizes=True, exempt=exempt)
 
 

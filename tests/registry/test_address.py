@@ -111,7 +111,7 @@ def addresses(draw: st.DrawFn) -> Address:
     )
 
 
-@settings(database=None, derandomize=True, max_examples=500, deadline=None)
+@settings(database=None, derandomize=True, max_examples=200, deadline=None)
 @given(addresses())
 @example(Address("S", source="d (1)/f.py", options={"a": 2}))
 @example(Address("S", source="it's, (here) as x with empty_rows=nan.py"))

@@ -26,7 +26,6 @@ from attnbench.errors import (
 from attnbench.testing import stages_of
 
 HALVES = (torch.bfloat16, torch.float16)
-MASK = torch.rand(5, 7, generator=torch.Generator().manual_seed(1)) > 0.4
 DTYPES = (torch.float64, torch.float32, *HALVES)
 
 

@@ -16,16 +16,6 @@ from attnbench_kernels import library
 import attnbench
 
 SETS = library.instruction_sets()
-NATIVE_SCRIPT = """
-import itertools, torch
-from attnbench_kernels import pairwise, sums
-for n, l, s, h in itertools.product((1, 2), (1, 9), (1, 40), (1, 16)):
-    for dtype in (torch.float32, torch.float64):
-        tensors = torch.randn(n, l, h), torch.randn(n, s, h), torch.randn(h), torch.randn(n, s, 3)
-        leaves = [t.to(dtype).requires_grad_() for t in tensors]
-        pairwise.pairwise_attention(*leaves, None, False).sum().backward()
-print(sums.last_path())
-"""
 EXACT_SCRIPT = """
 import itertools, torch
 from attnbench_kernels import native
