@@ -45,11 +45,9 @@ def test_the_right_twin_passes_what_kills_its_mutants(name: str) -> None:
         assert outcome.status == "passed", f"{invariant.name}: {outcome.reason}"
 
 
-def test_a_mutant_has_a_name_of_its_own_and_says_what_is_wrong() -> None:
+def test_a_mutant_has_a_name_of_its_own_and_what_kills_it() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
-    for mutant in MUTANTS:
-        assert mutant.mistake.endswith("."), mutant.name
-        assert mutant.killers, mutant.name
+    assert [mutant.name for mutant in MUTANTS if not mutant.killers] == []
 
 
 def test_every_invariant_has_a_mutant_that_it_kills() -> None:

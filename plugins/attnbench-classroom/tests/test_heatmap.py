@@ -64,21 +64,18 @@ NAN = attnbench.ScoringSpec(name="nan", make=lambda q, k: Nan(), equal_sizes=Tru
 """
 
 
-def test_nan_in_one_panel_is_said_and_leaves_the_scale_of_the_others(tmp_path: Path) -> None:
+def test_nan_in_one_panel_is_said_and_null_and_leaves_the_scale_of_the_others(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "mine.py").write_text(NAN_IN_ONE_ROW)
     path = tmp_path / "x.svg"
-    result = run("heatmap", f"{tmp_path}/mine.py:NAN", "scaled_dot", "-o", str(path))
+    result = run("heatmap", f"{tmp_path}/mine.py:NAN", "scaled_dot", "-o", str(path), "--json")
     assert result.code == 0
+    assert "NaN" not in result.out
+    assert None in result.json["weights"]["nan"][0] + result.json["weights"]["nan"][1]
     assert result.err == "warning: 10 of 20 weights of nan are NaN or infinite; they are grey.\n"
     scale = re.findall(r"<!-- (0\.\d+) -->", path.read_text())
     assert max(map(float, scale)) > 0.1
-
-
-def test_nan_is_null_in_json(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(NAN_IN_ONE_ROW)
-    result = run("heatmap", f"{tmp_path}/mine.py:NAN", "-o", str(tmp_path / "x.svg"), "--json")
-    assert "NaN" not in result.out
-    assert None in result.json["weights"]["nan"][0] + result.json["weights"]["nan"][1]
 
 
 @pytest.mark.parametrize("panel", [[[float("nan"), 0.5]], [[float("nan")]], [[0.0, 0.0]]])
