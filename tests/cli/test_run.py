@@ -25,7 +25,7 @@ from attnbench.processes.task import Task
 from attnbench.registry.address import parse_address
 from attnbench.saved_inputs import save_inputs
 from tests.cli_runs import run
-from tests.report.test_page import record as recorded
+from tests.measured_records import record as recorded
 
 MAIN = [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"]
 BAD = """
