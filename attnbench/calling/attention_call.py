@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.attention.masks import valid_lens_mask
-from attnbench.calling.binding import Binding, Fill, Mask, Part, part_of
+from attnbench.calling.binding import Binding, Fill, Given, Mask, Part, part_of
 from attnbench.calling.caches import drop_graphs
 from attnbench.calling.refusing import refusals
 from attnbench.calling.roles import SETTINGS, role_of
@@ -147,6 +147,8 @@ class Attention(Called):
                 found[name] = frame.scale(own[role], key, by_head=by_head) if scales else own[role]
             elif isinstance(values.get(name), Fill):
                 found[name] = values[name].tensor(sizes, query)
+            elif isinstance(values.get(name), Given):
+                found[name] = values[name].value(frame.items[0], self.binding.tokens, query)
             elif name in values:
                 found[name] = values[name]
         return {name: found[name] for name in self.binding.roles if name in found}

@@ -13,6 +13,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from attnbench.calling.adaptation import bound_spec, masked, spec_of
 from attnbench.calling.binding import Binding, Given
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.roles import role_of
-from attnbench.calling.signature import NOTHING, arguments, forward_of
-from attnbench.calling.trials import LAYOUTS, Callee, parts_of, repeatable, trials
+from attnbench.calling.signature import NOTHING, Argument, arguments, forward_of
+from attnbench.calling.trials import LAYOUTS, Callee, parts_of, repeatable, sums_to_one, trials
 from attnbench.errors import StyleError, headline
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
@@ -121,10 +122,9 @@ def _step(shown: _Example) -> tuple[Callee, Binding] | None:
     pairs = itertools.permutations(
         [(name, v) for name, v in shown.named.items() if isinstance(v, Tensor) and _is_states(v)], 2
     )
+    own = shown.callee if isinstance(shown.callee, _Packing) else forward_of(shown.callee)
     named = [
-        replace(each, default=NOTHING) if each.name in shown.named else each
-        for each in arguments(forward_of(shown.callee), "forward") or []
-        if each.name != "self"
+        _as_given(each, shown) for each in arguments(own, "forward") or [] if each.name != "self"
     ]
     for (query, state), (memory, states) in pairs:
         layouts = [(a, b) for a, b in LAYOUTS if "L" not in a and _fit(state, a, states, b)]
@@ -134,6 +134,19 @@ def _step(shown: _Example) -> tuple[Callee, Binding] | None:
         for binding in [each for each in apart if each.weights][:1]:
             return callee, masked(callee, binding, named)
     return None
+
+
+def _as_given(argument: Argument, shown: _Example) -> Argument:
+    """An argument that an example gives, with its value where no role says what to try."""
+    if argument.name not in shown.named:
+        return argument
+    value, items = shown.named[argument.name], shown.states.shape[0]
+    if argument.role not in (None, *_SEQUENCES):
+        return replace(argument, default=NOTHING)
+    if isinstance(value, Tensor):
+        axes = "".join("B" if n == items and not at else "." for at, n in enumerate(value.shape))
+        value = Given(value, (axes,))
+    return replace(argument, default=NOTHING, given=value)
 
 
 def _is_states(tensor: Tensor) -> bool:
@@ -189,7 +202,9 @@ def _called(callee: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _E
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     if any(leaf.is_meta for leaf in leaves):
         raise StyleError("A tensor of the example is on the device meta, and so has no numbers.")
-    args, kwargs = pytree.tree_map_only(Tensor, _plain, (args, kwargs))
+    same: dict[int, Tensor] = {}  # one tensor stays one, as in attention to itself
+    plain = partial(_plain_once, same)
+    args, kwargs = pytree.tree_map_only(Tensor, plain, (args, kwargs))
     function = callee.forward if isinstance(callee, nn.Module) else callee
     try:
         named = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
@@ -202,6 +217,7 @@ def _called(callee: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _E
             raise StyleError(
                 f"{_name(callee)} takes *{name}: give the example's arguments by name."
             )
+    callee, named = _unpacked(callee, named)
     names = _hidden(named)
     embedded = None if names or not isinstance(callee, nn.Module) else _embedded(callee, named)
     if embedded is not None:
@@ -218,9 +234,55 @@ def _called(callee: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _E
     return _Example(callee, named, names, states, _result(callee, given))
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach().cpu()
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+def _plain_once(same: dict[int, Tensor], tensor: Tensor) -> Tensor:
+    """A tensor on the CPU in a wide dtype, the same one each time."""
+    if id(tensor) not in same:
+        wide = tensor.dtype not in (torch.float16, torch.bfloat16)
+        plain = tensor.detach().cpu()
+        same[id(tensor)] = plain if wide else plain.float()
+    return same[id(tensor)]
+
+
+class _Packing(nn.Module):
+    """A callee whose lists and tuples of tensors are given one by one."""
+
+    def __init__(self, model: Any, lists: Mapping[str, tuple[str, ...]], kinds: Any) -> None:
+        super().__init__()
+        self.model, self.lists, self.kinds = model, dict(lists), kinds
+        function = model.forward if isinstance(model, nn.Module) else model
+        parameters = []
+        for name, each in inspect.signature(function).parameters.items():
+            parameters += [each.replace(name=part) for part in self.lists.get(name, (name,))]
+        self.__signature__ = inspect.Signature(parameters)
+
+    def forward(self, **given: Any) -> Any:
+        """What the callee gives."""
+        for name, parts in self.lists.items():
+            given[name] = self.kinds[name](given.pop(part) for part in parts)
+        return self.model(**given)
+
+
+def _unpacked(callee: Any, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The callee and its arguments, with the tensors of lists and tuples one by one."""
+    lists = {
+        name: tuple(f"{name}_{place}" for place in range(len(value)))
+        for name, value in named.items()
+        if type(value) in (list, tuple)
+        and role_of(name, "forward") in (None, *_SEQUENCES)
+        and value
+        and all(isinstance(part, Tensor) and _is_states(part) for part in value)
+    }
+    if not lists:
+        return callee, dict(named)
+    kinds = {name: type(named[name]) for name in lists}
+    given: dict[str, Any] = {}
+    for name, value in named.items():
+        parts = lists.get(name)
+        given |= {name: value} if parts is None else dict(zip(parts, value, strict=True))
+    return _Packing(callee, lists, kinds), given
+
+
+_SEQUENCES = ("hidden", "query", "key", "value", "memory")
 
 
 def _result(callee: Any, named: Mapping[str, Any]) -> Any:
@@ -341,13 +403,16 @@ def _letters(size: int, items: int, tokens: int) -> str:
 
 def _outputs(shown: _Example, layout: str) -> Iterator[Any]:
     """Where tensors of the items and tokens of the hidden states are in what a call gives."""
+    axes = layout.replace("L", "S")
     for where, part in parts_of(shown.result, None):
         same = [
             got == size or letter == "E"
             for got, size, letter in zip(part.shape, shown.states.shape, layout, strict=False)
         ]
         if part.dim() == len(layout) and all(same) and part.is_floating_point():
-            yield where
+            of_tokens = part.shape[-1] == 1 and "L" in layout and sums_to_one(part, axes)
+            if not of_tokens:  # which are weights
+                yield where
 
 
 def _differs(callee: Callee, binding: Binding, shown: _Example) -> str:

@@ -27,7 +27,7 @@ def mask_form(callee: Callee, binding: Binding, name: str, lengths: bool = False
     takes each item's mask for another's is wrong, and a check is to say so.
     """
     calls = Calls(callee, binding)
-    base = None if binding.tokens else calls.reach()
+    base = None if binding.tokens or "Y" in binding.layout else calls.reach()
     if base is None or (lengths and calls.is_layer):
         return None
     if lengths:

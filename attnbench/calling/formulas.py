@@ -139,7 +139,7 @@ def _parameters(callee: Any, query: int, key: int) -> dict[str, Tensor]:
     own = {name: parameter.detach() for name, parameter in named}
     for name, value in [*own.items()]:
         if value.dim() == 2 and value.shape[1] == query + key:
-            for side, cut in (("Eq", query), ("Ek", key)):
+            for cut, side in {key: "Ek", query: "Eq"}.items():
                 own |= {f"{name}[:{side}]": value[:, :cut], f"{name}[{side}:]": value[:, cut:]}
     return own
 

@@ -22,7 +22,7 @@ from attnbench.calling.attention_call import Attention, arranged
 from attnbench.calling.binding import Binding, Fill, Part, is_plain, part_of
 from attnbench.calling.layer_call import Layer, tables_of
 from attnbench.calling.roles import role_of
-from attnbench.calling.signature import Argument
+from attnbench.calling.signature import NOTHING, Argument
 from attnbench.errors import headline
 
 ITEMS, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 5, 7, 16
@@ -422,6 +422,8 @@ def _layer_trials(
                 raised += [] if kind else [f"{way['layout']}: {binding}"]
             elif not _mixing(callee, binding):  # in other layouts only where tokens are apart, too
                 return binding
+            elif "Y" in way["layout"]:  # four axes may mean much else
+                raised.append(f"{way['layout']}: an item changes with the others")
             else:
                 mixing = mixing or binding
         if mixing is not None:
@@ -536,6 +538,8 @@ _CONSTANTS: Mapping[str, tuple[Any, ...]] = {
 def _options(argument: Argument, binding: Binding, callee: Any) -> Sequence[Any]:
     """Values to try for an argument that a call needs."""
     role, is_layer = argument.role or "", binding.shape == "layer"
+    if argument.given is not NOTHING:
+        return [argument.given]
     if role in ("mask", "memory_mask", "padding", "memory_padding"):
         axes = [each for each in MASK_AXES if is_layer or "L" in binding.layout or "L" not in each]
         kinds = ((1.0, True), (0.0, True), (0.0, False))

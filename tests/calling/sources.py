@@ -276,6 +276,16 @@ class Joined(nn.Module):
         rows = torch.cat([state.expand(len(encoder_outputs), -1, -1), encoder_outputs], -1)
         return self.one(self.both(rows).tanh()).squeeze(-1).softmax(0).T
 
+class Even(nn.Module):
+    """As many features of a state as of outputs, in one row."""
+    def __init__(self, dim):
+        super().__init__()
+        self.both, self.one = nn.Linear(2 * dim, dim), nn.Linear(dim, 1, bias=False)
+    def forward(self, hidden, encoder_outputs):
+        rows = [hidden.unsqueeze(1).expand(-1, encoder_outputs.shape[1], -1), encoder_outputs]
+        weights = self.one(self.both(torch.cat(rows, -1)).tanh()).squeeze(-1).softmax(-1)
+        return (weights.unsqueeze(1) @ encoder_outputs).squeeze(1), weights
+
 class Halved(Joined):
     """With a formula of its own from 9 keys on."""
     def forward(self, state, encoder_outputs):
@@ -316,6 +326,18 @@ class Added(nn.Module):
         if attn_bias is not None:
             scores = scores + attn_bias
         return scores.softmax(-1) @ value
+
+class Rows(nn.Module):
+    """Of aligned sequences (R, L, B, E), whose padding is (B, R, L)."""
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.qkv, self.heads = nn.Linear(dim, 3 * dim), heads
+    def forward(self, x, padding_mask=None):
+        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in self.qkv(x).chunk(3, -1))
+        scores = torch.einsum("rinhd,rjnhd->hnij", q, k)
+        if padding_mask is not None:
+            scores = scores.masked_fill(padding_mask[:, 0].unsqueeze(0).unsqueeze(2), -1e4)
+        return torch.einsum("hnij,rjnhd->rinhd", scores.softmax(-1), v).flatten(-2)
 
 class Tiled(nn.Module):
     def __init__(self, dim):

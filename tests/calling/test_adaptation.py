@@ -153,6 +153,12 @@ def test_an_encoder_of_two_directions_has_twice_as_many_features(
     assert set(statuses(report).values()) == {status}, str(report)
 
 
+def test_the_additive_score_of_one_row_is_found(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, STEPS, "Even"))
+    told = "; ".join(spec.notes)
+    assert "it computes additive: w_vᵀ tanh(W_q q + W_k k), with both.bias" in told
+
+
 def test_the_one_of_two_arguments_that_no_name_tells_is_the_other_side(tmp_path: Path) -> None:
     cls = found(tmp_path, STEPS.replace("word", "st").replace("spots", "enc"), "Captioning")
     _, binding = bound(cls, callee_of(cls, recipe_of(cls)))
@@ -270,6 +276,11 @@ def test_a_mask_that_is_added_has_the_dtype_of_the_query(tmp_path: Path) -> None
     assert isinstance(spec, MechanismSpec)
     assert spec.dtypes is None
     assert spec.conventions["masks"] == ("boolean", "floating")
+
+
+def test_four_axes_that_are_no_grid_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StyleError, match="an item changes with the others"):
+        spec_of(found(tmp_path, MASKED, "Rows"))
 
 
 def test_sizes_that_a_call_passes_are_named(tmp_path: Path) -> None:

@@ -223,3 +223,49 @@ def test_a_step_of_a_decoder_is_an_example(items: int, slots: int) -> None:
     assert {outcome.status for outcome in report.outcomes} == {"passed"}, str(report)
     said = "called with spots (B, S, E), word (B, E); keys have 24 features where queries have 16"
     assert said in report.about[0]
+
+
+class Cell(nn.Module):
+    """A cell of a decoder: its state is a pair, and its weights (B, S, 1) come with the next."""
+
+    def __init__(self, wide: int, spread: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(wide, spread), nn.LSTMCell(spread, wide)
+
+    def forward(self, state: tuple[Tensor, Tensor], spots: Tensor) -> tuple[Any, Tensor]:
+        """``(B, E)`` twice and ``(B, S, E)`` to the next pair and weights."""
+        weights = (spots @ self.one(state[0]).unsqueeze(-1)).softmax(1)
+        return self.two((weights * spots).sum(1), state), weights
+
+
+class Listed(nn.Module):
+    """Its query, key and value come in a list."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(wide, wide), nn.Linear(wide, wide)
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Three of ``(B, L, E)`` to one."""
+        q, k, v = inputs
+        return (self.q(q) @ self.k(k).mT / 4).softmax(-1) @ v
+
+
+def test_a_pair_of_states_and_its_weights_are_read_as_such() -> None:
+    pair = torch.randn(3, 12), torch.randn(3, 12)
+    spec = example_spec(Cell(12, 16), (pair, torch.randn(3, 9, 16)))
+    assert isinstance(spec, attnbench.MechanismSpec)
+    report = attnbench.check(spec, profile="quick", invariants=["weights_sum_to_one"])
+    assert {outcome.status for outcome in report.outcomes} == {"passed"}, str(report)
+    assert "called with state_0 (B, E), spots (B, S, E)" in report.about[0]
+
+
+def test_tensors_in_a_list_are_arguments() -> None:
+    states = torch.randn(3, 9, 16)
+    spec = example_spec(Listed(16), ([states, states, states],))
+    assert isinstance(spec, attnbench.LayerSpec)
+    assert not spec.causal
+    said = "called with inputs_0 (B, L, E), inputs_1 (B, L, E), inputs_2 (B, L, E)"
+    assert said in "; ".join(spec.notes)
+    report = attnbench.check(spec, profile="quick", invariants=CHEAP, dtypes=["float32"])
+    assert "failed" not in {outcome.status for outcome in report.outcomes}, str(report)
