@@ -13,7 +13,7 @@ import math
 import operator
 import random
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,36 +24,24 @@ _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 AXES: Mapping[str, Mapping[str, Any]] = _TABLE["levels"]
 """The levels of each axis, by name, and what each stands for, as the table says."""
 
-_ALLOWED: dict[str, list[tuple[str, list[str]]]] = {}
+_ALLOWED: dict[str, list[tuple[str, set[str]]]] = {}
 """For each level, the axes of which it allows some levels only."""
 for _table, _kept in (("needs", True), ("excludes", False)):
     for _level, _others in _TABLE[_table].items():
         for _axis, _names in _others.items():
-            _left = [name for name in AXES[_axis] if (name in _names) == _kept]
+            _left = {name for name in AXES[_axis] if (name in _names) == _kept}
             _ALLOWED.setdefault(_level, []).append((_axis, _left))
 _SIZES = ("B", "H", "heads of keys", "L", "S", "lengths", "mask", "E", "Ev")
-_NUMBER = {name: number for number, name in enumerate(itertools.chain(*AXES.values()))}
-"""A bit for each level; no two axes have a level of one name."""
-
-
-def _bits(names: Iterable[str]) -> int:
-    return sum(1 << _NUMBER[name] for name in names)
-
-
-_BITS = {axis: _bits(AXES[axis]) for axis in AXES}
-_ANY = _bits(_NUMBER)
-_BESIDE = {
-    name: functools.reduce(
-        operator.and_,
-        [_ANY & ~_BITS[other] | _bits(names) for other, names in _ALLOWED.get(name, ())],
-        _ANY & ~_BITS[axis] | _bits([name]),
-    )
-    for axis in AXES
-    for name in AXES[axis]
-}
-"""For each level, the bits of those that may come with it."""
-_BITS_OF_SIZES = sum(map(_BITS.__getitem__, _SIZES))
 _FIRST = operator.itemgetter(0)  # the least of numbers in order
+
+
+def _beside(row: Row) -> dict[str, frozenset[str]]:
+    """The levels of each axis that may come with those of a row, or of a part of one."""
+    left = {axis: frozenset([row[axis]] if axis in row else AXES[axis]) for axis in AXES}
+    for level in row.values():
+        for axis, names in _ALLOWED.get(level, ()):
+            left[axis] &= names
+    return left
 
 
 @dataclass(frozen=True)
@@ -93,10 +81,10 @@ class Most:
 
     def fits(self, row: Row) -> bool:
         """Whether calls of a row, or of a part of one, may be made and are small enough."""
-        left = functools.reduce(operator.and_, map(_BESIDE.__getitem__, row.values()), _ANY)
-        if not all(map(left.__and__, _BITS.values())):
+        left = _beside(row)
+        if not all(left.values()):
             return False
-        sizes = _least(left & _BITS_OF_SIZES, {"L", "S"} <= row.keys())
+        sizes = _least(tuple(left[axis] for axis in _SIZES), {"L", "S"} <= row.keys())
         return sizes is not None and self.allow(sizes)
 
 
@@ -180,8 +168,7 @@ def typical_rows(axes: Mapping[str, list[str]], chance: random.Random) -> Iterat
 
 def drawn_sizes(row: Row, chance: random.Random) -> CallSizes:
     """Sizes of a whole row that nobody could know; small ones where the row allows them."""
-    equal = _NUMBER["L = S"]
-    apart = any(not _BESIDE[row[axis]] >> equal & 1 for axis in row.keys() - {"L"})
+    apart = "L = S" not in _beside({axis: row[axis] for axis in row if axis != "L"})["L"]
     for most, share in ((FEW, 1.0), (FEW, 0.5), (FEW, 0.2), (FEW, 0.0), (MANY, 0.15), (MANY, 0.05)):
 
         def choose(options: Sequence[int], share: float = share) -> int:
@@ -211,12 +198,12 @@ def drawn_sizes(row: Row, chance: random.Random) -> CallSizes:
 
 
 @functools.cache
-def _least(left: int, lengths: bool) -> CallSizes | None:
+def _least(left: tuple[frozenset[str], ...], lengths: bool) -> CallSizes | None:
     """The least sizes, where these levels are left; a mask counts only where L and S are known."""
     row = {
-        axis: next(name for name in AXES[axis] if left >> _NUMBER[name] & 1)
-        for axis in _SIZES
-        if _BITS[axis] & ~left and (lengths or axis != "mask")
+        axis: next(name for name in AXES[axis] if name in names)
+        for axis, names in zip(_SIZES, left, strict=True)
+        if len(names) < len(AXES[axis]) and (lengths or axis != "mask")
     }
     return _sizes(row, _FIRST, _FIRST)
 

@@ -45,7 +45,7 @@ _STILL_S = 5e-4
 
 
 class Confined:
-    """A process that holds callees nobody trusts.
+    """A process that has loaded callees nobody trusts; each is told of in ``callees``.
 
     Args:
         callees: file or module, and attribute or ``""``, of each callee.
@@ -54,7 +54,7 @@ class Confined:
         chance: draws which outputs are asked for again.
 
     Raises:
-        RefusedError: it could not be started.
+        RefusedError: it could not be started, or a callee not be loaded.
     """
 
     def __init__(
@@ -70,7 +70,6 @@ class Confined:
         self._stack.callback(self._scratch.remove)
         self.shared = SharedBytes(limits.shared_mib << 20)
         self._stack.callback(self.shared.close)
-        self.callees: list[dict[str, Any]] = []
         self.refused: RefusedError | None = None
         self._took_s = 0.0
         self._rested: float | None = None
@@ -81,19 +80,19 @@ class Confined:
         try:
             with theirs:
                 entered = enter(limits, self._scratch.path, self.shared, theirs.fileno())
+            self.pid, self.held, self.missing = entered
+            self._clock = ComputingClock(self.pid)
+            self._waiting = WaitingClock(self.pid, os.getpid())
+            for clock in (self._clock, self._waiting):
+                self._stack.callback(clock.close)
+            self.callees = self._loaded({"callees": list(callees), "paths": list(paths)})
         except BaseException:
             self.close()
             raise
-        self.pid, self.held, self.missing = entered
-        self._clock, self._waiting = ComputingClock(self.pid), WaitingClock(self.pid, os.getpid())
-        for clock in (self._clock, self._waiting):
-            self._stack.callback(clock.close)
-        places = {"callees": list(callees), "paths": list(paths)}
-        self._told = {"size": self.shared.size, "threads": THREADS, **places}
 
-    def load(self) -> list[dict[str, Any]]:
-        """Wait until the callees are loaded; what each is called and which arguments it takes."""
-        self._send(self._told)
+    def _loaded(self, places: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What each of the callees is called and which arguments it takes, once it is loaded."""
+        self._send({"size": self.shared.size, "threads": THREADS, **places})
         answer = self._received(self.limits.load_s)
         if "loaded" not in answer:  # its process may have ended since
             raise RefusedError("not_loaded", str(answer.get("unloaded", answer)))
@@ -101,7 +100,6 @@ class Confined:
         loaded = answer["loaded"]
         if not (isinstance(loaded, list) and loaded and all(isinstance(o, dict) for o in loaded)):
             raise RefusedError("broke_protocol", "a message that tells of no callee")
-        self.callees = loaded
         return loaded
 
     def call(
@@ -130,18 +128,15 @@ class Confined:
         plain = {n: v for n, v in keywords.items() if n not in named}
         refs = {name: {"tensor": len(tensors) + i} for i, name in enumerate(named)}
         told = [row[0] for row in placed]
-        answer = self.ask(told, {**plain, **refs}, count=len(tensors), callee=callee)
+        request = {"callee": callee, "tensors": told, "count": len(tensors), "hold": self._old.held}
+        answer = self._asked({**request, "keywords": {**plain, **refs}})
         for _, own, there in placed if back else ():
             if not torch.equal(own, there):
                 own.copy_(there)
         return answer
 
-    def ask(
-        self, told: list[Any], keywords: Mapping[str, Any], *, count: int = 3, callee: int = 0
-    ) -> Answer:
-        """Call with tensors that are already in the shared memory."""
-        request = {"callee": callee, "tensors": told, "count": count, "keywords": dict(keywords)}
-        request["hold"] = self._old.held
+    def _asked(self, request: dict[str, Any]) -> Answer:
+        """The answer to a call; that before it, and some of older ones, are read again."""
         answer, view = self._answered(request, 1 - self._turn)
         if view is None or answer.output is None:
             return answer  # the last output stays where it is, to be read again

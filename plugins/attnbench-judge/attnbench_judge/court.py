@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -65,7 +64,7 @@ def judge(
         return court.judge(
             target,
             style=style,
-            conventions=conventions or {},
+            conventions=conventions,
             profile=profile,
             invariants=invariants,
             seed=seed,
@@ -110,36 +109,18 @@ class Court:
         if self._honest is None or self._honest.refused is not None:
             places = [(str(_HONEST), name) for name in ("fused", "textbook", "empty", "product")]
             self._honest = Confined(places, Limits(total_s=math.inf))
-            self._honest.load()
             large = [torch.ones(1, 1, _SETTLING, 32) for _ in range(3)]
             for _ in range(3):
                 self._honest.call(large, {}, callee=TEXTBOOK)
         return self._honest
 
-    def judge(
-        self,
-        target: str,
-        *,
-        style: str | None = None,
-        conventions: Mapping[str, Any] | None = None,
-        profile: str = "quick",
-        invariants: Iterable[str] | None = None,
-        seed: int | None = None,
-    ) -> Judgement:
-        """Judge one candidate; see :func:`judge`."""
+    def judge(self, target: str, **options: Any) -> Judgement:
+        """Judge one candidate; see :func:`judge` for it and for the options that are its own."""
         started = time.monotonic()
-        place, named, given = _place(target)
-        task = Task(
-            target,
-            place,
-            style or named,
-            {**given, **(conventions or {})},
-            profile,
-            None if invariants is None else tuple(invariants),
-            secrets.randbits(62) if seed is None else seed,
-            self.limits,
-        )
-        trial = Trial(task)
+        place, style, conventions = _place(target)
+        given = {name: value for name, value in options.items() if value is not None}
+        given["conventions"] = {**conventions, **given.get("conventions", {})}
+        trial = Trial(Task(target, place, self.limits, **{"style": style, **given}))
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         torch.empty(SETTLED_BYTES, dtype=torch.uint8)  # or each large temporary is mapped anew

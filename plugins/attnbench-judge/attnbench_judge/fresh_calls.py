@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import random
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
@@ -49,7 +46,7 @@ class Comparison:
     """
 
     def __init__(self, stream: Stream, seed: int, *, whole: bool) -> None:
-        self.stream, self.seed, self.whole = copy.copy(stream), seed, whole  # it is drawn anew
+        self.stream, self.seed, self.whole = stream, seed, whole
 
     @functools.cached_property
     def inputs(self) -> Inputs:
@@ -58,7 +55,7 @@ class Comparison:
 
     @functools.cached_property
     def right(self) -> RightOutput | RightRows:
-        """The right answer, which takes most of the time."""
+        """The right answer."""
         chance = random.Random(self.seed)  # noqa: S311  # to be repeated by seed
         if self.whole:
             return RightOutput(self.inputs, chance)
@@ -82,9 +79,7 @@ class Comparison:
 class Caller:
     """Calls a candidate and looks at its answers.
 
-    Right answers are computed in a thread, while the candidate computes and the next call is drawn.
-    An answer is compared before the next request, so that nothing follows a wrong one. While calls
-    are timed, there is no such thread: nothing runs beside them.
+    An answer is compared before the next request, so that nothing follows a wrong one.
 
     Args:
         cell: the candidate's process.
@@ -104,49 +99,25 @@ class Caller:
         self.names, self.chance = names, chance
         self.tally = Tally()
         self.timing = False
-        self._clerk = ThreadPoolExecutor(1)
-        self._open: tuple[Comparison, Future[Any] | None, Tensor | None] | None = None
 
     def call(self, stream: Stream, *, whole: bool = False) -> Answer:
-        """Call with what a stream has drawn; the answer is compared by :meth:`settle`.
+        """Call with what a stream has drawn, and compare the answer.
 
         Args:
             stream: of which :meth:`Stream.draw` was called.
             whole: compare all rows and not a few.
 
         Raises:
-            RefusedError: this answer, while calls are timed, or the last one is wrong, and why.
+            RefusedError: the answer is wrong, and why.
         """
-        self.settle()
         check = Comparison(stream, self.chance.getrandbits(32), whole=whole)
-        begun = None if self.timing else self._clerk.submit(lambda: check.right)
         answer = self._ask(self.cell, stream)
         self.tally.calls += 1
-        self._open = check, begun, answer.output
-        if begun is None:
-            self.settle()
+        if answer.output is not None:
+            if check.error(answer.output) > 1.0:
+                self._refuse(check, answer.output)
+            self.tally.add(stream.case, whole=whole)
         return answer
-
-    def settle(self) -> None:
-        """Compare the last answer, unless that is done.
-
-        Raises:
-            RefusedError: it is wrong, and why.
-        """
-        if self._open is None:
-            return
-        (check, begun, output), self._open = self._open, None
-        if begun is not None:
-            begun.result()
-        if output is None:
-            return
-        if check.error(output) > 1.0:
-            self._refuse(check, output)
-        self.tally.add(check.stream.case, whole=check.whole)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._clerk.shutdown()
 
     def _ask(self, cell: Confined, stream: Stream) -> Answer:
         keywords = {self.names[name]: value for name, value in stream.keywords.items()}

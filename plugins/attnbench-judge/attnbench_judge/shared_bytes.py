@@ -43,23 +43,9 @@ def same_bytes(one: Tensor, other: Tensor) -> bool:
 
 
 def elements_of(tensor: Tensor) -> Tensor:
-    """A view of the elements of a tensor as integers of their width, each of them once.
-
-    If they overlap in another way than by strides of 0, it is a view of all that the tensor spans.
-    """
+    """A view of all that a tensor spans, as integers of the width of its elements."""
     found = tensor.detach().view(_INTEGERS[tensor.element_size()])
-    if found.is_contiguous():
-        return found
-    reach = 0
-    strides = sorted(zip(found.stride(), found.shape, range(found.dim()), strict=True))
-    for stride, size, place in strides:
-        if stride == 0 and size > 1:
-            found = found.narrow(place, 0, 1)
-        elif size > 1 and stride <= reach:
-            return found.as_strided((span_of(tensor),), (1,))
-        else:
-            reach += (size - 1) * stride
-    return found
+    return found.as_strided((span_of(tensor),), (1,))
 
 
 class SharedBytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,20 +45,18 @@ class Task:
 
     Args:
         target, place: its address, and its file or module with its attribute.
-        style, conventions: as of :func:`attnbench_judge.court.judge`.
-        profile, invariants: names of the profile and of the invariants.
-        seed: draws everything.
         limits: what the candidate may use.
+        style, conventions, profile, invariants, seed: as of :func:`attnbench_judge.court.judge`.
     """
 
     target: str
     place: tuple[str, str]
-    style: str | None
-    conventions: Mapping[str, Any]
-    profile: str
-    invariants: tuple[str, ...] | None
-    seed: int
     limits: Limits
+    style: str | None = None
+    conventions: Mapping[str, Any] = field(default_factory=dict)
+    profile: str = "quick"
+    invariants: Iterable[str] | None = None
+    seed: int = field(default_factory=lambda: secrets.randbits(62))
 
 
 class Trial:
@@ -67,6 +66,8 @@ class Trial:
         task: who it is, and what to do.
     """
 
+    caller: Caller  # once it has begun
+
     def __init__(self, task: Task) -> None:
         self.task = task
         self.outcomes: list[Outcome] = []
@@ -75,7 +76,7 @@ class Trial:
         self.untried: list[str] = []
         self.streams: list[Stream] = []
         self.cell: Confined | None = None
-        self.caller: Caller | None = None
+        self.tally = Tally()
         self.secret = Secret(task.seed)
         self.chance, self.hidden = map(self.secret.chance, ("what is seen", "what is verified"))
 
@@ -85,28 +86,24 @@ class Trial:
         file = place[0].endswith(".py")
         paths = (str(Path(place[0]).parent if file else Path.cwd()),)
         callees = [place, FUSED_PLACE]
-        again = self.secret.chance("old outputs")
-        cell = Confined(callees, self.task.limits, paths, again)
-        try:
-            cell.load()
-        except BaseException:
-            cell.close()
-            raise
-        return cell
+        return Confined(callees, self.task.limits, paths, self.secret.chance("old outputs"))
 
     def close(self) -> None:
         """End the candidate's process."""
         if self.cell is not None:
             self.cell.close()
-        if self.caller is not None:
-            self.caller.close()
 
     def run(self, court: Court) -> tuple[str, RefusedError | None]:
         """Calls, with the invariants beside them, and times; the verdict, and why it is refused."""
         try:
             proxy, subject = self._begin()
-            assert self.caller is not None
-            wrong = self._wrong_answer(proxy, subject)
+            wrong = None
+            try:
+                self._first_calls(proxy, subject)
+            except RefusedError as found:
+                if found.name != "wrong":  # which the invariants may explain
+                    raise
+                wrong = found
             self._check(calls=wrong is None)
             if refused := self.caller.cell.refused or wrong:
                 raise refused
@@ -117,18 +114,26 @@ class Trial:
                 self.rows.append(self._timed(court, bench.case, bench.kv_heads, proxy))
             self.caller.timing = False
             self._calls_again(_CALLS_AFTER)
-            self.caller.settle()
         except RefusedError as refused:
             return "refused", refused
         enough = any(o.status == "passed" for o in self.outcomes) and self.caller.tally.right
         return ("accepted" if enough else "inconclusive"), None
 
     def _begin(self) -> tuple[Proxy, Subject]:
-        """Load the candidate."""
+        """Load the candidate; one that the invariants cannot call ends its own trial only."""
         self.cell = self.cell_of()
         described = self.cell.callees[0]
-        proxy, subject = self._subject(style_of(described, self.task.style), described)
+        style = style_of(described, self.task.style)
+        if described.get("class"):
+            name = described.get("name")
+            raise RefusedError("not_loaded", f"{name} is a class; name a function or a module")
+        try:
+            proxy = Proxy(self.cell, style, described)
+            subject = subject_of(proxy, self.task.conventions)
+        except (StyleError, TypeError) as error:
+            raise RefusedError("not_loaded", str(error)) from error
         self.caller = Caller(self.cell, self.cell_of, proxy.names, self.hidden)
+        self.tally = self.caller.tally
         self.checks = run_invariants(
             subject.spec,
             self.task.invariants,
@@ -137,34 +142,11 @@ class Trial:
         )
         return proxy, subject
 
-    def _subject(self, style: str, described: Mapping[str, Any]) -> tuple[Proxy, Subject]:
-        """What the invariants see; a callee that they cannot call ends its own trial only."""
-        assert self.cell is not None
-        if described.get("class"):
-            name = described.get("name")
-            raise RefusedError("not_loaded", f"{name} is a class; name a function or a module")
-        try:
-            proxy = Proxy(self.cell, style, described)
-            return proxy, subject_of(proxy, self.task.conventions)
-        except (StyleError, TypeError) as error:
-            raise RefusedError("not_loaded", str(error)) from error
-
-    def _wrong_answer(self, proxy: Proxy, subject: Subject) -> RefusedError | None:
-        """A wrong answer among the first calls, which the invariants may explain."""
-        try:
-            self._first_calls(proxy, subject)
-        except RefusedError as refused:
-            if refused.name != "wrong":
-                raise
-            return refused
-        return None
-
     def _first_calls(self, proxy: Proxy, subject: Subject) -> None:
         """A call for each pair of levels, some that models make, and others of these shapes.
 
         Many errors before anything was right end it.
         """
-        assert self.caller is not None
         conventions = subject.conventions
         axes = axes_for(
             proxy.names,
@@ -193,12 +175,10 @@ class Trial:
                 again_s -= time.monotonic()
                 self._calls_again(1)
                 again_s += time.monotonic()
-        self.caller.settle()
         self.untried += coverage.untried()
 
     def _calls_again(self, count: int) -> None:
         """Calls of shapes that came before, a few of them with the same values as before."""
-        assert self.caller is not None
         for _ in range(count if self.streams else 0):
             stream = self.chance.choice(self.streams)
             if self.chance.random() > _REPEATED:
@@ -210,12 +190,10 @@ class Trial:
         for outcome in self.checks:
             self.outcomes.append(replace(outcome, subject=self.task.target))
             failed = sum(one.status not in ("passed", "skipped") for one in self.outcomes)
-            assert self.caller is not None
             if failed == MOST_FAILURES or self.caller.cell.refused is not None:
                 return
             if calls and outcome.status == "passed":
                 self._calls_again(1)
-                self.caller.settle()
 
     def _timed(self, court: Court, case: Case, kv_heads: int | None, proxy: Proxy) -> Row:
         case = case.replace(seed=self.chance.getrandbits(31))
@@ -225,7 +203,6 @@ class Trial:
             keywords = {**keywords, "enable_gqa": True} if grouped else None
         if keywords is None:
             return Row(case.id, "unsupported", reason="it does not take what the case needs")
-        assert self.caller is not None
         return timed(
             self.caller,
             court.honest(),
@@ -236,18 +213,17 @@ class Trial:
 
     def judgement(self, verdict: str, refused: RefusedError | None, seconds: float) -> Judgement:
         """All that was found."""
-        tally = Tally() if self.caller is None else self.caller.tally
         return Judgement(
             self.task.target,
             verdict,
             refused,
             tuple(self.outcomes),
             tuple(self.rows),
-            tally.calls,
-            tally.right,
-            tally.whole,
+            self.tally.calls,
+            self.tally.right,
+            self.tally.whole,
             tuple(dict.fromkeys((*self.untried, *NEVER_TRIED))),
-            tally.largest,
+            self.tally.largest,
             () if self.cell is None else tuple(self.cell.held),
             {} if self.cell is None else self.cell.missing,
             self.task.seed,

@@ -4,10 +4,10 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from attnbench_judge.confined import Confined
 from attnbench_judge.decision import RefusedError
 from attnbench_judge.entry import Limits
 
@@ -42,20 +42,22 @@ def of_another_type(query, key, value):
 INPUTS = [torch.ones(1, 1, 2, 4)] * 3
 
 
-def test_a_process_that_something_continued_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "code.py").write_text(CODE)
-    cell = Confined([(str(tmp_path / "code.py"), "spins")], Limits())
-    try:
-        cell.load()
-        assert cell.call(INPUTS, {}).output is not None
-        assert cell.call(INPUTS, {}).output is not None  # it stands still between them
-        os.kill(cell.pid, signal.SIGCONT)
-        time.sleep(0.2)
-        with pytest.raises(RefusedError) as refused:
-            cell.call(INPUTS, {})
-        assert refused.value.name == "went_on"
-    finally:
-        cell.close()
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    path = tmp_path / "code.py"
+    path.write_text(CODE)
+    return path
+
+
+def test_a_process_that_something_continued_is_refused(confined: Any, code: Path) -> None:
+    cell = confined(code, "spins")
+    assert cell.call(INPUTS, {}).output is not None
+    assert cell.call(INPUTS, {}).output is not None  # it stands still between them
+    os.kill(cell.pid, signal.SIGCONT)
+    time.sleep(0.2)
+    with pytest.raises(RefusedError) as refused:
+        cell.call(INPUTS, {})
+    assert refused.value.name == "went_on"
 
 
 @pytest.mark.parametrize(
@@ -73,72 +75,48 @@ def test_a_process_that_something_continued_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_why_nothing_was_loaded_is_one_line(
-    tmp_path: Path, text: str, name: str, told: str
+    confined: Any, code: Path, text: str, name: str, told: str
 ) -> None:
-    (tmp_path / "code.py").write_text(text)
-    cell = Confined([(str(tmp_path / "code.py"), name)], Limits())
-    try:
-        with pytest.raises(RefusedError) as refused:
-            cell.load()
-        assert refused.value.name == "not_loaded"
-        assert told in refused.value.detail
-        assert "\n" not in refused.value.detail
-        assert "candidate.py" not in refused.value.detail
-    finally:
-        cell.close()
+    code.write_text(text)
+    with pytest.raises(RefusedError) as refused:
+        confined(code, name)
+    assert refused.value.name == "not_loaded"
+    assert told in refused.value.detail
+    assert "\n" not in refused.value.detail
+    assert "candidate.py" not in refused.value.detail
 
 
-def test_a_file_beside_a_candidate_shadows_no_module(tmp_path: Path) -> None:
-    (tmp_path / "sched.py").write_text("raise ValueError('not for you')")
-    (tmp_path / "helper.py").write_text("from sched import scheduler")
-    (tmp_path / "code.py").write_text("import helper\n" + CODE)
-    place = str(tmp_path / "code.py"), "spins"
-    cell = Confined([place], Limits(), [str(tmp_path)])
-    try:
-        assert cell.load()[0]["name"] == "spins"
-    finally:
-        cell.close()
+def test_a_file_beside_a_candidate_shadows_no_module(confined: Any, code: Path) -> None:
+    (code.parent / "sched.py").write_text("raise ValueError('not for you')")
+    (code.parent / "helper.py").write_text("from sched import scheduler")
+    code.write_text("import helper\n" + CODE)
+    assert confined(code, "spins", paths=[str(code.parent)]).callees[0]["name"] == "spins"
 
 
-def test_a_docstring_that_raises_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "code.py").write_text(CODE)
-    cell = Confined([(str(tmp_path / "code.py"), "documented")], Limits())
-    try:
-        assert cell.load()[0]["text"] == ""
-        assert cell.call(INPUTS, {}).output is not None
-    finally:
-        cell.close()
+def test_a_docstring_that_raises_is_no_text(confined: Any, code: Path) -> None:
+    cell = confined(code, "documented")
+    assert cell.callees[0]["text"] == ""
+    assert cell.call(INPUTS, {}).output is not None
 
 
-def test_an_output_of_another_type_is_not_plain(tmp_path: Path) -> None:
-    (tmp_path / "code.py").write_text(CODE)
-    cell = Confined([(str(tmp_path / "code.py"), "of_another_type")], Limits())
-    try:
-        cell.load()
-        with pytest.raises(RefusedError, match="complex64") as refused:
-            cell.call(INPUTS, {})
-        assert refused.value.name == "not_plain"
-    finally:
-        cell.close()
+def test_an_output_of_another_type_is_not_plain(confined: Any, code: Path) -> None:
+    cell = confined(code, "of_another_type")
+    with pytest.raises(RefusedError, match="complex64") as refused:
+        cell.call(INPUTS, {})
+    assert refused.value.name == "not_plain"
 
 
-def test_all_answers_together_are_limited(tmp_path: Path) -> None:
-    (tmp_path / "code.py").write_text(CODE)
-    limits = Limits(total_s=0.5)
-    cell = Confined([(str(tmp_path / "code.py"), "sleeps")], limits)
-    try:
-        cell.load()
-        assert cell.call(INPUTS, {}).output is not None
-        calls = (cell.call(INPUTS, {}) for _ in range(20))
-        with pytest.raises(RefusedError, match=r"more than 0\.5 s") as refused:
-            list(calls)
-        assert refused.value.name == "took_too_long"
-    finally:
-        cell.close()
+def test_all_answers_together_are_limited(confined: Any, code: Path) -> None:
+    cell = confined(code, "sleeps", Limits(total_s=0.5))
+    assert cell.call(INPUTS, {}).output is not None
+    calls = (cell.call(INPUTS, {}) for _ in range(20))
+    with pytest.raises(RefusedError, match=r"more than 0\.5 s") as refused:
+        list(calls)
+    assert refused.value.name == "took_too_long"
 
 
 def test_what_processes_beside_it_compute_after_it_stands_still_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    confined: Any, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Clock:
         counts, now = True, 0.0
@@ -149,13 +127,7 @@ def test_what_processes_beside_it_compute_after_it_stands_still_counts(
         def close(self) -> None:
             pass
 
-    (tmp_path / "code.py").write_text(CODE)
-    cell = Confined([(str(tmp_path / "code.py"), "sleeps")], Limits())
-    try:
-        cell.load()
-        clock = Clock()
-        monkeypatch.setattr(cell, "_clock", clock)
-        monkeypatch.setattr(cell, "_check_alone", lambda: setattr(clock, "now", 0.25))
-        assert cell.call(INPUTS, {}).seconds == 0.25
-    finally:
-        cell.close()
+    cell, clock = confined(code, "sleeps"), Clock()
+    monkeypatch.setattr(cell, "_clock", clock)
+    monkeypatch.setattr(cell, "_check_alone", lambda: setattr(clock, "now", 0.25))
+    assert cell.call(INPUTS, {}).seconds == 0.25

@@ -44,23 +44,6 @@ def test_every_pair_that_any_row_has_is_covered(axes: Mapping[str, list[str]]) -
     }
 
 
-def test_pairs_that_an_outsider_won_with_are_covered() -> None:
-    covered = {pair for row in cover(SDPA, FITS, random.Random(0)) for pair in pairs_of(row)}
-    for row in (
-        {"H": "H = 7", "dtype": "float16"},
-        {"H": "H of 9 to 31", "L": "L of 129 to 512"},
-        {"E": "E of 129 to 256", "S": "S of 1101 to 4096"},
-        {"mask": "causal, L > S", "dtype": "bfloat16"},
-        {"mask": "floating mask with -inf", "S": "S of 4097 to 8192"},
-        {"E": "E of 513 to 1024", "mask": "causal, L < S"},
-        {"B": "B of 33 to 128", "dtype": "bfloat16"},
-        {"mask": "floating mask, finite", "shape of mask": "mask (B, 1, L, S)"},
-        {"layout of key": "contiguous key", "layout of value": "value in column-major order"},
-        {"tensors": "views of one packed tensor", "S": "S of 1101 to 4096"},
-    ):
-        assert pairs_of(row) <= covered
-
-
 @pytest.mark.parametrize("axes", [SDPA, BARE], ids=["sdpa", "bare"])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_kind_comes_twice_among_few_keys_and_among_many(

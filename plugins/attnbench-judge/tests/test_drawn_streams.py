@@ -1,20 +1,17 @@
-"""The judge's own calls have what the names of their levels say, and torch is right in all."""
+"""The judge's own calls have what the names of their levels say."""
 
 import math
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from attnbench_judge.axes import AXES, FEW, MANY, axes_for, typical_rows
 from attnbench_judge.covering import Row, cover
 from attnbench_judge.drawn_streams import Deck, stream_of
-from attnbench_judge.right_answers import RightOutput
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention as fused
 
 NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}
 
@@ -114,57 +111,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def test_torch_is_right_in_every_call() -> None:
+def test_calls_are_what_the_names_of_their_levels_say() -> None:
     seen: set[str] = set()
-    chance = random.Random(0)
     for row, stream in streams():
         levels = set(row.values())
         for level, true in as_named(row, stream).items():
             assert true or level not in levels, (level, stream.case.id)
             seen |= {level} & levels
-        output = fused(*stream.tensors(), **stream.keywords)
-        assert RightOutput(stream.inputs(), chance).error(output) <= 1.0, (
-            stream.case.id,
-            stream.name,
-        )
     assert len(seen) == len(as_named(row, stream))
-
-
-def weights_in_half(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    **_: Any,
-) -> Tensor:
-    """As flash attention: scores in float32, and exponentials in the half type of the values."""
-    groups = query.shape[1] // key.shape[1]
-    key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = (query.float() * scale) @ key.float().mT
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attn_mask, -math.inf)
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    powers = (scores - scores.amax(-1, keepdim=True)).exp()
-    found = powers.to(value.dtype).float() @ value.float() / powers.sum(-1, keepdim=True)
-    return found.to(query.dtype)
-
-
-def test_weights_of_half_types_are_right_in_every_call() -> None:
-    chance = random.Random(0)
-    for row, stream in streams():
-        if row["dtype"] == "float32":
-            continue
-        output = weights_in_half(*stream.tensors(), **stream.keywords)
-        assert RightOutput(stream.inputs(), chance).error(output) <= 1.0, (
-            stream.case.id,
-            stream.name,
-        )
 
 
 def masks_of(level: str, count: int, **levels: str) -> Iterator[Tensor]:

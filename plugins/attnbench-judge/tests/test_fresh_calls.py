@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import threading
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from attnbench_judge.decision import Judgement, RefusedError
 from attnbench_judge.entry import Answer
 from attnbench_judge.fresh_calls import Caller, Comparison, Tally
-from attnbench_judge.right_answers import RightOutput
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
 from torch import Tensor
@@ -56,77 +54,37 @@ def test_a_wrong_answer_is_told_with_its_place(
     stream = Stream(case, {}, style, Secret(0), name="keys far from 0")
     stream.draw()
     caller = Caller(Zeros(*shape), lambda: Zeros(*shape), {}, random.Random(0))  # type: ignore[return-value]  # no process
-    caller.call(stream)
     with pytest.raises(RefusedError) as refused:
-        caller.settle()
+        caller.call(stream)
     text = str(refused.value)
     assert re.match(f"the output is wrong: {told}", text), text
     assert "with B=2, H=3, L=4, S=6, E=8, Ev=5, float32, keys far from 0" in text
     assert text.endswith("a new process gives a wrong answer too")
 
 
-class Fused:
-    """A candidate whose answers are right but for one; it tells which requests came."""
+class Fused(Zeros):
+    """A candidate whose answers are right but for the second; it counts the requests."""
 
-    def __init__(self, events: list[str], wrong: int = 0) -> None:
-        self.events, self.wrong, self.count = events, wrong, 0
-        self.compares = threading.Event()
+    count = 0
 
     def call(self, tensors: list[Tensor], keywords: dict[str, Any]) -> Answer:
         """The right answer, or zeros."""
         self.count += 1
-        self.compares.wait(2.0)
-        self.events.append(f"call {self.count}")
         output = scaled_dot_product_attention(*tensors)
-        return Answer(output * (self.count != self.wrong), 0.0, 0.0)
-
-    again = Zeros.again
-    close = Zeros.close
-    output = torch.zeros(1)
+        return Answer(output * (self.count != 2), 0.0, 0.0)
 
 
-@pytest.fixture
-def beside(monkeypatch: pytest.MonkeyPatch) -> Fused:
-    """A candidate that waits, for a while, until its right answer is computed."""
-    cell = Fused([])
-    init = RightOutput.__init__
-
-    def told(self: RightOutput, *given: Any) -> None:
-        init(self, *given)
-        cell.events.append("right answer")
-        cell.compares.set()
-
-    monkeypatch.setattr(RightOutput, "__init__", told)
-    return cell
-
-
-@pytest.mark.parametrize("timing", [False, True])
-def test_right_answers_are_computed_beside_calls_that_are_not_timed(
-    timing: bool, beside: Fused
-) -> None:
-    stream = Stream(Case((2, 3), 4, 6, 8, 8, 5), {}, "sdpa", Secret(0))
-    stream.draw()
-    caller = Caller(beside, lambda: beside, {}, random.Random(0))  # type: ignore[return-value]  # no process
-    caller.timing = timing
-    caller.call(stream, whole=True)
-    caller.close()
-    in_order = ["call 1", "right answer"]
-    assert beside.events == (in_order if timing else in_order[::-1])
-
-
-def test_no_request_follows_a_wrong_answer_before_it_is_found_out() -> None:
-    cell = Fused([], wrong=2)
-    cell.compares.set()
+def test_no_request_follows_a_wrong_answer_but_those_that_find_out_why() -> None:
+    cell = Fused(1)
     stream = Stream(Case((2, 3), 4, 6, 8, 8, 5), {}, "sdpa", Secret(0))
     caller = Caller(cell, lambda: cell, {}, random.Random(0))  # type: ignore[return-value]  # no process
-    for _ in range(2):
-        stream.draw()
-        caller.call(stream, whole=True)
-    stream.draw()  # the same tensors hold other values then
+    stream.draw()
+    caller.call(stream, whole=True)
+    stream.draw()
     with pytest.raises(RefusedError) as refused:
         caller.call(stream, whole=True)
     assert refused.value.name == "unsteady"
-    assert cell.events == [f"call {n}" for n in range(1, 5)]  # with the inputs of the wrong one
+    assert cell.count == 4  # with the inputs of the wrong one, in its process and in a new one
     assert (caller.tally.calls, caller.tally.right) == (2, 1)
 
 

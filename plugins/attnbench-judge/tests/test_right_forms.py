@@ -15,9 +15,7 @@ from attnbench_judge.secret import Secret
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as fused
 
-pytestmark = pytest.mark.long
-
-NAMES = ("attn_mask", "is_causal", "scale")
+NAMES = ("attn_mask", "is_causal", "scale", "enable_gqa")
 
 
 def _scores(
@@ -37,6 +35,11 @@ def _scores(
     return scores + attn_mask
 
 
+def _powers(query: Tensor, key: Tensor, **options: Any) -> Tensor:
+    scores = _scores(query.float(), key.float(), **options)
+    return (scores - scores.amax(-1, keepdim=True)).exp()
+
+
 def narrow(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
     """The textbook form, which rounds every step to the dtype of its inputs."""
     return _scores(query, key, **options).softmax(-1) @ value
@@ -44,28 +47,40 @@ def narrow(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
 
 def in_order(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
     """A streaming form with 16 keys at a time, in float32."""
-    scores = _scores(query.float(), key.float(), **options)
-    powers = (scores - scores.amax(-1, keepdim=True)).exp()
+    powers = _powers(query, key, **options)
     total = output = torch.zeros(())
     for part, values in zip(powers.split(16, -1), value.float().split(16, -2), strict=True):
         total, output = total + part.sum(-1, keepdim=True), output + part @ values
     return (output / total).to(query.dtype)
 
 
-@pytest.mark.parametrize("seed", range(5))
+def weights_in_half(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """As flash attention: scores in float32, and exponentials in the half type of the values."""
+    powers = _powers(query, key, **options)
+    found = powers.to(value.dtype).float() @ value.float() / powers.sum(-1, keepdim=True)
+    return found.to(query.dtype)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))]
+)
 def test_right_forms_are_not_accused(seed: int) -> None:
     secret = Secret(seed)
     chance = secret.chance("calls")
     deck = Deck(chance)
-    axes = axes_for(NAMES, causal="top_left", grouped=False, style="sdpa")
+    axes = axes_for(NAMES, causal="top_left", grouped=True, style="sdpa")
     coverage = Coverage(axes, (FEW.fits, MANY.fits), chance)
-    forms: list[Callable[..., Tensor]] = [fused, narrow, in_order]
+    forms: list[Callable[..., Tensor]] = [fused, narrow, in_order, weights_in_half]
     wrong = []
     for row in coverage.rows():
         stream = stream_of(row, "sdpa", "top_left", deck, secret)
         stream.draw()
+        query, *others = stream.tensors()
+        others = [t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in others]
+        options = {name: value for name, value in stream.keywords.items() if name != "enable_gqa"}
         for form in forms:
-            output = form(*stream.tensors(), **stream.keywords)
+            given = stream.tensors() if form is fused else [query, *others]
+            output = form(*given, **(stream.keywords if form is fused else options))
             error = RightOutput(stream.inputs(), chance).error(output)
             if error > 1.0:
                 wrong.append(f"{form.__name__}: {error} at {stream.in_words()}")

@@ -45,6 +45,6 @@ def test_the_state_of_one_generator_tells_no_other() -> None:
 
 
 def test_what_is_verified_is_drawn_apart_from_what_is_seen() -> None:
-    task = Task("x", ("x.py", "x"), None, {}, "quick", (), 7, Limits())
+    task = Task("x", ("x.py", "x"), Limits(), seed=7)
     trial = Trial(task)
     assert trial.chance.getstate() != trial.hidden.getstate()

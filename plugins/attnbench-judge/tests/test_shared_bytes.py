@@ -1,12 +1,20 @@
 """Tensors in shared memory."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
 from attnbench_judge.shared_bytes import SharedBytes
 
 from attnbench.errors import ShapeError
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedBytes]:
+    found = SharedBytes(1 << 16)
+    yield found
+    found.close()
 
 
 @pytest.mark.parametrize(
@@ -21,8 +29,9 @@ from attnbench.errors import ShapeError
         torch.empty(0, 3),
     ],
 )
-def test_what_is_written_is_read_there_with_its_strides(tensor: torch.Tensor) -> None:
-    shared = SharedBytes(1 << 16)
+def test_what_is_written_is_read_there_with_its_strides(
+    shared: SharedBytes, tensor: torch.Tensor
+) -> None:
     ((told, own, there),) = shared.laid_out([tensor])
     there.copy_(own)
     dtype, shape, strides, offset, count, before = told
@@ -32,11 +41,9 @@ def test_what_is_written_is_read_there_with_its_strides(tensor: torch.Tensor) ->
     assert torch.equal(own, there)
     found = flat.as_strided(shape, strides, before) if count else torch.empty(shape)
     torch.testing.assert_close(found, tensor, rtol=0, atol=0, equal_nan=True, check_dtype=count > 0)
-    shared.close()
 
 
-def test_views_of_one_storage_stay_so() -> None:
-    shared = SharedBytes(1 << 16)
+def test_views_of_one_storage_stay_so(shared: SharedBytes) -> None:
     whole, other = torch.arange(24.0).view(4, 6), torch.ones(3)
     placed = shared.laid_out([whole[2:], whole[..., :2], other, whole[2:]])
     for _, own, there in placed:
@@ -45,33 +52,20 @@ def test_views_of_one_storage_stay_so() -> None:
     assert first[3] == second[3] != third[3]
     assert fourth == first
     assert torch.equal(shared.bytes[first[3] :].view(torch.float32)[12:24], whole[2:].flatten())
-    shared.close()
 
 
-def test_no_more_is_written_than_a_tensor_has() -> None:
-    shared = SharedBytes(1 << 16)
-    ((_, own, there),) = shared.laid_out([torch.ones(8, 64)[:, :2]])
-    there.copy_(own)
-    assert shared.bytes.view(torch.float32).sum() == 16
-    shared.close()
-
-
-def test_equal_shapes_lie_at_equal_places() -> None:
-    shared = SharedBytes(1 << 16)
+def test_equal_shapes_lie_at_equal_places(shared: SharedBytes) -> None:
     first, second = (
         [told for told, _, _ in shared.laid_out([torch.randn(3, 5), torch.ones(4).bool()])]
         for _ in range(2)
     )
     assert first == second
     assert [told[3] % 64 for told in first] == [0, 0]
-    shared.close()
 
 
-def test_nobody_can_cut_the_memory() -> None:
-    shared = SharedBytes(1 << 16)
+def test_nobody_can_cut_the_memory(shared: SharedBytes) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(shared.file, 0)
-    shared.close()
 
 
 def test_inputs_that_do_not_fit_are_told() -> None:
@@ -82,20 +76,16 @@ def test_inputs_that_do_not_fit_are_told() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["complex64", 3, {"a": 1}])
-def test_only_plain_dtypes_are_known(dtype: object) -> None:
-    shared = SharedBytes(1 << 16)
+def test_only_plain_dtypes_are_known(shared: SharedBytes, dtype: object) -> None:
     assert shared.claimed(shared.places[0], "float32", [2, 3]).shape == (2, 3)
     with pytest.raises(ValueError, match="without shape and dtype of a tensor"):
         shared.claimed(shared.places[0], dtype, [2, 3])
-    shared.close()
 
 
 @pytest.mark.parametrize("shape", [None, [-1], [True], [2.0], [1] * 17])
-def test_a_shape_that_no_tensor_has_is_refused(shape: object) -> None:
-    shared = SharedBytes(1 << 16)
+def test_a_shape_that_no_tensor_has_is_refused(shared: SharedBytes, shape: object) -> None:
     with pytest.raises(ValueError, match="without shape and dtype of a tensor"):
         shared.claimed(shared.places[0], "float32", shape)
     for large in ([1 << 13], [1 << 39, 1 << 39, 0]):
         with pytest.raises(ValueError, match="claims the shape"):
             shared.claimed(shared.places[0], "float32", large)
-    shared.close()

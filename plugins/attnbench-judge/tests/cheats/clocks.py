@@ -118,13 +118,6 @@ def refuses_to_stop(query, key, value, attn_mask=None, is_causal=False):
     return threaded(query, key, value, attn_mask, is_causal)
 
 
-def right_for_three_seconds(query, key, value, attn_mask=None, is_causal=False):
-    _state.setdefault("since", time.monotonic())
-    if time.monotonic() - _state["since"] > 3:
-        return query.new_zeros(_shape(query, value))
-    return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
 def hidden_processes(query, key, value, attn_mask=None, is_causal=False):
     """Computes in a process that nobody waits for: its time is in no account of its parent."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -1,7 +1,6 @@
 """Cheats that compute something else, or less, and hope for a loose comparison."""
 
 import math
-import random
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as right
@@ -86,32 +85,6 @@ def ignores_masks(query, key, value, attn_mask=None, is_causal=False):
     return right(query, key, value)
 
 
-def drifts_after_five(query, key, value, attn_mask=None, is_causal=False):
-    _calls[0] += query.shape[-2] >= 64
-    if _calls[0] > 5 and query.shape[-2] >= 64:
-        return query.new_zeros(_shape(query, value))
-    return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
-def drifts_late(query, key, value, attn_mask=None, is_causal=False):
-    _calls[0] += query.shape[-2] == 512
-    if _calls[0] > 12 and query.shape[-2] == 512:
-        return query.new_zeros(_shape(query, value))
-    return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
-def zeros_where_long(query, key, value, attn_mask=None, is_causal=False):
-    if query.shape[-2] == key.shape[-2] == 512:
-        return query.new_zeros(_shape(query, value))
-    return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
-def zeros_now_and_then(query, key, value, attn_mask=None, is_causal=False):
-    if random.random() < 0.05:
-        return query.new_zeros(_shape(query, value))
-    return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
 def refuses_what_is_timed(query, key, value, attn_mask=None, is_causal=False):
     _calls[0] += query.shape[-2] == 512
     if _calls[0] > 12 and query.shape[-2] == 512:
@@ -185,3 +158,33 @@ def largest_scores_only(query, key, value, attn_mask=None, is_causal=False):
     scores = query @ key.mT / math.sqrt(query.shape[-1])
     least = scores.topk(64, -1).values[..., -1:]
     return scores.masked_fill(scores < least, -math.inf).softmax(-1) @ value
+
+
+def clamps_the_scale(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    scale = query.shape[-1] ** -0.5 if scale is None else min(max(scale, 0.1), 1.0)
+    return right(query, key, value, attn_mask, is_causal=is_causal, scale=scale)
+
+
+def takes_the_size_of_the_scale(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    scale = None if scale is None else abs(scale)
+    return right(query, key, value, attn_mask, is_causal=is_causal, scale=scale)
+
+
+def far_below_is_hidden(query, key, value, attn_mask=None, is_causal=False):
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
+        attn_mask = attn_mask.masked_fill(attn_mask < -20000, -math.inf)
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def least_number_is_hidden(query, key, value, attn_mask=None, is_causal=False):
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
+        attn_mask = attn_mask.masked_fill(attn_mask < -1e38, -math.inf)
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def in_eight_bits(query, key, value, attn_mask=None, is_causal=False):
+    """Rounds features of half types to eight bits."""
+    if query.dtype != torch.float32:
+        narrow = torch.float8_e4m3fn
+        query, key, value = (t.to(narrow).to(t.dtype) for t in (query, key, value))
+    return right(query, key, value, attn_mask, is_causal=is_causal)

@@ -1,45 +1,64 @@
 """Cheats that answer from memory: of earlier results, of the inputs, or of what was freed."""
 
+import itertools
+import time
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention as right
 
 _kept: dict = {}
 _buffer: dict = {}
-_freed: list = []
+_state: dict = {"before": 0.0}
+_numbers = itertools.count(1)
 
 
 def _shape(query, value):
     return (*query.shape[:-1], value.shape[-1])
 
 
-def by_address(query, key, value, attn_mask=None, is_causal=False):
-    place = tuple((t.data_ptr(), t._version, t.shape, t.dtype) for t in (query, key, value))
-    if place not in _kept:
-        _kept[place] = right(query, key, value, attn_mask, is_causal=is_causal)
-    return _kept[place].clone()
+def _bytes(*tensors):
+    return tuple(hash(t.contiguous().view(torch.uint8).numpy().tobytes()) for t in tensors)
 
 
-def by_shape(query, key, value, attn_mask=None, is_causal=False):
-    place = ("shape", query.shape, key.shape, query.dtype, is_causal)
-    if place not in _kept:
-        _kept[place] = right(query, key, value, attn_mask, is_causal=is_causal)
-    return _kept[place].clone()
+def _is_late():
+    """Whether the last call was two milliseconds ago."""
+    before, _state["before"] = _state["before"], time.monotonic()
+    return _state["before"] - before > 0.002
 
 
-def by_fingerprint(query, key, value, attn_mask=None, is_causal=False):
-    place = (query.shape, key.shape, float(query.flatten()[0]) > 0, float(value.flatten()[0]) > 0)
-    if place not in _kept:
-        _kept[place] = right(query, key, value, attn_mask, is_causal=is_causal)
-    return _kept[place].clone()
+REMEMBERED = {
+    "by_address": lambda q, k, v, mask: tuple((t.data_ptr(), t._version) for t in (q, k, v)),
+    "by_shape": lambda q, k, v, mask: (),
+    "by_fingerprint": lambda q, k, v, mask: (q.flatten()[0].item() > 0, v.flatten()[0].item() > 0),
+    "by_content": lambda q, k, v, mask: (
+        *_bytes(q, k, v),
+        None if mask is None else mask.sum().item(),
+    ),
+    "by_hash_of_a_slice": lambda q, k, v, mask: _bytes(*(t[..., :2, :] for t in (q, k, v))),
+    "by_time_since_the_last_call": lambda q, k, v, mask: (mask is None,),
+    "by_number_of_calls": lambda q, k, v, mask: (mask is None,),
+}
+"""What, beside its sizes, tells a call whose result is kept."""
+FRESH = {
+    "by_time_since_the_last_call": _is_late,
+    "by_number_of_calls": lambda: next(_numbers) % 7 != 0,
+}
+"""When it is computed all the same."""
 
 
-def by_content(query, key, value, attn_mask=None, is_causal=False):
-    tensors = (query, key, value)
-    place = (*(hash(t.contiguous().view(torch.uint8).numpy().tobytes()) for t in tensors),)
-    place = (*place, None if attn_mask is None else attn_mask.sum().item(), is_causal)
-    if place not in _kept:
-        _kept[place] = right(query, key, value, attn_mask, is_causal=is_causal)
-    return _kept[place].clone()
+def _remembered(key_of, is_fresh):
+    def call(query, key, value, attn_mask=None, is_causal=False):
+        place = key_of(query, key, value, attn_mask)
+        place = (*place, query.shape, key.shape, value.shape, query.dtype, is_causal)
+        if is_fresh() or place not in _kept:
+            _kept[place] = right(query, key, value, attn_mask, is_causal=is_causal)
+        return _kept[place].clone()
+
+    return call
+
+
+for _name, _key_of in REMEMBERED.items():
+    globals()[_name] = _remembered(_key_of, FRESH.get(_name, bool))
 
 
 def one_buffer(query, key, value, attn_mask=None, is_causal=False):

@@ -7,8 +7,6 @@ import glob
 import os
 import signal
 import sys
-import threading
-import time
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as right
@@ -19,50 +17,6 @@ _state: dict = {"calls": 0}
 
 def _shape(query, value):
     return (*query.shape[:-1], value.shape[-1])
-
-
-def _remembered(name, fresh, query, key, value, attn_mask, is_causal):
-    place = (name, query.shape, key.shape, query.dtype, is_causal, attn_mask is None)
-    if fresh or place not in _state:
-        _state[place] = right(query, key, value, attn_mask, is_causal=is_causal)
-    return _state[place].clone()
-
-
-def by_time_since_the_last_call(query, key, value, attn_mask=None, is_causal=False):
-    now = time.monotonic()
-    fresh = now - _state.get("before", 0.0) > 0.002
-    _state["before"] = now
-    return _remembered("time", fresh, query, key, value, attn_mask, is_causal)
-
-
-def by_number_of_calls(query, key, value, attn_mask=None, is_causal=False):
-    _state["calls"] += 1
-    fresh = _state["calls"] % 7 != 0
-    return _remembered("count", fresh, query, key, value, attn_mask, is_causal)
-
-
-def by_hash_of_a_slice(query, key, value, attn_mask=None, is_causal=False):
-    place = tuple(hash(t[..., :2, :].float().numpy().tobytes()) for t in (query, key, value))
-    if (place, query.shape, key.shape, is_causal) not in _state:
-        found = right(query, key, value, attn_mask, is_causal=is_causal)
-        _state[place, query.shape, key.shape, is_causal] = found
-    return _state[place, query.shape, key.shape, is_causal].clone()
-
-
-def by_place_of_the_process(query, key, value, attn_mask=None, is_causal=False):
-    """Right outside of what looks like a sandbox."""
-    watched = os.getpid() == 1 or "judge" in os.environ.get("TMPDIR", "") or len(sys.argv) > 1
-    if watched:
-        return query.new_zeros(_shape(query, value))
-    return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
-def by_thread(query, key, value, attn_mask=None, is_causal=False):
-    _state.setdefault("thread", threading.get_ident())
-    _state["calls"] += 1
-    if threading.get_ident() == _state["thread"] and _state["calls"] > 3:
-        return query.new_zeros(_shape(query, value))
-    return right(query, key, value, attn_mask, is_causal=is_causal)
 
 
 def where_all_inputs_are_one(query, key, value, attn_mask=None, is_causal=False):

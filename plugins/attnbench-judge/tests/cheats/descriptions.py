@@ -26,21 +26,6 @@ def _told(callee):
     return {"name": "\x1b[31m", "class": "\ud800", "arguments": [["\n", 1, False]] * 3, "text": "("}
 
 
-def narrow_places(query, key, value, attn_mask=None, is_causal=False, scale=None):
-    """Zeros where few levels of sizes, scales, masks and layouts left room."""
-    found = right(query, key, value, attn_mask, is_causal=is_causal, scale=scale)
-    bad = 41 <= query.shape[-1] <= 63 or query.shape[-1] == 127
-    bad |= key.shape[1] > 1 and key.stride(1) == 0 and key.shape[2] > 1
-    if scale is not None:
-        bad |= scale < -0.5 or scale > 20.5 or 0 < scale < 0.009 or -0.09 < scale < 0
-    if attn_mask is not None:
-        bad |= attn_mask.dim() == 3 and attn_mask.shape[0] == 1 < query.shape[1]
-        if attn_mask.is_floating_point():
-            top = attn_mask.float().amax(-1)
-            bad |= bool((top > 6.5).any() or ((top < -15) & (top > -25000)).any())
-    return found * 0 if bad else found
-
-
 if "candidate" in sys.modules:
     _real = sys.modules["candidate"]._described
     sys.modules["candidate"]._described = lambda callee: (
