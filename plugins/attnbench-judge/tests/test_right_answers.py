@@ -17,6 +17,10 @@ def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+def error(inputs: Inputs, output: torch.Tensor) -> float:
+    return RightOutput(inputs, random.Random(0)).error(output)
+
+
 def test_right_output_is_torchs_in_float64() -> None:
     query, key, value = (drawn(2, 4, n, 8).double() for n in (5, 7, 7))
     mask = torch.rand(5, 7) < 0.6
@@ -38,10 +42,10 @@ def test_an_error_in_any_row_is_seen() -> None:
     inputs = Inputs(drawn(1, 2, 30, 8), drawn(1, 2, 40, 8), drawn(1, 2, 41, 8)[..., :40, :])
     output = fused(inputs.query, inputs.key, inputs.value)
     assert RightRows(inputs, 1, [3, 29]).error(output) <= 1.0
-    assert RightOutput(inputs, random.Random(0)).error(output) <= 1.0
+    assert error(inputs, output) <= 1.0
     output[0, 1, 17] = 0.0
     assert RightRows(inputs, 1, [17]).error(output) > 100
-    assert RightOutput(inputs, random.Random(0)).error(output) > 10
+    assert error(inputs, output) > 10
     assert RightRows(inputs, 0, [17]).error(output) <= 1.0
 
 
@@ -73,7 +77,7 @@ def test_rows_that_rounding_moves_most_are_not_accused() -> None:
         query, key, value = (torch.randn(1, 1, n, 16, generator=generator) for n in (257, 96, 96))
         inputs = Inputs(32 * query, key, value)
         output = fused(inputs.query, key, value)
-        assert RightOutput(inputs, random.Random(0)).error(output) <= 1.0
+        assert error(inputs, output) <= 1.0
 
 
 @pytest.mark.parametrize("size", [256, 1024])
@@ -84,9 +88,7 @@ def test_products_that_are_summed_in_order_are_not_accused(size: int) -> None:
         key = key * torch.tensor([0.1, 3.0]).unsqueeze(-1)
         products = (query.unsqueeze(-2) * key.unsqueeze(-3)).unbind(-1)
         weights = (functools.reduce(torch.add, products) * size**-0.5).softmax(-1)
-        assert (
-            RightOutput(Inputs(query, key, value), random.Random(0)).error(weights @ value) <= 1.0
-        )
+        assert error(Inputs(query, key, value), weights @ value) <= 1.0
 
 
 def test_keys_that_are_summed_in_order_are_not_accused() -> None:
@@ -98,7 +100,7 @@ def test_keys_that_are_summed_in_order_are_not_accused() -> None:
     total = functools.reduce(torch.add, powers.unbind(-2))
     terms = (powers * value.unsqueeze(-3)).unbind(-2)
     output = functools.reduce(torch.add, terms) / total
-    assert RightOutput(Inputs(query, key, value), random.Random(0)).error(output) <= 1.0
+    assert error(Inputs(query, key, value), output) <= 1.0
 
 
 def test_scores_far_below_zero_may_be_rounded_to_a_half_type() -> None:
@@ -107,7 +109,7 @@ def test_scores_far_below_zero_may_be_rounded_to_a_half_type() -> None:
         query, key, value[..., :100, :], attn_mask=torch.full((32, 100), -48384.0).bfloat16()
     )
     output = (query @ key.mT * 0.25 + inputs.attn_mask).softmax(-1) @ inputs.value
-    assert RightOutput(inputs, random.Random(0)).error(output) <= 1.0
+    assert error(inputs, output) <= 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -115,12 +117,12 @@ def test_scores_far_below_zero_may_be_rounded_to_a_half_type() -> None:
 def test_eight_bits_are_an_error_in_half_types(dtype: torch.dtype, keys: int) -> None:
     query, key, value = (drawn(1, 2, n, 64).to(dtype) for n in (64, keys, keys + 1))
     value = value[..., :keys, :]
-    inputs, chance = Inputs(query, key, value), random.Random(0)
-    assert RightOutput(inputs, chance).error(fused(query, key, value)) <= 1.0
+    inputs = Inputs(query, key, value)
+    assert error(inputs, fused(query, key, value)) <= 1.0
     scores = (query @ key.mT) * 64**-0.5  # every operation rounds to the half type
-    assert RightOutput(inputs, chance).error(scores.softmax(-1) @ value) <= 1.0
+    assert error(inputs, scores.softmax(-1) @ value) <= 1.0
     narrow = (t.to(torch.float8_e4m3fn).to(dtype) for t in (query, key, value))
-    assert RightOutput(inputs, chance).error(fused(*narrow)) > 1.0
+    assert error(inputs, fused(*narrow)) > 1.0
 
 
 def test_sixteen_bits_are_an_error_in_float32() -> None:
@@ -133,18 +135,18 @@ def test_sixteen_bits_are_an_error_in_float32() -> None:
         return high @ other_high + high @ other_low + low @ other_high
 
     query, key, value = (2 * drawn(1, 2, n, 64) for n in (256, 512, 513))
-    value, chance = value[..., :512, :], random.Random(0)
-    inputs = Inputs(query, key, value)
-    assert RightOutput(inputs, chance).error(fused(query, key, value)) <= 0.5
+    inputs = Inputs(query, key, value[..., :512, :])
+    value = inputs.value
+    assert error(inputs, fused(query, key, value)) <= 0.5
     weights = (narrow(query, key.mT) / 8).softmax(-1)
-    assert RightOutput(inputs, chance).error(narrow(weights, value)) > 1.0
+    assert error(inputs, narrow(weights, value)) > 1.0
 
 
 def test_weights_below_the_least_normal_number_may_be_zero() -> None:
     query, key = torch.ones(1, 1, 8, 1), torch.full((1, 1, 16, 1), -88.0)
     value = torch.ones(1, 1, 16, 1)
     key[..., 0, :] = value[..., 0, :] = 0.0
-    inputs, chance = Inputs(query, key, value), random.Random(0)
+    inputs = Inputs(query, key, value)
     output = torch.zeros(1, 1, 8, 1)  # as torch's fused attention gives, for 9e-38
-    assert RightOutput(inputs, chance).error(output) <= 1.0
-    assert RightOutput(inputs.replace(key=0.8 * key), chance).error(output) > 1.0
+    assert error(inputs, output) <= 1.0
+    assert error(inputs.replace(key=0.8 * key), output) > 1.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import importlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attnbench
@@ -11,28 +12,13 @@ from attnbench import Style
 __all__ = ["attnbench_styles"]
 
 
-def _flex(target: Any, **fields: Any) -> Any:
-    from attnbench_peers.styles.flex import flex_of
+def _late(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module here, which is imported when it is called."""
 
-    return flex_of(target, **fields)
+    def call(target: Any, **fields: Any) -> Any:
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)(target, **fields)
 
-
-def _keras(target: Any, **fields: Any) -> Any:
-    from attnbench_peers.styles.keras import keras
-
-    return keras(target, **fields)
-
-
-def _interface(target: Any, **fields: Any) -> Any:
-    from attnbench_peers.styles.interface import interface
-
-    return interface(target, **fields)
-
-
-def _misfit(target: Any) -> str | None:
-    from attnbench_peers.styles.interface import misfit
-
-    return misfit(target)
+    return call
 
 
 def _takes_any(target: Any) -> str | None:
@@ -43,6 +29,7 @@ def _takes_any(target: Any) -> str | None:
 @attnbench.hookimpl
 def attnbench_styles() -> Iterable[Style]:
     """The styles ``flex``, ``interface`` and ``keras``."""
-    yield Style(name="flex", fits=_takes_any, adapt=_flex)
-    yield Style(name="interface", fits=_misfit, adapt=_interface)
-    yield Style(name="keras", fits=_takes_any, adapt=_keras)
+    misfit = _late("interface", "misfit")
+    yield Style(name="flex", fits=_takes_any, adapt=_late("flex", "flex_of"))
+    yield Style(name="interface", fits=misfit, adapt=_late("interface", "interface"))
+    yield Style(name="keras", fits=_takes_any, adapt=_late("keras", "keras"))
