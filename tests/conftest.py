@@ -37,7 +37,9 @@ LEVELS = {
     "tests/calling/test_textbooks.py": "slow",
     "tests/checking/explain/test_script.py": "all",
     "tests/checking/explain": "slow",
+    "tests/checking/test_answer_faults.py": "slow",
     "tests/checking/test_api.py": "slow",
+    "tests/checking/test_canaries.py": "slow",
     "tests/checking/test_hypothesis_engine.py": "slow",
     "tests/checking/test_own_strategies.py": "slow",
     "tests/cli/test_action.py": "all",
@@ -65,6 +67,8 @@ LEVELS = {
     "tests/plugins": "slow",
     "tests/registry/test_uninstalled.py": "all",
     "tests/test_asv.py": "all",
+    "tests/test_imports.py::test_a_check_imports_torch_in_its_children_only": "slow",
+    "tests/test_imports.py::test_a_check_without_gradients_does_not_import_sympy": "slow",
     "tests/test_pytest_plugin.py::test_it_works_under_xdist": "all",
     "tests/test_pytest_plugin.py": "slow",
 }
