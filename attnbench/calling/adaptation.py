@@ -380,7 +380,10 @@ def spec_of(
     """
     target, recipe = _split(target)
     callee, binding = bound(target, callee or callee_of(target, recipe), prior)
-    if (style := _style_of(target, binding)) is not None:
+    style = _style_of(target, binding)
+    if style == "textbook":
+        return _of_textbook(target, recipe, callee, binding, fields)
+    if style is not None:
         known_style: MechanismSpec = adapted(target, style, **fields)
         return known_style
     callee, fields = _as_it_drops(target, callee, binding, recipe, fields)
@@ -409,10 +412,21 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     takes_tensors = keywords is not None and bool(order_of(keywords.names))
     recipe = None if takes_tensors and not isinstance(make, nn.Module) else recipe_of(make)
     callee, binding = bound(make, callee_of(make, recipe), _TEXTBOOK)
-    callee, fields = _as_it_drops(make, callee, binding, recipe, fields)
-    origin = (f"in {' and '.join(_TEXTBOOK.dtypes)}", *origin_of(make, recipe))
+    return _of_textbook(make, recipe, callee, binding, fields)
+
+
+def _of_textbook(
+    target: Any,
+    recipe: Recipe | None,
+    callee: Callee,
+    binding: Binding,
+    fields: Mapping[str, Any],
+) -> MechanismSpec:
+    """The spec of a callee that is a textbook's, in the dtypes that textbooks have in mind."""
+    callee, fields = _as_it_drops(target, callee, binding, recipe, fields)
+    origin = (f"in {' and '.join(_TEXTBOOK.dtypes)}", *origin_of(target, recipe))
     known = {"dtypes": _TEXTBOOK.dtypes, **fields}
-    spec: Any = bound_spec(make, callee, binding, known, origin, style="textbook")
+    spec: Any = bound_spec(target, callee, binding, known, origin, style="textbook")
     return spec  # type: ignore[no-any-return]
 
 
@@ -526,6 +540,8 @@ def _style_of(target: Any, binding: Binding) -> str | None:
     """A style whose arguments and layout these are, which knows what its keywords mean."""
     style = {"BHLE": "sdpa", "BLHE": "flash"}.get(binding.layout)
     says = {mask.says for mask in binding.masks.values()}
+    if (binding.shape, binding.layout) == ("attention", "BLE") and "lengths" in says:
+        return "textbook"
     if inspect.isclass(target) or style is None or not says <= {"shows", "added"}:
         return None
     return style if fits(target, style) is None else None

@@ -340,8 +340,10 @@ def test_without_a_style_a_textbooks_class_is_called_as_small_calls_show(
     (subject,) = resolve(make)
     assert isinstance(subject.spec, attnbench.MechanismSpec)
     assert subject.spec.reference is not None or make is Projected
-    assert "called with" in subject.about[0]
     assert masks in subject.about[0]
+    has_lengths = masks.endswith("lengths")
+    assert ("called as textbook" in subject.about[0]) == has_lengths
+    assert (subject.spec.dtypes == ("float32", "float64")) == has_lengths
 
 
 def test_weights_that_no_call_gives_are_refused() -> None:
