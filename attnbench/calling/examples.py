@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from attnbench.calling.adaptation import bound_spec, masked, spec_of
+from attnbench.calling.adaptation import bound_spec, spec_of
 from attnbench.calling.binding import Binding, Given
+from attnbench.calling.fitting import masked
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import NOTHING, Argument, arguments, forward_of

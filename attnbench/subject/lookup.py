@@ -248,7 +248,8 @@ def _adapted(target: Any, style: str | None) -> Spec:
         spec: Spec = adapted(target, style)
         return spec
     # its masks are tensors, and nothing may make one where a suite is only listed
-    from attnbench.calling.adaptation import prior_of, spec_of
+    from attnbench.calling.adaptation import spec_of
+    from attnbench.calling.fitting import prior_of
 
     return spec_of(target) if style is None else spec_of(target, prior=prior_of(call, layouts))
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench.calling import formulas
-from attnbench.calling.adaptation import bound, callee_of, spec_of
+from attnbench.calling.adaptation import callee_of, spec_of
 from attnbench.calling.attention_call import Attention
 from attnbench.calling.binding import Binding, Mask
+from attnbench.calling.fitting import bound
 from attnbench.calling.importing import load
 from attnbench.calling.making import recipe_from, recipe_of
 from attnbench.calling.trials import Callee, Calls
