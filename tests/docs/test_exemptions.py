@@ -38,7 +38,7 @@ def _positions(scores: Tensor) -> tuple[Tensor, Tensor]:
     return rows, torch.arange(kv_len, device=scores.device)
 
 
-class Causal(nn.Module):
+class Causal(Distant):
     """Always causal: a query before the first key has none."""
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Causal(nn.Module):
         return scores.masked_fill(columns > rows, -math.inf)
 
 
-class Positive(nn.Module):
+class Positive(Distant):
     """A key of negative score is never seen."""
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Positive(nn.Module):
         return scores.masked_fill(scores <= 0, -math.inf)
 
 
-class ByLength(nn.Module):
+class ByLength(Distant):
     """A temperature by the logarithm of the number of keys."""
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -117,8 +117,7 @@ def _spec(cls: type[nn.Module], exempt: dict[str, str]) -> ScoringSpec | Mechani
             laws=("pools_values",),
             exempt=exempt,
         )
-    make = lambda *sizes: cls(*sizes) if cls is Distant else cls()  # noqa: E731
-    return ScoringSpec(name=cls.__name__, make=make, equal_sizes=True, exempt=exempt)
+    return ScoringSpec(name=cls.__name__, make=cls, equal_sizes=True, exempt=exempt)
 
 
 def test_each_entry_has_an_example() -> None:
