@@ -1,14 +1,12 @@
 """Textbook attention in float64, stage by stage: softmax(q·k·scale) v with every option.
 
-It is the reference for the options that a mechanism accepts; with a stage replaced, it gives the
-output of a known mistake.
+It is the reference for the options that a mechanism accepts.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -65,10 +63,6 @@ class Stages:
     allowed: Tensor
     bias: Tensor
     sinks: Tensor | None = None
-
-    def replace(self, **changes: Any) -> Stages:
-        """The same stages with some replaced."""
-        return replace(self, **changes)
 
     @property
     def masked_scores(self) -> Tensor:
