@@ -30,7 +30,6 @@ from attnbench.benchmark.timed_calls import (
     measured_call,
 )
 from attnbench.benchmark.timing.blocks import (
-    Slot,
     blocks_interval,
     low_quantile,
     take_blocks,
@@ -156,9 +155,9 @@ def _time_row(
         base = bench.baseline(case, timer.clock) if fields["status"] == "ok" else None
         started_s, elsewhere_s = time.perf_counter(), _elsewhere_s()
         pace = {"slot_s": contract.slot_s, "cap_s": contract.cap_s}
-        taken = take_blocks(base, timer, contract.blocks, bench.chance, **pace) if base else ()
-        blocks = list(taken)
-        slots = [s for b in blocks for s in b.side("B")] or _slots(timer, contract)
+        # without a baseline it takes turns with itself
+        blocks = [*take_blocks(base or timer, timer, contract.blocks, bench.chance, **pace)]
+        slots = [slot for block in blocks for slot in block.side("B")]
         elsewhere_s = _elsewhere_s() - elsewhere_s
         is_busy = elsewhere_s > _ELSEWHERE * (time.perf_counter() - started_s) + 0.03
         if fields["status"] == "ok":
@@ -169,7 +168,7 @@ def _time_row(
                 reason = f"{error}; see: {subject.check_command}"
                 fields |= {"status": "unverified", "reason": reason}
     time_s = low_quantile(slots)
-    if fields["status"] == "ok" and blocks:
+    if fields["status"] == "ok" and base is not None:
         name = baseline_of(subject.kind, bench.baselines)
         ratio, low, high = blocks_interval(blocks)
         fields |= {"baseline": name, "ratio": ratio, "ratio_low": low, "ratio_high": high}
@@ -208,15 +207,6 @@ def _refuse_hidden_work(time_s: float, fastest_s: float, elsewhere_s: float) -> 
 def _elsewhere_s() -> float:
     """CPU time of the processes that this one has started, by ticks of 10 ms."""
     return own_s() - time.process_time()
-
-
-def _slots(timer: Timer, contract: Contract) -> list[Slot]:
-    """Take slots without a baseline."""
-    deadline = time.perf_counter() + contract.cap_s
-    slots = [timer.slot()]
-    while len(slots) < 2 * contract.blocks and time.perf_counter() < deadline:
-        slots.append(timer.slot())
-    return slots
 
 
 def measure_rows(

@@ -13,14 +13,13 @@ from attnbench.cli import options as option
 from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing import print_json, print_line, print_table
 from attnbench.errors import AttnbenchError, UsageError
-from attnbench.processes.pool import Task, call, cores
+from attnbench.processes.pool import cores
 from attnbench.registry.discovery import discover
 from attnbench.registry.versions import installed_version, too_old, version_problems
 from attnbench.specs import DTYPES
 
 _CASE = Case((8, 8), 256, 256, 64, 64, 64)
 _DEVICES = "attnbench.subject.devices:available_devices"
-_TIMEOUT_S = 120.0
 _FEW = 3
 """Most names that the table shows of what a plugin brings."""
 
@@ -164,7 +163,7 @@ def machine_facts() -> dict[str, Any]:
     devices: list[str] = []
     if installed_version("torch") and not too_old("torch"):
         try:
-            devices = call(Task("devices", _DEVICES, timeout_s=_TIMEOUT_S))
+            devices = ask(_DEVICES)
             problems += [
                 f"plugin {row['plugin']!r} fails to load: {row['message']}"
                 for row in load_plugins(warn=False)
