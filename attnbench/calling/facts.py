@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Mask
 from attnbench.calling.formulas import SCALED_DOT, formula_of, scaled_dot_rows
+from attnbench.calling.projections import projected_of
 from attnbench.calling.trials import KEYS, MASK_AXES, QUERIES, SHOWN, Callee, Calls, folds
 from attnbench.specs import DTYPES
 
@@ -191,12 +192,11 @@ def _layer(calls: Calls, found: Facts) -> None:
         found.fields["causal"] = causal
         told = f"{'' if causal else 'not '}causal" if mixes else "no token reaches another"
         found.notes.insert(0, f"{told} (found by trying)")
-        alike = calls([tensor * 0 + tensor[:, :1] for tensor in tensors])
-        if alike is not None and not close(alike, alike[:, :1]):
-            said = (
-                "where all tokens are alike, its outputs differ: positions count, or weights do not"
-            )
-            found.notes.append(f"{said} sum to one")
+        _asked_of_tokens(calls, found, causal)
+        if not binding.memory and not binding.tokens:
+            projected, told = projected_of(calls, causal)
+            found.notes += [told] if told else []
+            found.fields |= {} if projected is None else {"reference": projected.rows}
     accepts = ("padding_mask",) if binding.masks else ()
     found.fields["accepts"] = accepts + (("source",) if binding.memory else ())
     if binding.masks:
@@ -207,6 +207,26 @@ def _layer(calls: Calls, found: Facts) -> None:
             found.conventions["empty_rows"] = "nan"
     if (parts := folds(calls)) > 1:
         found.notes.append(f"its output of {parts}·E features is folded to E")
+
+
+def _asked_of_tokens(calls: Calls, found: Facts, causal: bool) -> None:
+    """What no file can declare, asked with numbers: whether positions count, and sums are one."""
+    tensors, plain = calls.tensors(), calls()
+    alike = calls([tensor * 0 + tensor[:, :1] for tensor in tensors])
+    if plain is not None and not causal and not calls.binding.tokens:
+        turned = calls([tensors[0].roll(1, 1), *tensors[1:]])
+        if turned is not None and close(turned.roll(-1, 1), plain):
+            found.conventions["positions"] = "none"
+        elif turned is not None:
+            off = float((turned.roll(-1, 1) - plain).abs().amax() / plain.abs().amax())
+            found.notes.append(
+                f"with its tokens in another order, its outputs are off by {off:.0%}: positions "
+                "count, or tokens and heads are split wrongly"
+            )
+            return
+    if alike is not None and not close(alike, alike[:, :1]):
+        said = "where all tokens are alike, its outputs differ: positions count, or weights do not"
+        found.notes.append(f"{said} sum to one")
 
 
 def most_tokens(calls: Calls) -> int:

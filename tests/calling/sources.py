@@ -347,3 +347,58 @@ class Tiled(nn.Module):
         q = self.out(x).reshape(x.shape[0], H, W, -1).flatten(1, 2)
         return F.scaled_dot_product_attention(q, x, x)
 '''
+
+PROJECTED = '''
+class Named(nn.Module):
+    """Heads behind projections that have usual names."""
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.to_q, self.to_k, self.to_v = (nn.Linear(dim, dim) for _ in range(3))
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(0.0))
+    def parted(self, t):
+        return t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def scale(self, d, dim):
+        return d**-0.5
+    def forward(self, x, mask=None):
+        q, k, v = (self.parted(each(x)) for each in (self.to_q, self.to_k, self.to_v))
+        scores = q @ k.mT * self.scale(q.shape[-1], x.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None], -math.inf)
+        return self.to_out((scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape))
+
+class Dimmed(Named):
+    """Its scale is of all features, where a head has a part of them."""
+    def scale(self, d, dim):
+        return dim**-0.5
+
+class Later(Named):
+    """With another scale from 9 tokens on."""
+    def forward(self, x, mask=None):
+        self.length = x.shape[1]
+        return super().forward(x, mask)
+    def scale(self, d, dim):
+        return d**-0.5 if self.length < 9 else 0.5 * d**-0.5
+
+class Reshaped(Named):
+    """Its heads are cut across the tokens."""
+    def parted(self, t):
+        return t.reshape(t.shape[0], self.heads, t.shape[1], -1)
+
+class Fused(nn.Module):
+    """Causal, with one projection whose parts lie by head."""
+    def __init__(self, dim, n_head):
+        super().__init__()
+        self.n_head, self.qkv, self.proj = n_head, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+    def forward(self, x):
+        parts = self.qkv(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2).chunk(3, -1)
+        y = F.scaled_dot_product_attention(*parts, is_causal=True)
+        return self.proj(y.transpose(1, 2).flatten(2))
+
+class Held(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(dim, heads, batch_first=True)
+    def forward(self, x):
+        return self.inner(x, x, x)[0]
+'''

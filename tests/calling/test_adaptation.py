@@ -21,7 +21,7 @@ from attnbench.calling.trials import Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 from tests.attention_functions import statuses
-from tests.calling.sources import HEAD, LAYERS, MASKED, SCORED, STEPS
+from tests.calling.sources import HEAD, LAYERS, MASKED, PROJECTED, SCORED, STEPS
 
 SOURCE = {"formula": "", "source": ""}
 WRITTEN = "Causal(types.SimpleNamespace(**dict(n_head=1, n_embd=E)))"
@@ -158,6 +158,35 @@ def test_the_additive_score_of_one_row_is_found(tmp_path: Path) -> None:
     spec = spec_of(found(tmp_path, STEPS, "Even"))
     told = "; ".join(spec.notes)
     assert "it computes additive: w_vᵀ tanh(W_q q + W_k k), with both.bias" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("Named", "passed"), ("Fused", "passed"), ("Held", "passed"), ("Later", "failed")],
+)
+def test_a_layer_is_held_to_the_softmax_behind_its_projections(
+    tmp_path: Path, name: str, status: str
+) -> None:
+    spec = spec_of(found(tmp_path, PROJECTED, name))
+    assert isinstance(spec, LayerSpec)
+    assert "it computes softmax(q·k / √d) v behind its projections" in spec.notes
+    names = ["layer_agrees_with_reference"]
+    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
+    assert set(statuses(report).values()) == {status}, str(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Dimmed", "its scores are 0.7071 times q·k / √d behind its projections: is that meant?"),
+        ("Reshaped", "with its tokens in another order, its outputs are off by "),
+    ],
+)
+def test_what_no_file_declares_is_asked_with_numbers(tmp_path: Path, name: str, said: str) -> None:
+    spec = spec_of(found(tmp_path, PROJECTED, name))
+    assert isinstance(spec, LayerSpec)
+    assert spec.reference is None
+    assert any(note.startswith(said) for note in spec.notes)
 
 
 def test_the_one_of_two_arguments_that_no_name_tells_is_the_other_side(tmp_path: Path) -> None:
