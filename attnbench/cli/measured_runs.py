@@ -34,8 +34,13 @@ from attnbench.processes.cluster import (
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import Address, parse_address
 
-PRELOAD = ("torch.fx.experimental.symbolic_shapes", "attnbench.benchmark.measure")
-"""Imports of measuring that take 1 s together; torch imports the first one for a gradient."""
+PRELOAD = (
+    "torch.fx.experimental.symbolic_shapes",
+    "attnbench.benchmark.measure",
+    "scipy.special",
+)
+"""Imports of measuring that take 1.5 s together, in each process; torch imports the first one for a
+gradient, and the last one gives the quantile of an interval."""
 
 
 @dataclass(frozen=True)
