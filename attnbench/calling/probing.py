@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attnbench.calling.adaptation import spec_of, without_zeros
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
 from attnbench.calling.facts import (
+    causality,
     close,
     empty_rows,
     hiding,
@@ -176,18 +177,13 @@ def _hidden_slots(calls: Calls, found: dict[str, Any]) -> str | None:
     return "finite" if lets_nan_through(calls) or "boolean" not in found["masks"] else "any"
 
 
-def _mask_value(calls: Calls, found: dict[str, Any]) -> float | None:
-    return mask_value(calls) if "boolean" in found["masks"] else None
-
-
 def _causal(calls: Calls, found: dict[str, Any]) -> str | None:
     """Where the diagonal of causality ends if L and S differ."""
-    triangle = torch.ones(5, 5, dtype=torch.bool).tril()
-    own = calls.reach(5, 5)
-    if own is not None and _same(own, triangle):
+    if causality(calls):
         return "always"
     if "causal" not in calls.binding.roles.values():
         return None
+    triangle = torch.ones(5, 5, dtype=torch.bool).tril()
     own, wide = calls.reach(5, 5, is_causal=True), calls.reach(is_causal=True)
     if own is None or not _same(own, triangle):
         return None
@@ -291,7 +287,7 @@ _QUESTIONS: Mapping[str, Callable[[Calls, dict[str, Any]], Any]] = {
     "extra_keys": _extra_keys,
     "empty_rows": _empty_rows,
     "hidden_slots": _hidden_slots,
-    "mask_value": _mask_value,
+    "mask_value": lambda calls, found: mask_value(calls) if "boolean" in found["masks"] else None,
     "positions": _positions,
     "per_head": _per_head,
     "gradients": _gradients,

@@ -415,3 +415,21 @@ def test_graphs_that_a_call_leaves_are_kept_where_they_are_asked_for() -> None:
         module.keeps_graphs = keeps
         module(*(torch.ones(2, 3, 4, requires_grad=True) for _ in range(3)))
         assert (module.callee.kept.grad_fn is not None) == keeps
+
+
+DROPS = """
+class Dropping(nn.Module):
+    def __init__(self, dim, dropout=0.1):
+        super().__init__()
+        self.out, self.drop = nn.Linear(dim, dim), nn.Dropout(dropout)
+    def forward(self, query, key, value):
+        weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
+        return self.out(self.drop(weights) @ value)
+"""
+
+
+def test_that_no_dropout_was_looked_at_is_known_of_any_class_that_takes_a_share(
+    tmp_path: Path,
+) -> None:
+    assert spec_of(found(tmp_path, DROPS, "Dropping")).idle_dropout
+    assert not spec_of(found(tmp_path, SCORED, "Plain")).idle_dropout
