@@ -37,7 +37,7 @@ def first_difference(comparison: Comparison) -> Clue | None:
             return _written(comparison)
         assert one.call.output is not None
         if not bool(one.call.output[one.place].isfinite().all()):
-            return _lost(one)
+            return _lost(one, comparison)
         other = row_of(expected, comparison)
         if other is not None and other.call.number != one.call.number:
             return _parting(one, other, comparison.allowed or 0.0)
@@ -78,7 +78,7 @@ def _parting(got: Row, expected: Row, allowed: float) -> Clue | None:
         return None
     rows = (got, expected) if _size(got) >= _size(expected) else (expected, got)
     pair, tried = _Pair(rows, allowed), set[tuple[int, str]]()
-    for suspect in pair.suspects():
+    for suspect in pair.suspects() if pair.is_comparable else ():
         operation = pair.operations[suspect.side][suspect.number]
         run = suspect.side, operation.line
         if not operation.line or run in tried or len(tried) == _MOST_TRIES:
@@ -118,7 +118,7 @@ class Suspect(NamedTuple):
         side: 0 if the larger call makes it, 1 if the smaller one does.
         number: its number there.
         value: what it gives in the other call.
-        named: the one that is named if it is: itself, or one before it.
+        named: the operation that is named if it is: itself, or one before it.
     """
 
     side: int
@@ -148,6 +148,17 @@ class _Pair:
         self.known = [{pair[side] for pair in self.partners} for side in (0, 1)]
 
     @property
+    def is_comparable(self) -> bool:
+        """Whether both calls gave again what they gave, and of one first argument."""
+        calls = [row.call for row in self.rows]
+        again = all(
+            one is not None and call.output is not None and not differ(one, call.output)
+            for one, call in zip(self.outputs, calls, strict=True)
+        )
+        firsts = zip(calls[0].tensors[:1], calls[1].tensors[:1], strict=False)
+        return again and all(self._agree(*first) for first in firsts)
+
+    @property
     def agrees(self) -> bool:
         """Whether what is compared agrees as the property asks, or as rounding allows."""
         one, two = (
@@ -155,7 +166,7 @@ class _Pair:
             for output, row in zip(self.outputs, self.rows, strict=True)
             if output is not None
         )
-        return bool(((one - two).abs() <= self.allowed).all()) or not differ(one, two)
+        return _holds(one, two, self.allowed)
 
     def is_healed(self, suspect: Suspect) -> bool:
         """Whether the calls agree if an operation, wherever its line runs, gives the other's."""
@@ -166,16 +177,17 @@ class _Pair:
             pair = _Pair(self.rows, self.allowed, [healed, {}] if side == 0 else [{}, healed])
             if pair.agrees:
                 return True
-            further = [
+            further = (
                 one
                 for one in pair.suspects()
                 if one.side == side
                 and one.number not in healed
                 and pair.operations[side][one.number].line == line
-            ]
-            if not further:
+            )
+            following = next(further, None)
+            if following is None:
                 break
-            _, number, value, _ = further[0]
+            _, number, value, _ = following
         return False
 
     def _paired(self) -> Iterator[tuple[int, int]]:
@@ -195,7 +207,7 @@ class _Pair:
         """
         for place, number in self.partners:
             one, other = self.operations[0][place], self.operations[1][number]
-            if len(one.given) != len(other.given):
+            if len(one.given) != len(other.given) or not _may_agree(one, other):
                 continue
             cut = self.aligned.part(one.output, other.output)
             if cut is not None and not self.aligned.differ(cut, other.output):
@@ -250,6 +262,32 @@ class _Pair:
                 yield Suspect(side, number, values[side], named)
 
 
+def _holds(row: Tensor, expected: Tensor | None, allowed: float) -> bool:
+    """Whether a row is what is expected, as the property or rounding allows, or else finite."""
+    if expected is None:
+        return bool(row.isfinite().all())
+    gap = (row.double() - expected.double()).abs()
+    return bool((gap <= allowed).all()) or not differ(row, expected)
+
+
+def _may_agree(large: Operation, small: Operation) -> bool:
+    """Whether an operation of two calls can give the same part of its result.
+
+    What is made of sizes alone differs with them, and so does what stretches an argument in the
+    smaller call only.
+    """
+    if not large.given and large.output.shape != small.output.shape:
+        return False
+    pairs = zip(large.given, small.given, strict=True)
+    return all(_stretched(b, small) <= _stretched(a, large) for a, b in pairs)
+
+
+def _stretched(given: Tensor, operation: Operation) -> set[int]:
+    """The axes, from the last, along which an argument of size 1 serves several places."""
+    sizes = zip(reversed(given.shape), reversed(operation.output.shape), strict=False)
+    return {axis for axis, (size, whole) in enumerate(sizes) if size == 1 != whole}
+
+
 def _contrast(own: Tensor, other: Tensor) -> str:
     """The first value of a result that is another one in the other call."""
     place = tuple((own != other).nonzero()[0].tolist())
@@ -266,8 +304,13 @@ def _told(text: str, operation: Operation, more: str = "") -> Clue:
     return Clue(text=f"{text} {operation.line}{more}", file=file, line=int(number))
 
 
-def _lost(row: Row) -> Clue | None:
-    """The first operation that gives NaN or infinity for finite numbers, if zeros heal it."""
+def _lost(row: Row, comparison: Comparison) -> Clue | None:
+    """The first operation that gives NaN or infinity for finite numbers, if zeros heal it.
+
+    Then the comparison holds; where nothing is expected, what it gives is finite.
+    """
+    whole = comparison.expected
+    expected = None if whole is None or not whole.dim() else whole[comparison.at[:-1]]
     output, operations = _run_again(row.call)
     if not _is_same(output, row.call):
         return None
@@ -278,7 +321,7 @@ def _lost(row: Row) -> Clue | None:
     ]
     for number, operation in sources[:_MOST_TRIES]:
         healed, _ = _run_again(row.call, {number: operation.output.nan_to_num(0.0, 0.0, 0.0)})
-        if healed is not None and bool(healed[row.place].isfinite().all()):
+        if healed is not None and _holds(healed[row.place], expected, comparison.allowed or 0.0):
             what = "NaN" if bool(operation.output.isnan().any()) else "infinity"
             return _told(f"{what} arises first in", operation)
     return None

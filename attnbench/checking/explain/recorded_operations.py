@@ -36,6 +36,9 @@ _COPIES = re.compile(
 _LAYING_OUT = ("bitwise", "logical", "to_copy", "clone", "expand", "detach", "masked_fill")
 """Operations, beside views, that compute nothing of their own."""
 
+_ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "pow", "remainder")
+"""Operations whose whole numbers are no sizes or axes."""
+
 MOST = 1500
 """Operations of a call, from which on none are kept for a comparison with another call."""
 
@@ -116,8 +119,10 @@ class Operations(OperationMode):
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         given = tuple(t.detach().clone() for t in tensors if self.keeps_given)
         sources = tuple(self._sources.get(id(t)) for t in tensors)
+        name = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
+        kinds = float | int if name.strip("_") in _ARITHMETIC else float
         begins = str(getattr(func, "_overloadname", "")).startswith("start")  # of a range
-        numbers = tuple(x for x in leaves if isinstance(x, float)) + tuple(args[:1] * begins)
+        numbers = tuple(x for x in leaves if isinstance(x, kinds)) + tuple(args[:1] * begins)
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple | list) and result else result
         number = len(self.found)
@@ -129,7 +134,6 @@ class Operations(OperationMode):
                 first.copy_(other)
             elif result is first:
                 result = first = other.to(first.dtype)
-        name = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
         is_view = bool(getattr(func, "is_view", False))
         is_write = bool(tensors) and first is tensors[0]
         kept = first.detach().clone()

@@ -51,6 +51,11 @@ def centred(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return scores.softmax(-1) @ value
 
 
+def underflows(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    weights = (query @ key.mT / query.shape[-1] ** 0.5 - 200.0).exp()  # the mistake
+    return weights / weights.sum(-1, keepdim=True) @ value  # which gives NaN here
+
+
 class Twice(nn.Module):
     """Two blocks that make the same mistake, in tables read from their ends."""
 
@@ -130,6 +135,7 @@ def test_a_line_that_runs_in_each_block_is_healed_in_all() -> None:
     [
         (unscaled, "agrees_with_scalar_reference"),
         (centred, "item_alone_equals_item_in_batch"),
+        (underflows, "agrees_with_scalar_reference"),
     ],
 )
 def test_nothing_is_named_where_the_formula_or_several_lines_may_be_wrong(
