@@ -30,6 +30,8 @@ _SHARED = (_TEXT, "github")
 
 _RENDERED = "attnbench.checking.child_tasks:rendered"
 _TIMEOUT_S = 30.0
+_QUESTIONS = 3
+"""The most lines on what was not looked at in the only target, where that is a user's own."""
 
 _Make = Annotated[
     str | None,
@@ -143,7 +145,11 @@ def command(
     check = Check(addresses, exemptions, invariants=invariant, seed=seed, **what)
     limits = {"jobs": jobs, "timeout_s": timeout, "memory_gib": memory, "cluster": cluster}
     limits["fail_fast"] = fail_fast
-    screen = Screen(check.expected, check.statements, verbose=verbose) if output.has_text else None
+    asked = _QUESTIONS if option.is_one_of_a_file(addresses) else 0
+    expected, statements = check.expected, check.statements
+    screen = None
+    if output.has_text:
+        screen = Screen(expected, statements, verbose=verbose, questions=asked)
     named = option.as_typed(targets, addresses)
     report = _reported(check, screen, limits, named, update_exempt=update_exempt)
     findings = findings_of(report, check.statements, check.works, located=output.located)

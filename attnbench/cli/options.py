@@ -182,6 +182,11 @@ def as_typed(targets: list[str] | None, addresses: list[Address] | None) -> list
     return [t if parse_address(t) == each else shlex.quote(str(each)) for t, each in pairs]
 
 
+def is_one_of_a_file(addresses: list[Address] | None) -> bool:
+    """Whether the only target is one thing of a file."""
+    return addresses is not None and len(addresses) == 1 and addresses[0].is_file
+
+
 def with_call(address: Address, call: str) -> Address:
     """An address whose style is followed by the names of a call; without one, it says their roles.
 

@@ -43,12 +43,19 @@ class Screen:
         subjects: expected number of outcomes by label of the subject.
         statements: statements of the invariants by name.
         verbose: print a row for each outcome, and every failure in full.
+        questions: the most lines on what was not looked at that leaves a usual bug unlikely.
     """
 
     def __init__(
-        self, subjects: Mapping[str, int], statements: Mapping[str, str], *, verbose: bool = False
+        self,
+        subjects: Mapping[str, int],
+        statements: Mapping[str, str],
+        *,
+        verbose: bool = False,
+        questions: int = 0,
     ) -> None:
         self._expected, self._statements, self._verbose = subjects, statements, verbose
+        self._questions = questions
         self._width = max(map(len, subjects), default=0)
         self._name_width = max(map(len, statements), default=0)
         self._outcomes: dict[str, dict[str, Outcome]] = defaultdict(dict)
@@ -85,7 +92,7 @@ class Screen:
         for line in gap_lines([gap for gap in report.coverage if gap.weight >= HEAVY]):
             print_line(line, "heavy")
         light = [gap for gap in report.coverage if gap.weight < HEAVY]
-        for line in gap_lines(light) if self._verbose else ():
+        for line in gap_lines(light if self._verbose else light[: self._questions]):
             print_line(line)
         if next_step:
             print_line(f"Next: {next_step}")

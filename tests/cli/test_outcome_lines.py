@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from attnbench.checking.check_report import CheckReport
+from attnbench.checking.gaps import Gap
 from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.cli.outcome_lines import Screen, holding_text, next_step
 
@@ -94,3 +95,15 @@ def test_the_next_step_follows_from_the_outcomes() -> None:
     assert next_step(passing, ["soft"]).startswith("attnbench check soft --profile default ")
     assert next_step(passing, []).startswith("attnbench check --profile default ")
     assert next_step(replace(passing, profile="default"), []).startswith("attnbench bench ")
+
+
+@pytest.mark.parametrize(("questions", "count"), [(0, 0), (3, 3)])
+def test_a_few_lines_ask_about_what_was_not_looked_at(
+    capsys: pytest.CaptureFixture[str], questions: int, count: int
+) -> None:
+    gaps = tuple(Gap("soft", 2, f"spam {number} was not tried", "") for number in range(5))
+    screen = Screen({"soft": 1}, STATEMENTS, questions=questions)
+    screen.add(OUTCOMES[0])
+    screen.end(CheckReport(OUTCOMES[:1], coverage=gaps), 2.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("Not looked at, soft: spam") for line in lines) == count
