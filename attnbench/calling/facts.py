@@ -80,13 +80,13 @@ def _forms(calls: Calls, name: str, pattern: Tensor | None) -> _Forms:
     bound = calls.binding
     roles = {**bound.roles, name: "mask"}
     for axes in sorted(MASK_AXES, key=lambda axes: calls.is_layer and "L" in axes):
-        if calls.is_layer and axes == "LS":
+        if calls.is_layer and ("B" in axes) != ("B" in bound.layout):
             continue
         if not calls.is_layer and "H" in axes and "H" not in bound.layout:
             continue
         if bound.one_query and "L" in axes:
             continue
-        allowed = pattern if "B" in axes else pattern[:1]
+        allowed = pattern if "B" in axes or calls.is_layer else pattern[:1]
         allowed = allowed if "L" in axes or bound.one_query or calls.is_layer else allowed[:, :1]
         wide = allowed.unsqueeze(1) if "H" in bound.layout else allowed
         given = {"padding_mask": allowed[:, 0]} if calls.is_layer else {"attn_mask": wide}

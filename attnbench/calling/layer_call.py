@@ -33,7 +33,11 @@ class Layer(Called):
         """Output ``(B, L, E)``; the cache is updated in place, and extras are keywords."""
         if "B" in self.binding.layout:
             return self._outcome(hidden, padding_mask, cache, source, extras)
-        rows = [self._outcome(one, None, cache, source, extras) for one in torch.split(hidden, 1)]
+        masks = [None] * len(hidden) if padding_mask is None else torch.split(padding_mask, 1)
+        rows = [
+            self._outcome(one, real, cache, source, extras)
+            for one, real in zip(torch.split(hidden, 1), masks, strict=True)
+        ]
         return torch.cat(rows)
 
     def _outcome(

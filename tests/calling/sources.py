@@ -327,6 +327,16 @@ class Added(nn.Module):
             scores = scores + attn_bias
         return scores.softmax(-1) @ value
 
+class Graph(nn.Module):
+    """Of the nodes of one graph (L, E), with a mask (L, L) that is added."""
+    def __init__(self, dim):
+        super().__init__()
+        self.turned, self.one, self.two = nn.Linear(dim, dim), nn.Linear(dim, 1), nn.Linear(dim, 1)
+    def forward(self, x, mask):
+        nodes = self.turned(x.view(-1, x.shape[-1]))
+        scores = F.leaky_relu(self.one(nodes) + self.two(nodes).mT, 0.2)
+        return (scores + mask).softmax(-1) @ nodes
+
 class Rows(nn.Module):
     """Of aligned sequences (R, L, B, E), whose padding is (B, R, L)."""
     def __init__(self, dim, heads):

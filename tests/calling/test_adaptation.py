@@ -308,6 +308,15 @@ def test_a_mask_that_is_added_has_the_dtype_of_the_query(tmp_path: Path) -> None
     assert spec.conventions["masks"] == ("boolean", "floating")
 
 
+def test_a_mask_of_one_sequence_is_found(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, MASKED, "Graph"))
+    assert isinstance(spec, LayerSpec)
+    assert spec.notes[0] == "called with x (L, E); mask (L, S), added to the scores"
+    names = ["padded_tokens_are_inert", "items_are_independent"]
+    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
+    assert set(statuses(report).values()) == {"passed"}, str(report)
+
+
 def test_four_axes_that_are_no_grid_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StyleError, match="an item changes with the others"):
         spec_of(found(tmp_path, MASKED, "Rows"))
