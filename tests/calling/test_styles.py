@@ -36,7 +36,7 @@ def test_what_another_distribution_brings_is_named_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(adapters, "entry_points", lambda group: {})
-    monkeypatch.setattr(registry(), "styles", list)
+    monkeypatch.setattr(registry(), "all_of", lambda kind: [])
     vars(adapters).pop("keras", None)
     with pytest.raises(AttributeError, match="It is part of attnbench-peers: pip"):
         _ = adapters.keras
@@ -57,7 +57,7 @@ STYLE = attnbench.Style(
 def _with_style(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = SimpleNamespace(attnbench_styles=lambda: [STYLE])
     assert call_hooks(plugin) == (STYLE,)
-    brought = SimpleNamespace(styles=lambda: [STYLE])
+    brought = SimpleNamespace(all_of=lambda kind: [STYLE])
     monkeypatch.setattr(styles, "registry", lambda: brought)
 
 
