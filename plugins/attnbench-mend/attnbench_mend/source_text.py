@@ -57,7 +57,9 @@ class SourceText:
 
     def code(self, node: cst.CSTNode) -> str:
         """A node as it stands in the file, without parentheses around it."""
-        bare = node.with_changes(lpar=[], rpar=[]) if hasattr(node, "lpar") else node
+        is_empty = isinstance(node, cst.Tuple) and not node.elements  # its parentheses are it
+        has_own = hasattr(node, "lpar") and not is_empty
+        bare = node.with_changes(lpar=[], rpar=[]) if has_own else node
         return self.module.code_for_node(bare).strip()
 
     def atom(self, node: cst.BaseExpression) -> str:

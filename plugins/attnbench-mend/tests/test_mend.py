@@ -93,6 +93,12 @@ def test_no_change_leaves_out_a_line_or_decides_a_branch() -> None:
     assert all(len(one.splitlines()) == 4 for one in found)
 
 
+def test_a_tuple_of_nothing_keeps_its_parentheses() -> None:
+    text = "def f(x):\n    return x if (x == ()) else x.expand((), -1)\n"
+    found = [edit.applied(text) for edit in edits(text, {2: {"x": ("tensor", 2, "floating")}})]
+    assert any("expand(-1, ())" in changed for changed in found)
+
+
 def test_a_changed_function_runs_and_is_put_back(tmp_path: Path) -> None:
     file = tmp_path / "one.py"
     file.write_text("def one():\n    return 1\n")
