@@ -97,7 +97,8 @@ class Formula:
         self, callee: Any, query: int, key: int
     ) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
         """The scoring function with the parameters of a callee, and what is done to keys first."""
-        made, own = _made(self.spec, query, key), _parameters(callee, query, key)
+        own, scored = _parameters(callee, query, key), query if self.keys else key
+        made = _made(self.spec, query, scored)  # keys are mapped to queries first
         for name, place in self.places:
             part, _, last = name.rpartition(".")
             value = _taken(own, place)

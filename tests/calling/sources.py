@@ -286,6 +286,15 @@ class Even(nn.Module):
         weights = self.one(self.both(torch.cat(rows, -1)).tanh()).squeeze(-1).softmax(-1)
         return (weights.unsqueeze(1) @ encoder_outputs).squeeze(1), weights
 
+class Keyed(nn.Module):
+    """Its keys are mapped to its queries, and may have other features."""
+    def __init__(self, hidden_size, key_size):
+        super().__init__()
+        self.key = nn.Linear(key_size, hidden_size, bias=False)
+    def forward(self, query, values):
+        weights = (query @ self.key(values).mT).softmax(-1)
+        return weights @ values, weights
+
 class Halved(Joined):
     """With a formula of its own from 9 keys on."""
     def forward(self, state, encoder_outputs):

@@ -154,6 +154,14 @@ def test_an_encoder_of_two_directions_has_twice_as_many_features(
     assert set(statuses(report).values()) == {status}, str(report)
 
 
+def test_keys_that_are_mapped_may_have_other_features(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, STEPS, "Keyed"))
+    assert spec.reference is not None
+    names = ["agrees_with_scalar_reference"]
+    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float64"])
+    assert set(statuses(report).values()) == {"passed"}, str(report)
+
+
 def test_the_additive_score_of_one_row_is_found(tmp_path: Path) -> None:
     spec = spec_of(found(tmp_path, STEPS, "Even"))
     told = "; ".join(spec.notes)
