@@ -239,7 +239,11 @@ def bound_spec(
         return LayerSpec(**{**layer, **facts.fields, **fields, "notes": said})
     sizes, limits = _sizes_of(calls, unit)
     known = {**sizes, **facts.fields, "make": make, "conventions": facts.conventions}
+    known["exempt"] = {} if binding.pools else _OF_VALUES
     return adapted_spec(style, target, known, fields, (*notes, *limits))
+
+
+_OF_VALUES = {"every_attendable_key_matters": "its values are its keys, and are not given apart"}
 
 
 def _sizes_of(calls: Calls, unit: int) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -75,7 +75,7 @@ class Attention(Called):
         output, weights = self._outcome(query, key, value, attn_mask, valid_lens, given)
         if self.binding.output is None:
             output = weights @ value
-        elif self.binding.shape == "memory":
+        elif self.binding.shape == "memory" and self.binding.pools:
             output = _held_to_pooling(output, weights, key, value)
         return (output, weights) if return_weights or self.binding.sums else output
 

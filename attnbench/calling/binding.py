@@ -137,6 +137,7 @@ class Binding:
         output: where the output is, and its axes; without one it is weights times value.
         weights: where the weights, the scores or the log-sums of scores are, and their axes.
         prepare: a method that gets the keys before each call.
+        pools: whether a memory's output is the weights times it; else no value is part of a call.
         square: whether it takes as many queries as keys only.
         one_mask: whether it takes causality in its mask, where it is given one.
         left: arguments that are left at their defaults.
@@ -154,6 +155,7 @@ class Binding:
     output: tuple[Part, str] | None = None
     weights: tuple[Part, str] | None = None
     prepare: str | None = None
+    pools: bool = True
     square: bool = False
     one_mask: bool = False
     tokens: int = 0
@@ -195,6 +197,7 @@ class Binding:
         tensors = [f"{name} {in_words(axes[role])}" for name, role in roles if role in axes]
         text = f"called with {', '.join(tensors)}"
         text += f"; L = {self.tokens} only" if self.tokens else ""
+        text += "" if self.pools else "; its output is more than weights times memory"
         for name, mask in self.masks.items():
             text += f"; {name} {mask}"
         return text

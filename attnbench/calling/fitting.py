@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.facts import hiding, is_scaled_dot, mask_form
+from attnbench.calling.facts import close, hiding, is_scaled_dot, mask_form
 from attnbench.calling.refusing import not_called
 from attnbench.calling.roles import FORWARD
 from attnbench.calling.signature import (
@@ -170,8 +170,25 @@ def _attended(
                 "(B, H, L, E), or --as flash, which is (B, L, H, E)."
             )
         if fitting:
-            return _reading_most(callee, fitting, named, prior)
+            return _with_values(callee, _reading_most(callee, fitting, named, prior))
     return None
+
+
+def _with_values(callee: Callee, binding: Binding) -> Binding:
+    """The binding, of a memory with whether its output is the weights times it.
+
+    Where all of a memory is alike, any pooling gives it back, also one that mixes up slots; what
+    another layer makes of it differs.
+    """
+    if binding.shape != "memory" or binding.output is None:
+        return binding
+    calls = Calls(callee, binding)
+    query, key, _ = calls.tensors()
+    alike = key[:1, ..., :1, :].expand(key.shape)
+    both = calls.both([query, alike, alike])
+    if both is None or close(both[0], both[1] @ alike):
+        return binding
+    return binding.replace(pools=False)
 
 
 def _reading_most(
