@@ -65,6 +65,9 @@ class Stubs(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """The spec of a stub; ``None`` where the failure of the import is caught."""
         if not isinstance(sys.modules.get(name.rpartition(".")[0]), _StubModule):
+            behind = sys.meta_path[sys.meta_path.index(self) + 1 :]  # as what six brings
+            if any(finder.find_spec(name, None, None) is not None for finder in behind):
+                return None
             if _is_caught(sys._getframe(1)):
                 return None
             self.names.append(name)

@@ -250,3 +250,36 @@ def imported(): ...
 def test_a_file_that_no_line_of_its_own_stops_says_what_stops_it(repository: Path) -> None:
     with pytest.raises(AddressError, match=r"SyntaxError: 'return' outside function"):
         load(written(repository / "returning.py", "WIDTH = 8\nreturn\n"))
+
+
+_FINDER = """
+import sys
+from importlib.machinery import ModuleSpec
+
+
+class Finder:
+    @classmethod
+    def find_spec(cls, name, path, target=None):
+        return ModuleSpec(name, cls) if name == "lately.moves" else None
+
+    @classmethod
+    def create_module(cls, spec):
+        return None
+
+    @classmethod
+    def exec_module(cls, module):
+        module.WIDTH = 8
+
+
+sys.meta_path.append(Finder)
+__path__ = []
+"""
+
+
+def test_what_a_package_lets_be_found_at_its_import_is_no_stub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    written(tmp_path / "lately.py", _FINDER)
+    module = load(written(tmp_path / "model.py", "from lately.moves import WIDTH\n"))
+    assert (module.WIDTH, notes_of(module)) == (8, ())

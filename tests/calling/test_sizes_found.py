@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.adaptation import spec_of
-from attnbench.specs import MechanismSpec, Sizes
+from attnbench.specs import LayerSpec, MechanismSpec, Sizes
 
 
 class Captioning(nn.Module):
@@ -89,3 +89,30 @@ def test_more_tokens_than_a_table_has_are_not_tried_and_that_is_said() -> None:
     assert (legal.q_len, legal.kv_len) == (40, 40)
     [said] = [note for note in notes if note.startswith("not tried with more than 40 queries")]
     assert "RuntimeError: The size of tensor a (41)" in said
+
+
+class Rotary(nn.Module):
+    """Half of each head's features is turned by the other half, so that heads are even."""
+
+    def __init__(self, dim: int, heads: int = 2) -> None:
+        super().__init__()
+        self.heads, self.qkv = heads, nn.Linear(dim, 3 * dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (p.unflatten(-1, (self.heads, -1)) for p in self.qkv(x).chunk(3, -1))
+        q, k, v = (p.transpose(1, 2) for p in (q, k, v))
+        half = q.shape[-1] // 2
+        angles = torch.arange(x.shape[1])[:, None] * 100.0 ** -torch.linspace(0, 1, half)
+        cos, sin = angles.cos().to(x), angles.sin().to(x)
+        q, k = (
+            torch.cat([p[..., :half] * cos + p[..., half:] * sin, p[..., half:] * cos], -1)
+            for p in (q, k)
+        )
+        return ((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def test_a_number_of_features_that_an_odd_multiple_of_it_does_not_fit_is_no_unit() -> None:
+    spec = spec_of(Rotary)
+    assert isinstance(spec, LayerSpec)
+    assert spec.sizes is not None
+    assert [spec.sizes(size) for size in (2, 6, 10)] == [4, 8, 12]
