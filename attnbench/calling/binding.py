@@ -204,7 +204,9 @@ class Binding:
 
     def _others(self) -> str:
         """What is said of the arguments that nothing varies."""
+        shown = [name for name, value in self.values.items() if isinstance(value, Given)]
         others = {
+            "as in the example, of its first item:": shown if self.shape != "layer" else [],
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
             **self._following(),
             "left at their defaults:": [name for name in self.left if name not in self.unread],

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from attnbench.calling.adaptation import bound_spec, spec_of
 from attnbench.calling.binding import Binding, Given
-from attnbench.calling.fitting import masked
+from attnbench.calling.fitting import Prior, bound, masked
 from attnbench.calling.layer_call import Layer
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import NOTHING, Argument, arguments, forward_of
@@ -79,7 +79,12 @@ def example_spec(
         width = shown.states.shape[-1]
         with contextlib.suppress(StyleError):  # what follows needs no names
             known = {"name": _name(target), **fields}
-            return spec_of(shown.callee, Callee(shown.another, width), **known)
+            callee = Callee(shown.another, width)
+            given = {a.name: _as_given(a, shown) for a in _arguments(shown) if a.role is None}
+            given = {name: each for name, each in given.items() if each.given is not NOTHING}
+            if given:  # which a style would leave out
+                return bound_spec(target, *bound(shown.callee, callee, Prior(given=given)), known)
+            return spec_of(shown.callee, callee, **known)
     if (step := _step(shown)) is not None:
         return bound_spec(target, *step, {"name": _name(target), **fields})
     raised: list[str] = []
@@ -123,10 +128,7 @@ def _step(shown: _Example) -> tuple[Callee, Binding] | None:
     pairs = itertools.permutations(
         [(name, v) for name, v in shown.named.items() if isinstance(v, Tensor) and _is_states(v)], 2
     )
-    own = shown.callee if isinstance(shown.callee, _Packing) else forward_of(shown.callee)
-    named = [
-        _as_given(each, shown) for each in arguments(own, "forward") or [] if each.name != "self"
-    ]
+    named = [_as_given(each, shown) for each in _arguments(shown)]
     for (query, state), (memory, states) in pairs:
         layouts = [(a, b) for a, b in LAYOUTS if "L" not in a and _fit(state, a, states, b)]
         sides = (state.shape[-1], states.shape[-1], states.shape[-1])
@@ -135,6 +137,12 @@ def _step(shown: _Example) -> tuple[Callee, Binding] | None:
         for binding in [each for each in apart if each.weights][:1]:
             return callee, masked(callee, binding, named)
     return None
+
+
+def _arguments(shown: _Example) -> list[Argument]:
+    """The arguments of what an example calls."""
+    own = shown.callee if isinstance(shown.callee, _Packing) else forward_of(shown.callee)
+    return [each for each in arguments(own, "forward") or [] if each.name != "self"]
 
 
 def _as_given(argument: Argument, shown: _Example) -> Argument:

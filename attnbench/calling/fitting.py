@@ -42,20 +42,24 @@ class Prior:
         masks: by role, the forms of a mask that hides nothing as it should in any.
         dtypes: those that are looked at; by default those in which it can be called.
         roles: those of some arguments, whatever they are called; a call gives these arguments.
+        given: arguments of no known role, as an example gives them.
     """
 
     layouts: tuple[tuple[str, str], ...] = LAYOUTS
     masks: Mapping[str, tuple[Mask, ...]] = field(default_factory=lambda: LENGTHS)
     dtypes: tuple[str, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, Argument] = field(default_factory=dict)
 
     @property
     def is_free(self) -> bool:
         """Whether no style is meant."""
-        return self is FREE or bool(self.roles)
+        return self is FREE or bool(self.roles or self.given)
 
     def told(self, argument: Argument) -> Argument:
         """An argument with the role that is said of it."""
+        if argument.name in self.given:
+            return self.given[argument.name]
         role = self.roles.get(argument.name)
         return argument if role is None else replace(argument, role=role, default=NOTHING)
 

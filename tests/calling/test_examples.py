@@ -225,6 +225,28 @@ def test_a_step_of_a_decoder_is_an_example(items: int, slots: int) -> None:
     assert said in report.about[0]
 
 
+class Sharpened(nn.Module):
+    """Scores are multiplied by what comes with each item."""
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, tau: Tensor | None = None
+    ) -> Tensor:
+        """``(B, L, H, E)`` thrice, and ``(B, 1)``."""
+        if tau is None:
+            raise ValueError("tau is what this is about")
+        scores = torch.einsum("blhe,bshe->bhls", queries, keys) * tau[:, None, None]
+        return torch.einsum("bhls,bshd->blhd", scores.softmax(-1), values)
+
+
+def test_what_an_example_gives_by_keyword_is_given_in_every_call_and_said() -> None:
+    q, k, v = (torch.randn(3, n, 2, 8) for n in (6, 9, 9))
+    spec = example_spec(Sharpened(), ((q, k, v), {"tau": torch.rand(3, 1) + 0.5}))
+    assert isinstance(spec, attnbench.MechanismSpec)
+    report = attnbench.check(spec, profile="quick", invariants=["keys_permute_freely"])
+    assert [outcome.status for outcome in report.outcomes] == ["passed"], str(report)
+    assert "as in the example, of its first item: tau" in report.about[0]
+
+
 class Cell(nn.Module):
     """A cell of a decoder: its state is a pair, and its weights (B, S, 1) come with the next."""
 
