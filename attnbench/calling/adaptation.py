@@ -27,7 +27,7 @@ from attnbench.calling.signature import (
     order_of,
     renames,
 )
-from attnbench.calling.styles import adapted, adapted_spec, fits, name_of
+from attnbench.calling.styles import FoundScoring, adapted, adapted_spec, fits, name_of
 from attnbench.calling.trials import WIDTH, Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
@@ -213,8 +213,8 @@ def bound_spec(
             scores["sizes"] = _legal_sizes(
                 unit_of(Calls(callee, binding)), True, True, binding, callee, 0
             )
-        given = {key: value for key, value in fields.items() if key != "notes"}
-        return ScoringSpec(**{**scores, **given})
+        said = (*fields.get("notes", ()), binding.sentence(), *binding.rest(), *origin)
+        return FoundScoring(**{**scores, **fields, "notes": said})
     if "return_weights" in fields.get("accepts", ()) and binding.weights is None:
         raise StyleError(
             f'{name}: accepts names "return_weights", but no weights (B, L, S) are found '

@@ -60,6 +60,14 @@ class AdaptedSpec(MechanismSpec):
     idle_dropout: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FoundScoring(ScoringSpec):
+    """A scoring function of which small calls showed how it is called; with notes as above."""
+
+    style: str = "spec_of"
+    notes: tuple[str, ...] = ()
+
+
 def name_of(callee: Any) -> str:
     """A name for a subject: that of the function or class, or of a module's class."""
     name = getattr(callee, "__name__", None) or getattr(callee, "func", callee)

@@ -298,6 +298,8 @@ def test_what_gives_scores_is_a_scoring_function(tmp_path: Path) -> None:
     assert isinstance(spec, ScoringSpec)
     module = spec.make(8, 8)
     assert module(torch.randn(2, 3, 8), torch.randn(2, 5, 8)).shape == (2, 3, 5)
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    assert "Unnormalised: called with " in report.about[0]
 
 
 @pytest.mark.parametrize("name", ["Valued", "Handing"])
