@@ -48,7 +48,8 @@ _SAID = "its output is more than weights times memory"
 
 @pytest.mark.parametrize(("target", "said"), [(Luong, True), (Plain, False), (Shifted, False)])
 def test_an_output_layer_behind_the_pooling_is_said(target: type[nn.Module], said: bool) -> None:
-    assert (_SAID in getattr(spec_of(target), "notes", ())[0]) == said
+    notes: tuple[str, ...] = getattr(spec_of(target), "notes", ())
+    assert (_SAID in notes[0]) == said
 
 
 def _statuses(target: type[nn.Module], *names: str) -> dict[str, str]:
