@@ -166,6 +166,9 @@ def _attended(
         # in a layout that is not its own, it may still give what sums to one over as many keys
         fitting = [each for each in fitting if each.output is not None] or fitting
         other = [each for each in fitting[1:] if not _agree(callee, each, fitting[0])]
+        said = _heads_named(callee, mains) if other else None
+        if said in [each.layout for each in fitting]:
+            fitting, other = [each for each in fitting if each.layout == said], []
         if other:
             first, second = (f"{each.layout}, {each.memory}" for each in (fitting[0], other[0]))
             raise StyleError(
@@ -176,6 +179,22 @@ def _attended(
         if fitting:
             return _with_values(callee, _reading_most(callee, fitting, named, prior))
     return None
+
+
+def _heads_named(callee: Callee, mains: Mapping[str, str]) -> str | None:
+    """The layout that the code says where it names the four sizes of its query, as B, L, H, E."""
+    query = next((name for name, role in mains.items() if role == "query"), "")
+    try:
+        source = inspect.getsource(forward_of(callee.at()))
+    except (OSError, TypeError):  # nothing has it
+        return None
+    named = re.search(rf"(\w+), *(\w+), *(\w+), *\w+ *= *{query}\.(?:shape|size\(\))", source)
+    names = [name.lower() for name in named.groups()] if named else []
+    places = [place for place, name in enumerate(names) if name in _HEADS]
+    return {1: "BHLE", 2: "BLHE"}.get(places[0]) if len(places) == 1 else None
+
+
+_HEADS = ("h", "nh", "n_h", "n_head", "n_heads", "nhead", "nheads", "num_heads", "heads")
 
 
 def _with_values(callee: Callee, binding: Binding) -> Binding:
