@@ -32,7 +32,8 @@ NAMES: Mapping[str, str] = {
 _ROLES = {name: role for role, names in NAMES.items() for name in names.split()}
 _ORDERS = ("parts", "by head", "by feature")
 _CLOSE = 1e-4
-_FACTORS = 2.0 ** torch.linspace(-6, 6, 49, dtype=torch.float64)
+_POWERS = tuple(step / 4 for step in range(-24, 25))
+"""Powers of two that are tried for a factor, by quarters."""
 
 Linear = tuple[Tensor, Tensor | None]
 """A weight ``(out, in)`` and a bias."""
@@ -185,8 +186,7 @@ def _factor(way: Projected, module: Any, hidden: Tensor, expected: Tensor) -> fl
     def gap(power: float) -> float:
         return _gap(replace(way, factor=2.0**power), module, hidden, expected)
 
-    powers = _FACTORS.log2().tolist()
-    nearest = min(powers, key=gap)
+    nearest = min(_POWERS, key=gap)
     low, high = nearest - 0.25, nearest + 0.25
     for _ in range(40):
         one, two = low + (high - low) / 3, high - (high - low) / 3
