@@ -200,18 +200,21 @@ _HEADS = ("h", "nh", "n_h", "n_head", "n_heads", "nhead", "nheads", "num_heads",
 def _with_values(callee: Callee, binding: Binding) -> Binding:
     """The binding, of a memory with whether its output is the weights times it.
 
-    Where all of a memory is alike, any pooling gives it back, also one that mixes up slots; what
-    another layer makes of it differs.
+    Where all of a memory is alike, any pooling gives it back, also one that mixes up slots, and
+    one by wrong weights gives a multiple of it; what another layer makes of it is neither.
     """
     if binding.shape != "memory" or binding.output is None:
         return binding
-    calls = Calls(callee, binding)
+    own = binding.replace(pools=False)
+    calls = Calls(callee, own)
     query, key, _ = calls.tensors()
     alike = key[:1, ..., :1, :].expand(key.shape)
     both = calls.both([query, alike, alike])
-    if both is None or close(both[0], both[1] @ alike):
+    if both is None:
         return binding
-    return binding.replace(pools=False)
+    output, pooled = both[0], both[1] @ alike
+    multiple = (output * pooled).sum() / pooled.square().sum().clamp_min(1e-30)
+    return binding if close(output, multiple * pooled) else own
 
 
 def _reading_most(

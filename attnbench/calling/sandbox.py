@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
@@ -62,11 +62,13 @@ class Stubs(MetaPathFinder, Loader):
         for name in [name for name, found in sys.modules.items() if type(found) is _StubModule]:
             del sys.modules[name]
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """The spec of a stub; ``None`` where the failure of the import is caught."""
         if not isinstance(sys.modules.get(name.rpartition(".")[0]), _StubModule):
             behind = sys.meta_path[sys.meta_path.index(self) + 1 :]  # as what six brings
-            if any(finder.find_spec(name, None, None) is not None for finder in behind):
+            if any(finder.find_spec(name, path, target) is not None for finder in behind):
                 return None
             if _is_caught(sys._getframe(1)):
                 return None

@@ -43,10 +43,19 @@ class Shifted(Plain):
         return weights @ memory.roll(1, -2)
 
 
+class Halved(Plain):
+    """Its weights are divided once more."""
+
+    def context(self, weights: Tensor, memory: Tensor) -> Tensor:
+        return weights @ memory / 2
+
+
 _SAID = "its output is more than weights times memory"
 
 
-@pytest.mark.parametrize(("target", "said"), [(Luong, True), (Plain, False), (Shifted, False)])
+@pytest.mark.parametrize(
+    ("target", "said"), [(Luong, True), (Plain, False), (Shifted, False), (Halved, False)]
+)
 def test_an_output_layer_behind_the_pooling_is_said(target: type[nn.Module], said: bool) -> None:
     notes: tuple[str, ...] = getattr(spec_of(target), "notes", ())
     assert (_SAID in notes[0]) == said
@@ -61,6 +70,7 @@ def test_what_is_behind_the_pooling_is_checked_as_it_is() -> None:
     assert found == {"agrees_with_float64": "passed", "every_attendable_key_matters": "skipped"}
 
 
-def test_what_pools_the_wrong_slots_fails() -> None:
+@pytest.mark.parametrize("target", [Shifted, Halved])
+def test_what_pools_the_wrong_slots_or_by_wrong_weights_fails(target: type[nn.Module]) -> None:
     names = ("agrees_with_float64", "keys_permute_freely", "output_lies_within_values")
-    assert "failed" in _statuses(Shifted, *names).values()
+    assert "failed" in _statuses(target, *names).values()
