@@ -14,13 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from attnbench.calling.attention_call import Attention, Scores
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.facts import facts_of, most_tokens
-from attnbench.calling.fitting import FREE, LENGTHS, Prior, bound
-from attnbench.calling.importing import notes_of
-from attnbench.calling.layer_call import Layer
-from attnbench.calling.making import Recipe, recipe_of
+from attnbench.calling.calls.attention_call import Attention, Scores
+from attnbench.calling.calls.layer_call import Layer
+from attnbench.calling.making.importing import notes_of
+from attnbench.calling.making.recipes import Recipe, recipe_of
 from attnbench.calling.signature import (
     arguments,
     keywords_of,
@@ -28,7 +26,9 @@ from attnbench.calling.signature import (
     renames,
 )
 from attnbench.calling.styles import FoundScoring, adapted, adapted_spec, fits, name_of
-from attnbench.calling.trials import WIDTH, Callee, Calls
+from attnbench.calling.trials.facts import facts_of, most_tokens
+from attnbench.calling.trials.fitting import FREE, LENGTHS, Prior, bound
+from attnbench.calling.trials.small_calls import WIDTH, Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 

@@ -8,56 +8,40 @@ tokens for fewer tokens. Which of its axes are items and tokens is tried where s
 from __future__ import annotations
 
 import contextlib
-import copy
-import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from attnbench.calling.adaptation import bound_spec, spec_of
 from attnbench.calling.binding import Binding, Given
-from attnbench.calling.fitting import Prior, bound, masked
-from attnbench.calling.layer_call import Layer
+from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.roles import role_of
+from attnbench.calling.shown_call import (
+    SEQUENCES,
+    STATES,
+    Example,
+    Packing,
+    call_of,
+    called_name,
+    is_states,
+    prepared,
+    shown_call,
+)
 from attnbench.calling.signature import NOTHING, Argument, arguments, forward_of
-from attnbench.calling.trials import LAYOUTS, Callee, parts_of, repeatable, sums_to_one, trials
+from attnbench.calling.trials.fitting import Prior, bound, masked
+from attnbench.calling.trials.layouts import LAYOUTS, parts_of, sums_to_one, trials
+from attnbench.calling.trials.small_calls import Callee, repeatable
 from attnbench.errors import StyleError, headline
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
-Call = tuple[tuple[Any, ...], Mapping[str, Any]]
-_LAYOUTS = {2: ("LE",), 3: ("BLE", "LBE", "BEL"), 4: ("BEYX", "BYXE")}
 _MOST_TRIALS = 200
 _FEWEST = 5
 _CLOSE = 1e-3
-
-
-@dataclass(frozen=True)
-class _Example:
-    """An example whose arguments have names.
-
-    Args:
-        callee: what is called.
-        named: its arguments.
-        hidden: the names of those that are the hidden states.
-        states: the hidden states.
-        result: what the call gave.
-    """
-
-    callee: Any
-    named: Mapping[str, Any]
-    hidden: tuple[str, ...]
-    states: Tensor
-    result: Any
-
-    def another(self, *sizes: int) -> Any:
-        """A copy of a module, as checks of copies and of traces compare two; a function itself."""
-        return copy.deepcopy(self.callee) if isinstance(self.callee, nn.Module) else self.callee
 
 
 def example_spec(
@@ -74,11 +58,11 @@ def example_spec(
         StyleError: the call raises, or holds no hidden states of at least five tokens, or no
             smaller call can be cut from it.
     """
-    shown = _called(_prepared(target), *call_of(example))
+    shown = shown_call(prepared(target), *call_of(example))
     if _attends(shown):
         width = shown.states.shape[-1]
         with contextlib.suppress(StyleError):  # what follows needs no names
-            known = {"name": _name(target), **fields}
+            known = {"name": called_name(target), **fields}
             callee = Callee(shown.another, width)
             given = {a.name: _as_given(a, shown) for a in _arguments(shown) if a.role is None}
             given = {name: each for name, each in given.items() if each.given is not NOTHING}
@@ -86,9 +70,9 @@ def example_spec(
                 return bound_spec(target, *bound(shown.callee, callee, Prior(given=given)), known)
             return spec_of(shown.callee, callee, **known)
     if (step := _step(shown)) is not None:
-        return bound_spec(target, *step, {"name": _name(target), **fields})
+        return bound_spec(target, *step, {"name": called_name(target), **fields})
     raised: list[str] = []
-    for layout in _LAYOUTS.get(shown.states.dim(), ()):
+    for layout in STATES.get(shown.states.dim(), ()):
         width = shown.states.shape[layout.index("E")]
         callee = Callee(shown.another, width)
         for binding in itertools.islice(_bindings(shown, layout), _MOST_TRIALS):
@@ -98,12 +82,13 @@ def example_spec(
             raised.append(f"{layout}: {problem}")
     said = "\n  ".join(dict.fromkeys(raised[:6])) or "it gives no tensor of these items and tokens"
     raise StyleError(
-        f"{_name(target)}: no call of fewer tokens or other items can be cut from the example, "
-        f"whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n{_advice(shown.states)}"
+        f"{called_name(target)}: no call of fewer tokens or other items can be cut from the "
+        f"example, whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n"
+        f"{_advice(shown.states)}"
     )
 
 
-def _attends(shown: _Example) -> bool:
+def _attends(shown: Example) -> bool:
     """Whether an example gives a query, and other keys or a memory."""
     roles = {role_of(n, "forward") for n, v in shown.named.items() if isinstance(v, Tensor)}
     return len(shown.hidden) == 1 and "query" in roles and bool({"key", "memory", "value"} & roles)
@@ -123,10 +108,10 @@ def _advice(states: Tensor) -> str:
     )
 
 
-def _step(shown: _Example) -> tuple[Callee, Binding] | None:
+def _step(shown: Example) -> tuple[Callee, Binding] | None:
     """How a decoder's step is called, if an example is one: one query an item, over a memory."""
     pairs = itertools.permutations(
-        [(name, v) for name, v in shown.named.items() if isinstance(v, Tensor) and _is_states(v)], 2
+        [(name, v) for name, v in shown.named.items() if isinstance(v, Tensor) and is_states(v)], 2
     )
     named = [_as_given(each, shown) for each in _arguments(shown)]
     for (query, state), (memory, states) in pairs:
@@ -139,27 +124,23 @@ def _step(shown: _Example) -> tuple[Callee, Binding] | None:
     return None
 
 
-def _arguments(shown: _Example) -> list[Argument]:
+def _arguments(shown: Example) -> list[Argument]:
     """The arguments of what an example calls."""
-    own = shown.callee if isinstance(shown.callee, _Packing) else forward_of(shown.callee)
+    own = shown.callee if isinstance(shown.callee, Packing) else forward_of(shown.callee)
     return [each for each in arguments(own, "forward") or [] if each.name != "self"]
 
 
-def _as_given(argument: Argument, shown: _Example) -> Argument:
+def _as_given(argument: Argument, shown: Example) -> Argument:
     """An argument that an example gives, with its value where no role says what to try."""
     if argument.name not in shown.named:
         return argument
     value, items = shown.named[argument.name], shown.states.shape[0]
-    if argument.role not in (None, *_SEQUENCES):
+    if argument.role not in (None, *SEQUENCES):
         return replace(argument, default=NOTHING)
     if isinstance(value, Tensor):
         axes = "".join("B" if n == items and not at else "." for at, n in enumerate(value.shape))
         value = Given(value, (axes,))
     return replace(argument, default=NOTHING, given=value)
-
-
-def _is_states(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dim() in (2, 3)
 
 
 def _fit(state: Tensor, one: str, states: Tensor, other: str) -> bool:
@@ -174,204 +155,7 @@ def _fit(state: Tensor, one: str, states: Tensor, other: str) -> bool:
     )
 
 
-def call_of(example: Any) -> Call:
-    """The arguments of an example."""
-    if isinstance(example, Mapping):
-        return (), example
-    if isinstance(example, tuple | list):
-        is_pair = len(example) == 2 and isinstance(example[1], Mapping)
-        if is_pair and isinstance(example[0], tuple | list):
-            return tuple(example[0]), example[1]
-        return tuple(example), {}
-    return (example,), {}
-
-
-def _prepared(target: Any) -> Any:
-    """A copy of a module in evaluation, in float32 and without dropout; a function as it is."""
-    if not isinstance(target, nn.Module):
-        return target
-    try:
-        module = copy.deepcopy(target)
-    except Exception as error:
-        raise StyleError(
-            f"{_name(target)} cannot be copied: {headline(error)}\nA tensor with a graph that the "
-            "module keeps is the usual reason: detach it."
-        ) from error
-    if any(p.is_meta for p in (*module.parameters(), *module.buffers())):
-        raise StyleError(f"{_name(target)} is on the device meta, and so has no numbers.")
-    for part in module.modules():
-        for name, value in vars(part).items():
-            if isinstance(value, float) and role_of(name, "constructor") == "dropout":
-                setattr(part, name, 0.0)
-    return module.float().cpu().eval()
-
-
-def _called(callee: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Example:
-    """The example, called once."""
-    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    if any(leaf.is_meta for leaf in leaves):
-        raise StyleError("A tensor of the example is on the device meta, and so has no numbers.")
-    same: dict[int, Tensor] = {}  # one tensor stays one, as in attention to itself
-    plain = partial(_plain_once, same)
-    args, kwargs = pytree.tree_map_only(Tensor, plain, (args, kwargs))
-    function = callee.forward if isinstance(callee, nn.Module) else callee
-    try:
-        named = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
-    except TypeError as error:
-        raise StyleError(f"{_name(callee)} does not take its example: {error}") from error
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD and name in named:
-            named |= named.pop(name)
-        elif parameter.kind is parameter.VAR_POSITIONAL and name in named:
-            raise StyleError(
-                f"{_name(callee)} takes *{name}: give the example's arguments by name."
-            )
-    callee, named = _unpacked(callee, named)
-    names = _hidden(named)
-    embedded = None if names or not isinstance(callee, nn.Module) else _embedded(callee, named)
-    if embedded is not None:
-        callee, named, states = embedded
-        names = ("hidden",)
-    elif names:
-        states = named[names[0]]
-    else:
-        raise StyleError(
-            f"The example of {_name(callee)} has no tensor of hidden states, of two dimensions and "
-            "more, and no token ids that an embedding of the module gets."
-        )
-    given = {**named, "hidden": states} if embedded else named
-    return _Example(callee, named, names, states, _result(callee, given))
-
-
-def _plain_once(same: dict[int, Tensor], tensor: Tensor) -> Tensor:
-    """A tensor on the CPU in a wide dtype, the same one each time."""
-    if id(tensor) not in same:
-        wide = tensor.dtype not in (torch.float16, torch.bfloat16)
-        plain = tensor.detach().cpu()
-        same[id(tensor)] = plain if wide else plain.float()
-    return same[id(tensor)]
-
-
-class _Packing(nn.Module):
-    """A callee whose lists and tuples of tensors are given one by one."""
-
-    def __init__(self, model: Any, lists: Mapping[str, tuple[str, ...]], kinds: Any) -> None:
-        super().__init__()
-        self.model, self.lists, self.kinds = model, dict(lists), kinds
-        function = model.forward if isinstance(model, nn.Module) else model
-        parameters = []
-        for name, each in inspect.signature(function).parameters.items():
-            parameters += [each.replace(name=part) for part in self.lists.get(name, (name,))]
-        self.__signature__ = inspect.Signature(parameters)
-
-    def forward(self, **given: Any) -> Any:
-        """What the callee gives."""
-        for name, parts in self.lists.items():
-            given[name] = self.kinds[name](given.pop(part) for part in parts)
-        return self.model(**given)
-
-
-def _unpacked(callee: Any, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The callee and its arguments, with the tensors of lists and tuples one by one."""
-    lists = {
-        name: tuple(f"{name}_{place}" for place in range(len(value)))
-        for name, value in named.items()
-        if type(value) in (list, tuple)
-        and role_of(name, "forward") in (None, *_SEQUENCES)
-        and value
-        and all(isinstance(part, Tensor) and _is_states(part) for part in value)
-    }
-    if not lists:
-        return callee, dict(named)
-    kinds = {name: type(named[name]) for name in lists}
-    given: dict[str, Any] = {}
-    for name, value in named.items():
-        parts = lists.get(name)
-        given |= {name: value} if parts is None else dict(zip(parts, value, strict=True))
-    return _Packing(callee, lists, kinds), given
-
-
-_SEQUENCES = ("hidden", "query", "key", "value", "memory")
-
-
-def _result(callee: Any, named: Mapping[str, Any]) -> Any:
-    try:
-        with repeatable(), torch.no_grad():
-            return callee(**copy.deepcopy(dict(named)))
-    except Exception as error:
-        raise StyleError(f"{_name(callee)} raises on its own example: {headline(error)}") from error
-
-
-def _hidden(named: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the hidden states: of the first tensor that has that role, or of the first."""
-    floating = {
-        name: value
-        for name, value in named.items()
-        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() in _LAYOUTS
-    }
-    tables = ("rotary", "cos", "sin", "mask", "padding", "memory_mask", "embedded_positions")
-    likely = {n: v for n, v in floating.items() if role_of(n, "forward") not in tables}
-    first = next((n for n in likely if role_of(n, "forward") in ("hidden", "query")), None)
-    first = first or next(iter(likely), None)
-    if first is None:
-        return ()
-    return tuple(name for name, value in named.items() if value is named[first])
-
-
-class _Embedded(nn.Module):
-    """A model whose token ids are replaced by hidden states, where its embedding gives them."""
-
-    def __init__(self, model: nn.Module, embedding: str, ids: str) -> None:
-        super().__init__()
-        self.model, self.embedding, self.ids = model, embedding, ids
-
-    def forward(self, hidden: Tensor, **given: Any) -> Any:
-        """What the model gives for these hidden states in place of the first embedding's."""
-
-        def replaced(*_: Any) -> Tensor:
-            return hidden.clone()  # which the model may change in place
-
-        hook = self.model.get_submodule(self.embedding).register_forward_hook(replaced)
-        ids = torch.zeros(hidden.shape[:-1], dtype=torch.long, device=hidden.device)
-        try:
-            return self.model(**{self.ids: ids}, **given)
-        finally:
-            hook.remove()
-
-
-def _embedded(
-    model: nn.Module, named: Mapping[str, Any]
-) -> tuple[nn.Module, dict[str, Any], Tensor] | None:
-    """The model on hidden states in place of token ids, its other arguments, and the states."""
-    ids = {n: v for n, v in named.items() if isinstance(v, Tensor) and not v.is_floating_point()}
-    seen: list[tuple[str, str, Tensor]] = []
-
-    def watched(place: str) -> Callable[..., None]:
-        def note(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-            for name, value in ids.items():
-                if given and given[0].shape == value.shape and torch.equal(given[0], value):
-                    seen.append((place, name, output.detach()))
-
-        return note
-
-    hooks = [
-        part.register_forward_hook(watched(place))
-        for place, part in model.named_modules()
-        if isinstance(part, nn.Embedding)
-    ]
-    try:
-        _result(model, named)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not seen:
-        return None
-    place, name, states = seen[0]
-    rest = {other: value for other, value in named.items() if other != name}
-    return _Embedded(model, place, name), rest, states
-
-
-def _bindings(shown: _Example, layout: str) -> Iterator[Binding]:
+def _bindings(shown: Example, layout: str) -> Iterator[Binding]:
     """The bindings that may describe the example, likely ones first."""
     shape = dict(zip(layout, shown.states.shape, strict=True))
     items, tokens = shape.get("B", 1), shape.get("L", 0)
@@ -410,7 +194,7 @@ def _letters(size: int, items: int, tokens: int) -> str:
     return ("B" if size == items else "") + ("L" if size == tokens else "") + "."
 
 
-def _outputs(shown: _Example, layout: str) -> Iterator[Any]:
+def _outputs(shown: Example, layout: str) -> Iterator[Any]:
     """Where tensors of the items and tokens of the hidden states are in what a call gives."""
     axes = layout.replace("L", "S")
     for where, part in parts_of(shown.result, None):
@@ -424,7 +208,7 @@ def _outputs(shown: _Example, layout: str) -> Iterator[Any]:
                 yield where
 
 
-def _differs(callee: Callee, binding: Binding, shown: _Example) -> str:
+def _differs(callee: Callee, binding: Binding, shown: Example) -> str:
     """Why calls that are cut from the example are not its part; empty if they are."""
     axes = binding.layout
     states = shown.states.movedim(axes.index("B"), 0)[:1] if "B" in axes else shown.states[None]
@@ -472,10 +256,5 @@ def _spec(
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
     given = ", ".join(name for name, value in binding.values.items() if value is not None)
     said = (f"as in the example, of its first item: {given}",) if given else ()
-    known = {"name": _name(target), "sizes": lambda size: callee.width, **fields}
+    known = {"name": called_name(target), "sizes": lambda size: callee.width, **fields}
     return bound_spec(target, callee, binding, known, said)
-
-
-def _name(target: Any) -> str:
-    inner = target.model if isinstance(target, _Embedded) else target
-    return str(getattr(inner, "__name__", type(inner).__name__))

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from attnbench.calling.binding import FIRST, Binding, Mask
-from attnbench.calling.caches import KEPT, Held, held_cache, tuples_like
-from attnbench.calling.layer_call import Layer
+from attnbench.calling.calls.caches import KEPT, Held, held_cache, tuples_like
+from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.roles import named
 from attnbench.calling.signature import Keywords, keywords_of
-from attnbench.calling.trials import Callee, Calls
+from attnbench.calling.trials.small_calls import Callee, Calls
 from attnbench.errors import DtypeError, UsageError, nearest
 from attnbench.specs import DTYPES, CacheSpec, LayerSpec
 

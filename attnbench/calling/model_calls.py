@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.calling.examples import Call, call_of
-from attnbench.calling.importing import computes_attention, is_attention
-from attnbench.calling.trials import repeatable
+from attnbench.calling.making.importing import computes_attention, is_attention
+from attnbench.calling.shown_call import Call, call_of
+from attnbench.calling.trials.small_calls import repeatable
 from attnbench.errors import StyleError, headline
 
 

@@ -9,21 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.calling.attention_call import Attention
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask, is_plain
-from attnbench.calling.facts import (
+from attnbench.calling.calls.attention_call import Attention
+from attnbench.calling.roles import SETTINGS
+from attnbench.calling.signature import Keywords, keywords_of, renames
+from attnbench.calling.styles import LAYOUTS, adapted_spec, fitted, name_of
+from attnbench.calling.trials.facts import (
     causality,
-    close,
     empty_rows,
     hiding,
     lets_nan_through,
     mask_value,
 )
-from attnbench.calling.formulas import SCALED_DOT
-from attnbench.calling.roles import SETTINGS
-from attnbench.calling.signature import Keywords, keywords_of, renames
-from attnbench.calling.styles import LAYOUTS, adapted_spec, fitted, name_of
-from attnbench.calling.trials import Callee, Calls
+from attnbench.calling.trials.formulas import SCALED_DOT
+from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
 

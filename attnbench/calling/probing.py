@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from attnbench.calling.adaptation import spec_of, without_zeros
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
-from attnbench.calling.facts import (
+from attnbench.calling.roles import SETTINGS
+from attnbench.calling.signature import renamed
+from attnbench.calling.styles import adapted, known_style, name_of
+from attnbench.calling.trials.facts import (
     causality,
-    close,
     empty_rows,
     hiding,
     is_scaled_dot,
@@ -23,10 +25,7 @@ from attnbench.calling.facts import (
     mask_value,
     positions,
 )
-from attnbench.calling.roles import SETTINGS
-from attnbench.calling.signature import renamed
-from attnbench.calling.styles import adapted, known_style, name_of
-from attnbench.calling.trials import KEYS, QUERIES, WIDTH, Callee, Calls
+from attnbench.calling.trials.small_calls import KEYS, QUERIES, WIDTH, Callee, Calls, close
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
 

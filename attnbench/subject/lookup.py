@@ -14,8 +14,8 @@ from torch import nn
 from attnbench._signing import check_options
 from attnbench.calling import CALLED
 from attnbench.calling.examples import example_spec
-from attnbench.calling.importing import candidates, load, notes_of
-from attnbench.calling.making import recipe_from
+from attnbench.calling.making.importing import candidates, load, notes_of
+from attnbench.calling.making.recipes import recipe_from
 from attnbench.calling.styles import LAYOUTS, adapted, known_style
 from attnbench.errors import (
     AddressError,
@@ -249,7 +249,7 @@ def _adapted(target: Any, style: str | None) -> Spec:
         return spec
     # its masks are tensors, and nothing may make one where a suite is only listed
     from attnbench.calling.adaptation import spec_of
-    from attnbench.calling.fitting import prior_of
+    from attnbench.calling.trials.fitting import prior_of
 
     return spec_of(target) if style is None else spec_of(target, prior=prior_of(call, layouts))
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.calling import formulas
 from attnbench.calling.adaptation import callee_of, spec_of
-from attnbench.calling.attention_call import Attention
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.fitting import bound
-from attnbench.calling.importing import load
-from attnbench.calling.making import recipe_from, recipe_of
-from attnbench.calling.trials import Callee, Calls
+from attnbench.calling.calls.attention_call import Attention
+from attnbench.calling.making.importing import load
+from attnbench.calling.making.recipes import recipe_from, recipe_of
+from attnbench.calling.trials import formulas
+from attnbench.calling.trials.fitting import bound
+from attnbench.calling.trials.small_calls import Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 from tests.attention_functions import statuses

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from attnbench.calling.making import MakingError, Widths, recipe_from, recipe_of
+from attnbench.calling.making.maker import MakingError
+from attnbench.calling.making.recipes import recipe_from, recipe_of
+from attnbench.calling.making.widths import Widths
 from tests.calling.conftest import loaded
 
 HEADS = """

@@ -9,9 +9,10 @@ import pytest
 
 import attnbench
 from attnbench.calling.adaptation import spec_of
-from attnbench.calling.importing import load
-from attnbench.calling.making import MakingError, recipe_from, recipe_of
-from attnbench.calling.refusing import not_called
+from attnbench.calling.making.importing import load
+from attnbench.calling.making.maker import MakingError
+from attnbench.calling.making.recipes import recipe_from, recipe_of
+from attnbench.calling.making.refusing import not_called
 from attnbench.calling.signature import arguments
 from attnbench.errors import StyleError
 from attnbench.subject.lookup import resolve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attnbench.calling.attention_call import Called
+from attnbench.calling.calls.attention_call import Called
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError, headline
 from attnbench.invariants.caches.checks import has_cache

@@ -4,144 +4,19 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.formulas import SCALED_DOT, formula_of, scaled_dot_rows
-from attnbench.calling.projections import projected_of
-from attnbench.calling.trials import KEYS, MASK_AXES, QUERIES, SHOWN, Callee, Calls, folds
+from attnbench.calling.binding import Binding
+from attnbench.calling.trials.formulas import SCALED_DOT, formula_of, scaled_dot_rows
+from attnbench.calling.trials.layouts import folds
+from attnbench.calling.trials.projections import projected_of
+from attnbench.calling.trials.small_calls import KEYS, QUERIES, Callee, Calls, close
 from attnbench.specs import DTYPES
-
-_CLEAR = 1e-4
-_SAYS = ("shows", "hides", "added", "ones", "zeros")
-
-
-def mask_form(callee: Callee, binding: Binding, name: str, lengths: bool = False) -> Mask | None:
-    """The form of a mask or of lengths, by which keys or tokens are hidden; ``None`` if none shows.
-
-    Where items have masks of their own and none fits, as one mask for all items shows it: what
-    takes each item's mask for another's is wrong, and a check is to say so.
-    """
-    calls = Calls(callee, binding)
-    base = None if binding.tokens or "Y" in binding.layout else calls.reach()
-    if base is None or (lengths and calls.is_layer):
-        return None
-    if lengths:
-        every = torch.ones_like(base)
-        return _form(calls, name, base, None, None) or _leaking(calls, name, None, every)
-    if calls.is_layer:
-        real = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
-        apart = real[:, :, None] & ~torch.eye(QUERIES, dtype=torch.bool)
-        if not bool((base & ~real[:, None] & apart).any()):
-            return None  # tokens that know nothing of each other show no mask
-        form = _form(calls, name, base, real[:, None], apart)
-        return form or _leaking(calls, name, real[:, None], apart)
-    whole = _pattern()[..., : base.shape[-1]]
-    for seen in (whole, whole[:1].expand(whole.shape)):
-        form = _form(calls, name, base, seen, None)
-        if form is not None:
-            return form
-    return _leaking(calls, name, whole, torch.ones_like(whole))
-
-
-def _pattern() -> Tensor:
-    """A mask of a trial: what each query of each item sees."""
-    shape = (3, QUERIES, KEYS)
-    seen = torch.rand(shape, generator=torch.Generator().manual_seed(4)) < 0.6
-    seen[..., 0] = True
-    seen[..., 1] = False
-    return seen
-
-
-_Forms = Iterator[tuple[Mask, Calls, dict[str, Tensor], Tensor]]
-
-
-def _lengths(calls: Calls, name: str) -> _Forms:
-    """As :func:`_forms`, of the numbers of keys of each query, or of each item."""
-    slots = QUERIES if calls.binding.square else KEYS
-    rows = torch.tensor([[1, 2, 3, 4, 5], [7, 6, 5, 4, 3], [2, 2, 7, 7, 1]]).clamp_max(slots)
-    for axes, lens in (("BL", rows), ("B", torch.tensor([2, 7, 4]).clamp_max(slots))):
-        form, roles = Mask(axes, "lengths"), {**calls.binding.roles, name: "lengths"}
-        other = Calls(calls.callee, calls.binding.replace(masks={name: form}, roles=roles))
-        shown = torch.arange(slots) < lens.reshape(len(lens), -1, 1)
-        yield form, other, {"valid_lens": lens}, shown
-
-
-def _forms(calls: Calls, name: str, pattern: Tensor | None) -> _Forms:
-    """The forms that a mask may have, calls with each, what they are given, and what it shows."""
-    if pattern is None:
-        yield from _lengths(calls, name)
-        return
-    bound = calls.binding
-    roles = {**bound.roles, name: "mask"}
-    for axes in sorted(MASK_AXES, key=lambda axes: calls.is_layer and "L" in axes):
-        if calls.is_layer and ("B" in axes) != ("B" in bound.layout):
-            continue
-        if not calls.is_layer and "H" in axes and "H" not in bound.layout:
-            continue
-        if bound.one_query and "L" in axes:
-            continue
-        allowed = pattern if "B" in axes or calls.is_layer else pattern[:1]
-        allowed = allowed if "L" in axes or bound.one_query or calls.is_layer else allowed[:, :1]
-        wide = allowed.unsqueeze(1) if "H" in bound.layout else allowed
-        given = {"padding_mask": allowed[:, 0]} if calls.is_layer else {"attn_mask": wide}
-        for says in _SAYS:
-            form = Mask(axes, says)
-            other = Calls(calls.callee, bound.replace(masks={name: form}, roles=roles))
-            yield form, other, given, allowed
-
-
-def _form(
-    calls: Calls, name: str, base: Tensor, pattern: Tensor | None, rows: Tensor | None
-) -> Mask | None:
-    """The form in which a mask hides what it should, among the slots that are looked at."""
-    plain = calls()
-    looked = torch.ones(base.shape, dtype=torch.bool) if rows is None else rows
-    for form, other, given, allowed in _forms(calls, name, pattern):
-        given_now: Any = given
-        seen = other.reach(unlike=plain, **given_now)
-        if seen is not None and torch.equal(
-            seen & looked, allowed.expand(base.shape) & base & looked
-        ):
-            return form
-    return None
-
-
-def _leaking(calls: Calls, name: str, pattern: Tensor | None, rows: Tensor) -> Mask | None:
-    """The form in which a mask hides most of what it should, and is bound to fail for the rest.
-
-    A mask that shows everything changes nothing then, and hidden slots lose most of their weight.
-    """
-    plain, before = calls(), calls.moves()
-    best: Mask | None = None
-    for form, other, given, allowed in _forms(calls, name, pattern):
-        whole = True if pattern is not None else int(rows.shape[-1])
-        all_shown: Any = {each: torch.full_like(mask, whole) for each, mask in given.items()}
-        hiding_some: Any = given
-        shown = other(**all_shown)
-        if shown is None or plain is None or before is None or not close(shown, plain):
-            continue
-        after = other.moves(**hiding_some)
-        if after is None:
-            continue
-        left, looked = after / before, rows.expand(before.shape) & (before > SHOWN)
-        seen = allowed.expand(before.shape)
-        hidden, visible = (left[looked & kind] for kind in (~seen, seen))
-        if not len(hidden) or not len(visible):
-            continue
-        share = float(hidden.median() / visible.median())
-        if share < min(_LEAST, best.leaks if best else _LEAST):
-            best = replace(form, leaks=share)
-    return best
-
-
-_LEAST = 0.7
-"""The share of a hidden slot's effect that may be left where an argument counts as its mask."""
 
 
 @dataclass
@@ -404,12 +279,6 @@ def is_scaled_dot(calls: Calls) -> bool:
     output = calls([query, key, value])
     plain = nn.functional.scaled_dot_product_attention(query, key, value)
     return output is not None and close(output, plain)
-
-
-def close(got: Tensor, expected: Tensor) -> bool:
-    """Whether two tensors are the same but for rounding."""
-    expected = expected.expand(got.shape) if expected.dim() == got.dim() else expected
-    return got.shape == expected.shape and torch.allclose(got, expected, _CLEAR, _CLEAR)
 
 
 def least_size(weight: Callable[[float], float]) -> float | None:

@@ -28,9 +28,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.calling.refusing import in_one_line
+from attnbench.calling.making.refusing import in_one_line
+from attnbench.calling.making.sandbox import OnCPU, Stubs, TooLongError, is_there, loading, within
 from attnbench.calling.roles import role_of
-from attnbench.calling.sandbox import OnCPU, Stubs, TooLongError, is_there, loading, within
 from attnbench.errors import AddressError, AttnbenchError, UnknownNameError
 
 LIMIT_S = 20.0

@@ -6,28 +6,31 @@ items know nothing of each other; two that fit in different ways refuse.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.attention_call import Attention, arranged
-from attnbench.calling.binding import Binding, Fill, Part, is_plain, part_of
-from attnbench.calling.layer_call import Layer, tables_of
+from attnbench.calling.binding import Binding, Fill, Part, part_of
+from attnbench.calling.calls.frame import arranged
+from attnbench.calling.calls.layer_call import tables_of
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import NOTHING, Argument
-from attnbench.errors import headline
-
-ITEMS, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 5, 7, 16
-_SIZES = {"B": ITEMS, "H": HEADS, "L": QUERIES, "S": KEYS, "1": 1, "G": ITEMS * HEADS}
-_GRID = (4, 6)
+from attnbench.calling.trials.small_calls import (
+    GRID,
+    ITEMS,
+    KEYS,
+    QUERIES,
+    SIZES,
+    WIDTH,
+    Callee,
+    Calls,
+)
 
 LAYOUTS = (
     ("BHLE", "BHSE"),
@@ -57,235 +60,11 @@ _OUTPUTS = {
 }
 _ONE = ("BE", "B1E", "1BE")
 MASK_AXES = ("BLS", "BHLS", "B1LS", "LS", "BS", "B1S", "B11S", "SB")
-SHOWN = 3e-6
-"""The least change of an output, in proportion, that shows that a slot reaches it."""
-
-
-class Callee:
-    """A callee that is called anew each time, with equal parameters and random numbers.
-
-    Args:
-        make: gives the function, or a module for Eq, Ek and Ev.
-        width: the size of a trial's features.
-        sides: those of query, key and value, where they differ, as of a memory of two directions.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[int, int, int], Any],
-        width: int = WIDTH,
-        sides: tuple[int, int, int] | None = None,
-    ) -> None:
-        self.make, self.width, self.sides = make, width, sides or (width,) * 3
-        self._made: dict[tuple[int, int, int], Any] = {}
-
-    def at(self, *sizes: int) -> Any:
-        """The callee of these sizes, in evaluation and in float32."""
-        key = sizes if len(sizes) == 3 else self.sides
-        if key not in self._made:
-            with repeatable():
-                made = self.made(*key)
-            if isinstance(made, nn.Module):
-                made.eval().float()
-            self._made[key] = made
-        made = self._made[key]
-        if not isinstance(made, nn.Module):
-            return made
-        try:
-            return copy.deepcopy(made)
-        except (
-            TypeError,
-            RuntimeError,
-        ):  # it holds what cannot be copied, as a tensor with a graph
-            return self._made.pop(key)
-
-    def made(self, *sizes: int) -> Any:
-        """A new callee for tensors of these sizes; its constructor knows the width alone."""
-        pairs = zip(sizes, self.sides, strict=True)
-        return self.make(*(size * self.width // side for size, side in pairs))
-
-    def scaled(self, width: int) -> tuple[int, ...]:
-        """The sizes of query, key and value for another width."""
-        return tuple(width * side // self.width for side in self.sides)
-
-
-@contextmanager
-def repeatable() -> Iterator[None]:
-    """With torch's generators at a fixed place, and restored afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
-class Calls:
-    """Small calls of a bound callee, on 3 items, 5 queries or tokens and 7 keys.
-
-    Args:
-        callee: what is called.
-        binding: how.
-        raised: what the last call raised.
-    """
-
-    def __init__(self, callee: Callee, binding: Binding) -> None:
-        self.callee, self.binding, self.raised = callee, binding, ""
-        self.is_layer = binding.shape == "layer"
-        self.dtype, self.training, self.graded = "float32", False, False
-
-    def replace(self, **changes: Any) -> Calls:
-        """Calls of the same callee with another binding."""
-        other = Calls(self.callee, self.binding.replace(**changes))
-        other.dtype = self.dtype
-        return other
-
-    def module(self, tensors: Sequence[Tensor]) -> Layer | Attention:
-        """The bound callee for these tensors, in evaluation."""
-        sides = [tensor.shape[-1] for tensor in tensors]
-        kind = Layer if self.is_layer else Attention
-        return kind(self.callee.at(*(sides * 3 if self.is_layer else sides)[:3]), self.binding)
-
-    def tensors(
-        self, queries: int = QUERIES, keys: int = KEYS, sizes: tuple[int, ...] = ()
-    ) -> list[Tensor]:
-        """Query, key and value; or hidden states, and a second sequence if it takes one."""
-        bound, widths = self.binding, sizes or self.callee.sides
-        lead: tuple[int, ...] = (ITEMS, HEADS) if "H" in bound.layout else (ITEMS,)
-        queries = bound.tokens or queries
-        shapes = [(*lead, n) for n in (queries, queries if bound.square else keys)]
-        if "Y" in bound.layout:
-            side = math.isqrt(bound.tokens)
-            shapes[0] = (ITEMS, *((side, side) if side else _GRID))
-        shapes = shapes[: 1 + bool(bound.memory)] if self.is_layer else [*shapes, shapes[1]]
-        generator = torch.Generator().manual_seed(1)
-        return [
-            torch.randn(*shape, width, generator=generator)
-            for shape, width in zip(shapes, widths, strict=False)
-        ]
-
-    def result(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
-        """What the callee itself gives, and the callee; ``None`` twice if it raises."""
-        return self._tried(lambda: self._result(tensors)) or (None, None)
-
-    def _result(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
-        module: Any = self.module(tensors).eval()
-        if not self.is_layer:
-            return module.result(*tensors), module.callee
-        hidden, source = tensors[0], next(iter(tensors[1:]), None)
-        rows = hidden if "B" in self.binding.layout else hidden[:1]
-        return module.result(rows, source=source), module.callee
-
-    def _tried(self, call: Callable[[], Any]) -> Any:
-        """What a call gives; ``None``, with ``raised`` set, if it raises."""
-        try:
-            with repeatable(), torch.set_grad_enabled(self.graded):
-                return call()
-        except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
-            self.raised = headline(error)[:160]
-            return None
-
-    def __call__(
-        self, tensors: Sequence[Tensor] | None = None, *, dtype: str = "", **given: Any
-    ) -> Tensor | None:
-        """The output; ``None``, with ``raised`` set, if the call raises or gives another shape."""
-        found = self.both(tensors, dtype=dtype, **given)
-        return None if found is None else found[0]
-
-    def both(
-        self, tensors: Sequence[Tensor] | None = None, *, dtype: str = "", **given: Any
-    ) -> tuple[Tensor, Any] | None:
-        """The output, and the weights or what comes with it."""
-        plain = self.tensors() if tensors is None else tensors
-        kind = getattr(torch, dtype or self.dtype)
-
-        def call() -> Any:
-            module: Any = self.module(plain).train(self.training).to(kind)
-            first, *rest = (t.to(kind, copy=True).requires_grad_(self.graded) for t in plain)
-            if self.is_layer:
-                return module(first, source=next(iter(rest), None), **given), None
-            if self.binding.shape == "scores":
-                scores = module.scores(first, rest[0])
-                return scores, scores
-            beside = self.binding.weights is not None
-            found = module(first, *rest, return_weights=beside, **given)
-            return found if beside else (found, None)
-
-        found: tuple[Any, Any] | None = self._tried(call)
-        if found is None or self.binding.shape == "scores":
-            return found
-        last = plain[0] if self.is_layer else plain[2]
-        wanted = (*plain[0].shape[:-1], last.shape[-1])
-        if not is_plain(found[0]) or found[0].shape != wanted:
-            kind = tuple(getattr(found[0], "shape", ())) or type(found[0]).__name__
-            self.raised = f"it gives {kind} for {wanted}"
-            return None
-        return found
-
-    def reach(
-        self, queries: int = QUERIES, keys: int = KEYS, unlike: Tensor | None = None, **given: Any
-    ) -> Tensor | None:
-        """Which keys, or tokens, reach each query ``(B, L, S)``; ``None`` if a call raises.
-
-        Args:
-            queries, keys: how many.
-            unlike: an output that shows that a mask hides nothing; ``None`` is given then.
-            given: the mask.
-        """
-        moved = self.moves(queries, keys, unlike, **given)
-        return None if moved is None else moved > SHOWN
-
-    def moves(
-        self, queries: int = QUERIES, keys: int = KEYS, unlike: Tensor | None = None, **given: Any
-    ) -> Tensor | None:
-        """How far each key, or token, moves each query's output, in proportion; as of `reach`."""
-        tensors = self.tensors(queries, keys)
-        plain = self(tensors, **given)
-        if plain is None or not bool(plain.isfinite().all()):
-            return None
-        if unlike is not None and torch.equal(plain, unlike):
-            return None
-        moving = [0] if self.is_layer else [1, 2]
-        size, found = float(plain.abs().amax()), []
-        for slot in range(tensors[moving[0]].shape[-2]):
-            other = [tensor.clone() for tensor in tensors]
-            for place in moving:
-                other[place][..., slot, :] *= -1.5
-            moved = self(other, **given)
-            if moved is None:
-                return None
-            found.append((moved - plain).abs().amax(-1).reshape(ITEMS, -1, plain.shape[-2]).amax(1))
-        return torch.stack(found, -1) / size
-
-    def is_random(self) -> bool:
-        """Whether two calls in evaluation differ."""
-        tensors = self.tensors()
-
-        def call() -> bool:
-            module: Any = self.module(tensors).eval()
-            first, *rest = tensors
-            more = {"source": next(iter(rest), None)} if self.is_layer else {}
-            given = [first] if more else tensors
-            one, two = (module(*(t.clone() for t in given), **more) for _ in range(2))
-            return not torch.equal(one, two)
-
-        return bool(self._tried(call))
-
-    def mixes(self) -> bool:
-        """Whether outputs of other items change with the first."""
-        tensors = self.tensors(1 if self.binding.one_query else QUERIES)
-        other = [tensor.clone() for tensor in tensors]
-        for tensor in other:
-            tensor[0] *= -1.5
-        plain, moved = self.both(tensors), self.both(other)
-        if plain is None or moved is None:
-            return True
-        pairs = [
-            (a, b) for a, b in zip(plain, moved, strict=True) if a is not None and b is not None
-        ]
-        return any(not bool((a - b)[1:].abs().amax() <= 1e-4) for a, b in pairs)
 
 
 def axes_of(shape: Sequence[int], widths: Sequence[int]) -> str:
     """The axes of a shape by their sizes, ``?`` where a size is none of a trial."""
-    letters = {size: letter for letter, size in _SIZES.items()} | dict.fromkeys(widths, "E")
+    letters = {size: letter for letter, size in SIZES.items()} | dict.fromkeys(widths, "E")
     return "".join(letters.get(size, "?") for size in shape)
 
 
@@ -436,7 +215,7 @@ def _fixed(
 ) -> list[dict[str, Any]]:
     """The layouts at numbers of tokens that errors name, their squares, and one less."""
     named = Counter(int(n) for text in raised for n in re.findall(r"(?<![\w.])\d{1,4}(?!\w)", text))
-    known = {*_SIZES.values(), WIDTH, math.prod(_GRID), *_GRID}
+    known = {*SIZES.values(), WIDTH, math.prod(GRID), *GRID}
     likely = [n for n, _ in named.most_common(12) if n > 1]
     counts = [n for n in likely if n not in known] + [n - 1 for n in likely if n - 1 not in known]
     counts += [n * n for n in likely if n * n <= _MOST]

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.facts import close, hiding, is_scaled_dot, mask_form
-from attnbench.calling.refusing import not_called
+from attnbench.calling.making.refusing import not_called
 from attnbench.calling.roles import FORWARD
 from attnbench.calling.signature import (
     NOTHING,
@@ -23,7 +22,10 @@ from attnbench.calling.signature import (
     forward_of,
 )
 from attnbench.calling.styles import name_of
-from attnbench.calling.trials import LAYOUTS, Callee, Calls, trials
+from attnbench.calling.trials.facts import hiding, is_scaled_dot
+from attnbench.calling.trials.layouts import LAYOUTS, trials
+from attnbench.calling.trials.mask_forms import mask_form
+from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.errors import StyleError
 
 _MAINS = ("query", "key", "value", "memory", "hidden")

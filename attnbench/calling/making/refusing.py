@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attnbench.calling.sandbox import (
+from attnbench.calling.making.sandbox import (
     DownloadError,
     TooLargeError,
     TooLongError,

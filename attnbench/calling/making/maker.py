@@ -1,36 +1,31 @@
-"""How a module is made of somebody's class, again and again, with other sizes.
+"""One attempt to make a module of a class: what each argument of its constructor gets.
 
-Each argument of the constructor gets a value by what its name means, by its annotation or by its
-default. A config is made of its own class where there is one, and else a stand-in answers what is
-read from it, by name, and remembers it.
+A config is made of its own class where there is one, and else a stand-in answers what is read from
+it, by name, and remembers it.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import copy
 import dataclasses
 import enum
 import inspect
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
-from attnbench.calling.refusing import in_one_line, not_made
+from attnbench.calling.making.sandbox import confined
+from attnbench.calling.making.widths import LONGEST, VARIED, Widths
 from attnbench.calling.roles import METHODS, role_of
-from attnbench.calling.sandbox import DownloadError, TooLargeError, TooLongError, confined
 from attnbench.calling.signature import Argument, arguments, plain_type
 from attnbench.errors import StyleError
 
-_TRIES = 60
 _DEPTH = 3
 _CONFIG_ENDINGS = ("Config", "Args", "Cfg", "Hparams", "HParams", "Options", "Params")
 
@@ -39,196 +34,7 @@ class MakingError(StyleError):
     """No module can be made of a class; the message says what was tried, and what is missing."""
 
 
-@dataclass(frozen=True)
-class Widths:
-    """The sizes for which a module is made.
-
-    Args:
-        width: E, features of a hidden state.
-        heads: number of heads.
-        query, key, value: Eq, Ek and Ev, where they may differ; by default E.
-        grid: rows and columns of an image or a window.
-        dropout: the share of weights that training drops.
-    """
-
-    width: int = 16
-    heads: int = 2
-    query: int = 0
-    key: int = 0
-    value: int = 0
-    grid: int = 3
-    dropout: float = 0.0
-
-    def of(self, role: str | None) -> tuple[Any, str] | None:
-        """The value of a role, and the Python expression of ``size`` that gives it."""
-        if role is None:
-            return None
-        if role in ("query", "key", "value") and getattr(self, role):
-            return getattr(self, role), str(getattr(self, role))
-        if role == "dropout":
-            return self.dropout, repr(self.dropout)
-        if role in _FIXED:
-            return _FIXED[role], repr(_FIXED[role])
-        if role not in _VARIED:
-            return None
-        text = _VARIED[role].replace("heads", str(self.heads))
-        return eval(text, {"size": self.width}), text  # noqa: S307  of the table
-
-
-_FIXED: Mapping[str, Any] = {
-    "length": 64,
-    "vocabulary": 32,
-    "bias": False,
-    "flag": False,
-    "epsilon": 1e-5,
-    "base": 10000.0,
-    "scale": None,
-    "layer": 0,
-    "dtype": torch.float32,
-    "device": "cpu",
-    "implementation": "eager",
-    "activation": "gelu",
-}
-_VARIED: Mapping[str, str] = {
-    **dict.fromkeys(("width", "query", "key", "value", "inner"), "size"),
-    **dict.fromkeys(("heads", "kv_heads"), "heads"),
-    "head_dim": "size // heads",
-    "root": "(size // heads) ** 0.5",
-    "feedforward": "2 * size",
-    "batch": "8",
-    "layers": "1",
-}
-"""Roles whose default is replaced, so that a module can be made small, and at other sizes."""
-_LONGEST = 1024
-"""Most tokens for which a module keeps room, in masks and caches that are copied with it."""
-
-
-@dataclass(eq=False)
-class Recipe:
-    """How a class is made.
-
-    Args:
-        target: a class, or a module, of which copies are made.
-        guessed: arguments whose names say nothing, and which were found by trying.
-        base: sizes with which it can be made.
-        on_cpu: whether its constructor asks for a GPU, which was done on the CPU.
-        line: Python that makes the same for a ``size``, which was run; ``""`` if there is none.
-        answers: which of the guesses was right for each name that says nothing.
-        written: what somebody wrote in place of all this.
-    """
-
-    target: Any
-    guessed: tuple[str, ...] = ()
-    base: Widths = field(default_factory=Widths)
-    on_cpu: bool = False
-    line: str = ""
-    answers: dict[str, int] = field(default_factory=dict)
-    written: str = ""
-
-    def __call__(self, sizes: Widths | None = None) -> nn.Module:
-        """A new module for these sizes, in evaluation."""
-        if isinstance(self.target, nn.Module):
-            return copy.deepcopy(self.target)
-        if self.written:
-            return _evaluated(self.written, self.target, sizes or self.base)
-        return _Maker(self.target, sizes or self.base, dict(self.answers)).make()
-
-
-def recipe_of(target: Any) -> Recipe:
-    """How a class is made, found by trying; of a module, how it is copied.
-
-    Raises:
-        MakingError: it cannot be made; the message says why in a line or two.
-    """
-    if isinstance(target, nn.Module):
-        return Recipe(target)
-    failure: BaseException | None = None
-    tried: list[str] = []
-    answers: dict[str, int] = {}
-    ways = [(sizes, False) for sizes in _STARTS]
-    if any(a.default is None and a.role in _VARIED for a in arguments(target, "constructor") or ()):
-        ways.append((_STARTS[0], True))
-    for sizes, is_filled in ways:
-        answers.clear()
-        for _ in range(_TRIES):
-            maker = _Maker(target, sizes, answers, is_filled)
-            try:
-                maker.make()
-            except _UnansweredError as error:
-                answers[error.name], failure = 0, failure or error
-                continue
-            except Exception as error:  # whatever a constructor raises
-                if (hopeless := _hopeless(error)) is not None:
-                    raise MakingError(not_made(target, hopeless, (), maker.guessed)) from error
-                failure = error if isinstance(failure, _UnansweredError | None) else failure
-                tried.append(maker.source)
-                if not maker.advance():
-                    break
-                continue
-            recipe = Recipe(target, maker.guessed, sizes, maker.on_cpu, answers={**answers})
-            recipe.line = _proved(recipe, maker.source)
-            return recipe
-    assert failure is not None
-    raise MakingError(not_made(target, failure, tried, maker.guessed)) from failure
-
-
-def recipe_from(written: str, target: Any) -> Recipe:
-    """The recipe that somebody wrote: ``Attention(Config(n_embd=E, n_head=2))``.
-
-    Args:
-        written: Python that makes the module; ``E`` or ``size`` is its number of features, and
-            ``H`` its number of heads. What it does not name stays as it is.
-        target: the class, whose module's names it may use.
-
-    Raises:
-        MakingError: it cannot be run, or gives no module.
-    """
-    try:
-        names = {n.id for n in ast.walk(ast.parse(written.strip())) if isinstance(n, ast.Name)}
-    except SyntaxError as error:
-        raise MakingError(
-            f"--make {written!r} is no expression of Python ({error.msg}); write it like "
-            '--make "Attention(Config(n_embd=E, n_head=2))".'
-        ) from None
-    failure = None
-    for sizes in _STARTS if names & {"E", "size", "H"} else _STARTS[:1]:
-        recipe = Recipe(target, base=sizes, line=written, written=written)
-        try:
-            recipe()
-            return recipe
-        except Exception as error:  # whatever a constructor raises
-            failure = error
-    raise MakingError(f"--make {written!r}: {in_one_line(failure)}") from failure
-
-
-def _hopeless(error: BaseException | None) -> BaseException | None:
-    """The exception, or one that led to it, which other sizes would not avoid."""
-    while error is not None and not isinstance(error, _HOPELESS):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _evaluated(written: str, target: Any, sizes: Widths) -> nn.Module:
-    """The module that a line of Python makes, in evaluation."""
-    space = {**vars(sys.modules.get(target.__module__, SimpleNamespace()))}
-    space |= {"types": sys.modules["types"], "torch": torch, "nn": nn}
-    space |= {"E": sizes.width, "size": sizes.width, "H": sizes.heads}
-    with confined():
-        made = eval(written.strip(), space)  # noqa: S307  the user's own line
-    if not isinstance(made, nn.Module):
-        raise MakingError(f"it gives {type(made).__name__}, not a module")
-    made.eval()
-    return made
-
-
-_STARTS = tuple(
-    Widths(width, heads)
-    for width, heads in [(16, 2), (64, 4), (128, 1), (256, 8), (768, 12), (1024, 16), (2048, 16)]
-)
-"""Sizes to begin with: most constructors take the first, some want a number of features."""
-
-
-class _UnansweredError(AttributeError, KeyError):
+class UnansweredError(AttributeError, KeyError):
     """A stand-in was asked for a name that says nothing."""
 
     def __init__(self, name: str) -> None:
@@ -236,10 +42,7 @@ class _UnansweredError(AttributeError, KeyError):
         self.name: str = name
 
 
-_HOPELESS = (TooLargeError, DownloadError, TooLongError, RecursionError, ModuleNotFoundError)
-
-
-class _Maker:
+class Maker:
     """One attempt to make a module.
 
     Args:
@@ -339,7 +142,7 @@ class _Maker:
             if argument.name == "processor":
                 return self.processor()
             place, size = f"{prefix}{argument.name}{_UNSAID}", self.sizes.of(role)
-            if role in _VARIED and size is not None and (self.is_filled or place in self.answers):
+            if role in VARIED and size is not None and (self.is_filled or place in self.answers):
                 found = self.guess(place, (size[0], None))
                 return None if found[0] is None else size
             return size if role == "layer" else None
@@ -351,12 +154,12 @@ class _Maker:
         if isinstance(default, bool) or not isinstance(default, int | float):
             return None
         is_size = default > 1 or role_of(argument.name, "constructor", exact=True) == role
-        if role == "length" and default > _LONGEST:
-            return _LONGEST, repr(_LONGEST)
+        if role == "length" and default > LONGEST:
+            return LONGEST, repr(LONGEST)
         if role == "dropout":
             share = type(default)(self.sizes.dropout)
             return share, repr(share)
-        return self.sizes.of(role) if role in _VARIED and is_size else None
+        return self.sizes.of(role) if role in VARIED and is_size else None
 
     def processor(self) -> tuple[Any, str] | None:
         """What computes the attention of a class that leaves it to another: one of its file."""
@@ -417,7 +220,7 @@ class _StandIn:
     its default; where that fails, it is guessed.
     """
 
-    def __init__(self, maker: _Maker, prefix: str) -> None:
+    def __init__(self, maker: Maker, prefix: str) -> None:
         self.__dict__.update(_maker=maker, _prefix=prefix, _asked={}, _by_item=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -429,7 +232,7 @@ class _StandIn:
         if role == "config":
             found = _StandIn(maker, f"{place}."), _MARK
         if found is None and place not in maker.answers and role != "method":
-            raise _UnansweredError(place)
+            raise UnansweredError(place)
         if found is None:
             options = _guesses(maker.target, role, None, maker.sizes)
             found = maker.guess(place, (*options, _StandIn(maker, f"{place}.")))
@@ -515,17 +318,3 @@ def _choices(target: Any) -> tuple[str, ...]:
 
 def _listed(source: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={text}" for name, text in source.items())
-
-
-def _proved(recipe: Recipe, source: str) -> str:
-    """The source, if it makes a module of the same parameters; ``""`` if it does not."""
-    try:
-        made = _evaluated(source, recipe.target, recipe.base)
-    except Exception:  # it is not shown then
-        return ""
-    return source if _shapes(made) == _shapes(recipe()) else ""
-
-
-def _shapes(module: nn.Module) -> dict[str, Any]:
-    tensors = module.state_dict().items()
-    return {name: None if is_lazy(tensor) else tensor.shape for name, tensor in tensors}

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.attention_call import heads_of, number_of
-from attnbench.calling.trials import Calls
+from attnbench.calling.calls.frame import heads_of, number_of
+from attnbench.calling.trials.small_calls import Calls
 
 NAMES: Mapping[str, str] = {
     "all": "c_attn qkv to_qkv qkv_proj wqkv w_qkv in_proj query_key_value qkv_linear attn",

@@ -98,7 +98,7 @@ def _is_caught(frame: FrameType | None) -> bool:
     return is_first  # what is to be imported is itself missing
 
 
-_IMPORTING = "attnbench.calling.importing"
+_IMPORTING = "attnbench.calling.making.importing"
 _CATCHING = re.compile(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b")
 
 

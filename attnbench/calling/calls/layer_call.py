@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.attention_call import Called, arranged, heads_of, number_of, numbers_of
 from attnbench.calling.binding import FIRST, Fill, Given, Mask
-from attnbench.calling.caches import Held, drop_graphs
+from attnbench.calling.calls.attention_call import Called
+from attnbench.calling.calls.caches import Held, drop_graphs
+from attnbench.calling.calls.frame import arranged, heads_of, number_of, numbers_of
 from attnbench.calling.roles import role_of
 from attnbench.calling.styles import name_of
 from attnbench.errors import RefusalError

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.trials import Calls, repeatable
+from attnbench.calling.trials.small_calls import Calls, repeatable
 from attnbench.registry.catalog import registry
 from attnbench.specs import ScoringSpec
 

@@ -1,0 +1,1 @@
+"""A callee with the interface of a mechanism, a scoring function or a layer."""

@@ -1,0 +1,169 @@
+"""How a module is made of somebody's class, again and again, with other sizes.
+
+Each argument of the constructor gets a value by what its name means, by its annotation or by its
+default. A config is made of its own class where there is one, and else a stand-in answers what is
+read from it, by name, and remembers it.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import sys
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from attnbench.calling.making.maker import Maker, MakingError, UnansweredError
+from attnbench.calling.making.refusing import in_one_line, not_made
+from attnbench.calling.making.sandbox import DownloadError, TooLargeError, TooLongError, confined
+from attnbench.calling.making.widths import VARIED, Widths
+from attnbench.calling.signature import arguments
+
+_TRIES = 60
+
+
+@dataclass(eq=False)
+class Recipe:
+    """How a class is made.
+
+    Args:
+        target: a class, or a module, of which copies are made.
+        guessed: arguments whose names say nothing, and which were found by trying.
+        base: sizes with which it can be made.
+        on_cpu: whether its constructor asks for a GPU, which was done on the CPU.
+        line: Python that makes the same for a ``size``, which was run; ``""`` if there is none.
+        answers: which of the guesses was right for each name that says nothing.
+        written: what somebody wrote in place of all this.
+    """
+
+    target: Any
+    guessed: tuple[str, ...] = ()
+    base: Widths = field(default_factory=Widths)
+    on_cpu: bool = False
+    line: str = ""
+    answers: dict[str, int] = field(default_factory=dict)
+    written: str = ""
+
+    def __call__(self, sizes: Widths | None = None) -> nn.Module:
+        """A new module for these sizes, in evaluation."""
+        if isinstance(self.target, nn.Module):
+            return copy.deepcopy(self.target)
+        if self.written:
+            return _evaluated(self.written, self.target, sizes or self.base)
+        return Maker(self.target, sizes or self.base, dict(self.answers)).make()
+
+
+def recipe_of(target: Any) -> Recipe:
+    """How a class is made, found by trying; of a module, how it is copied.
+
+    Raises:
+        MakingError: it cannot be made; the message says why in a line or two.
+    """
+    if isinstance(target, nn.Module):
+        return Recipe(target)
+    failure: BaseException | None = None
+    tried: list[str] = []
+    answers: dict[str, int] = {}
+    ways = [(sizes, False) for sizes in _STARTS]
+    if any(a.default is None and a.role in VARIED for a in arguments(target, "constructor") or ()):
+        ways.append((_STARTS[0], True))
+    for sizes, is_filled in ways:
+        answers.clear()
+        for _ in range(_TRIES):
+            maker = Maker(target, sizes, answers, is_filled)
+            try:
+                maker.make()
+            except UnansweredError as error:
+                answers[error.name], failure = 0, failure or error
+                continue
+            except Exception as error:  # whatever a constructor raises
+                if (hopeless := _hopeless(error)) is not None:
+                    raise MakingError(not_made(target, hopeless, (), maker.guessed)) from error
+                failure = error if isinstance(failure, UnansweredError | None) else failure
+                tried.append(maker.source)
+                if not maker.advance():
+                    break
+                continue
+            recipe = Recipe(target, maker.guessed, sizes, maker.on_cpu, answers={**answers})
+            recipe.line = _proved(recipe, maker.source)
+            return recipe
+    assert failure is not None
+    raise MakingError(not_made(target, failure, tried, maker.guessed)) from failure
+
+
+def recipe_from(written: str, target: Any) -> Recipe:
+    """The recipe that somebody wrote: ``Attention(Config(n_embd=E, n_head=2))``.
+
+    Args:
+        written: Python that makes the module; ``E`` or ``size`` is its number of features, and
+            ``H`` its number of heads. What it does not name stays as it is.
+        target: the class, whose module's names it may use.
+
+    Raises:
+        MakingError: it cannot be run, or gives no module.
+    """
+    try:
+        names = {n.id for n in ast.walk(ast.parse(written.strip())) if isinstance(n, ast.Name)}
+    except SyntaxError as error:
+        raise MakingError(
+            f"--make {written!r} is no expression of Python ({error.msg}); write it like "
+            '--make "Attention(Config(n_embd=E, n_head=2))".'
+        ) from None
+    failure = None
+    for sizes in _STARTS if names & {"E", "size", "H"} else _STARTS[:1]:
+        recipe = Recipe(target, base=sizes, line=written, written=written)
+        try:
+            recipe()
+            return recipe
+        except Exception as error:  # whatever a constructor raises
+            failure = error
+    raise MakingError(f"--make {written!r}: {in_one_line(failure)}") from failure
+
+
+def _hopeless(error: BaseException | None) -> BaseException | None:
+    """The exception, or one that led to it, which other sizes would not avoid."""
+    while error is not None and not isinstance(error, _HOPELESS):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _evaluated(written: str, target: Any, sizes: Widths) -> nn.Module:
+    """The module that a line of Python makes, in evaluation."""
+    space = {**vars(sys.modules.get(target.__module__, SimpleNamespace()))}
+    space |= {"types": sys.modules["types"], "torch": torch, "nn": nn}
+    space |= {"E": sizes.width, "size": sizes.width, "H": sizes.heads}
+    with confined():
+        made = eval(written.strip(), space)  # noqa: S307  the user's own line
+    if not isinstance(made, nn.Module):
+        raise MakingError(f"it gives {type(made).__name__}, not a module")
+    made.eval()
+    return made
+
+
+_STARTS = tuple(
+    Widths(width, heads)
+    for width, heads in [(16, 2), (64, 4), (128, 1), (256, 8), (768, 12), (1024, 16), (2048, 16)]
+)
+"""Sizes to begin with: most constructors take the first, some want a number of features."""
+
+
+_HOPELESS = (TooLargeError, DownloadError, TooLongError, RecursionError, ModuleNotFoundError)
+
+
+def _proved(recipe: Recipe, source: str) -> str:
+    """The source, if it makes a module of the same parameters; ``""`` if it does not."""
+    try:
+        made = _evaluated(source, recipe.target, recipe.base)
+    except Exception:  # it is not shown then
+        return ""
+    return source if _shapes(made) == _shapes(recipe()) else ""
+
+
+def _shapes(module: nn.Module) -> dict[str, Any]:
+    tensors = module.state_dict().items()
+    return {name: None if is_lazy(tensor) else tensor.shape for name, tensor in tensors}

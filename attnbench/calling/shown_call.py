@@ -1,0 +1,255 @@
+"""An example of a call, read: what is called, its arguments by name, and the hidden states."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from attnbench.calling.roles import role_of
+from attnbench.calling.trials.small_calls import repeatable
+from attnbench.errors import StyleError, headline
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+STATES = {2: ("LE",), 3: ("BLE", "LBE", "BEL"), 4: ("BEYX", "BYXE")}
+"""Axes that hidden states of so many dimensions may have."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example whose arguments have names.
+
+    Args:
+        callee: what is called.
+        named: its arguments.
+        hidden: the names of those that are the hidden states.
+        states: the hidden states.
+        result: what the call gave.
+    """
+
+    callee: Any
+    named: Mapping[str, Any]
+    hidden: tuple[str, ...]
+    states: Tensor
+    result: Any
+
+    def another(self, *sizes: int) -> Any:
+        """A copy of a module, as checks of copies and of traces compare two; a function itself."""
+        return copy.deepcopy(self.callee) if isinstance(self.callee, nn.Module) else self.callee
+
+
+def call_of(example: Any) -> Call:
+    """The arguments of an example."""
+    if isinstance(example, Mapping):
+        return (), example
+    if isinstance(example, tuple | list):
+        is_pair = len(example) == 2 and isinstance(example[1], Mapping)
+        if is_pair and isinstance(example[0], tuple | list):
+            return tuple(example[0]), example[1]
+        return tuple(example), {}
+    return (example,), {}
+
+
+def prepared(target: Any) -> Any:
+    """A copy of a module in evaluation, in float32 and without dropout; a function as it is."""
+    if not isinstance(target, nn.Module):
+        return target
+    try:
+        module = copy.deepcopy(target)
+    except Exception as error:
+        raise StyleError(
+            f"{called_name(target)} cannot be copied: {headline(error)}\nA tensor with a graph "
+            "that the module keeps is the usual reason: detach it."
+        ) from error
+    if any(p.is_meta for p in (*module.parameters(), *module.buffers())):
+        raise StyleError(f"{called_name(target)} is on the device meta, and so has no numbers.")
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, float) and role_of(name, "constructor") == "dropout":
+                setattr(part, name, 0.0)
+    return module.float().cpu().eval()
+
+
+def shown_call(callee: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Example:
+    """The example, called once."""
+    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if any(leaf.is_meta for leaf in leaves):
+        raise StyleError("A tensor of the example is on the device meta, and so has no numbers.")
+    same: dict[int, Tensor] = {}  # one tensor stays one, as in attention to itself
+    plain = partial(_plain_once, same)
+    args, kwargs = pytree.tree_map_only(Tensor, plain, (args, kwargs))
+    function = callee.forward if isinstance(callee, nn.Module) else callee
+    try:
+        named = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise StyleError(f"{called_name(callee)} does not take its example: {error}") from error
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and name in named:
+            named |= named.pop(name)
+        elif parameter.kind is parameter.VAR_POSITIONAL and name in named:
+            raise StyleError(
+                f"{called_name(callee)} takes *{name}: give the example's arguments by name."
+            )
+    callee, named = _unpacked(callee, named)
+    names = _hidden(named)
+    embedded = None if names or not isinstance(callee, nn.Module) else _embedded(callee, named)
+    if embedded is not None:
+        callee, named, states = embedded
+        names = ("hidden",)
+    elif names:
+        states = named[names[0]]
+    else:
+        raise StyleError(
+            f"The example of {called_name(callee)} has no tensor of hidden states, of two "
+            "dimensions and more, and no token ids that an embedding of the module gets."
+        )
+    given = {**named, "hidden": states} if embedded else named
+    return Example(callee, named, names, states, _result(callee, given))
+
+
+def _plain_once(same: dict[int, Tensor], tensor: Tensor) -> Tensor:
+    """A tensor on the CPU in a wide dtype, the same one each time."""
+    if id(tensor) not in same:
+        wide = tensor.dtype not in (torch.float16, torch.bfloat16)
+        plain = tensor.detach().cpu()
+        same[id(tensor)] = plain if wide else plain.float()
+    return same[id(tensor)]
+
+
+class Packing(nn.Module):
+    """A callee whose lists and tuples of tensors are given one by one."""
+
+    def __init__(self, model: Any, lists: Mapping[str, tuple[str, ...]], kinds: Any) -> None:
+        super().__init__()
+        self.model, self.lists, self.kinds = model, dict(lists), kinds
+        function = model.forward if isinstance(model, nn.Module) else model
+        parameters = []
+        for name, each in inspect.signature(function).parameters.items():
+            parameters += [each.replace(name=part) for part in self.lists.get(name, (name,))]
+        self.__signature__ = inspect.Signature(parameters)
+
+    def forward(self, **given: Any) -> Any:
+        """What the callee gives."""
+        for name, parts in self.lists.items():
+            given[name] = self.kinds[name](given.pop(part) for part in parts)
+        return self.model(**given)
+
+
+def _unpacked(callee: Any, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The callee and its arguments, with the tensors of lists and tuples one by one."""
+    lists = {
+        name: tuple(f"{name}_{place}" for place in range(len(value)))
+        for name, value in named.items()
+        if type(value) in (list, tuple)
+        and role_of(name, "forward") in (None, *SEQUENCES)
+        and value
+        and all(isinstance(part, Tensor) and is_states(part) for part in value)
+    }
+    if not lists:
+        return callee, dict(named)
+    kinds = {name: type(named[name]) for name in lists}
+    given: dict[str, Any] = {}
+    for name, value in named.items():
+        parts = lists.get(name)
+        given |= {name: value} if parts is None else dict(zip(parts, value, strict=True))
+    return Packing(callee, lists, kinds), given
+
+
+SEQUENCES = ("hidden", "query", "key", "value", "memory")
+
+
+def _result(callee: Any, named: Mapping[str, Any]) -> Any:
+    try:
+        with repeatable(), torch.no_grad():
+            return callee(**copy.deepcopy(dict(named)))
+    except Exception as error:
+        raise StyleError(
+            f"{called_name(callee)} raises on its own example: {headline(error)}"
+        ) from error
+
+
+def _hidden(named: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the hidden states: of the first tensor that has that role, or of the first."""
+    floating = {
+        name: value
+        for name, value in named.items()
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() in STATES
+    }
+    tables = ("rotary", "cos", "sin", "mask", "padding", "memory_mask", "embedded_positions")
+    likely = {n: v for n, v in floating.items() if role_of(n, "forward") not in tables}
+    first = next((n for n in likely if role_of(n, "forward") in ("hidden", "query")), None)
+    first = first or next(iter(likely), None)
+    if first is None:
+        return ()
+    return tuple(name for name, value in named.items() if value is named[first])
+
+
+class _Embedded(nn.Module):
+    """A model whose token ids are replaced by hidden states, where its embedding gives them."""
+
+    def __init__(self, model: nn.Module, embedding: str, ids: str) -> None:
+        super().__init__()
+        self.model, self.embedding, self.ids = model, embedding, ids
+
+    def forward(self, hidden: Tensor, **given: Any) -> Any:
+        """What the model gives for these hidden states in place of the first embedding's."""
+
+        def replaced(*_: Any) -> Tensor:
+            return hidden.clone()  # which the model may change in place
+
+        hook = self.model.get_submodule(self.embedding).register_forward_hook(replaced)
+        ids = torch.zeros(hidden.shape[:-1], dtype=torch.long, device=hidden.device)
+        try:
+            return self.model(**{self.ids: ids}, **given)
+        finally:
+            hook.remove()
+
+
+def _embedded(
+    model: nn.Module, named: Mapping[str, Any]
+) -> tuple[nn.Module, dict[str, Any], Tensor] | None:
+    """The model on hidden states in place of token ids, its other arguments, and the states."""
+    ids = {n: v for n, v in named.items() if isinstance(v, Tensor) and not v.is_floating_point()}
+    seen: list[tuple[str, str, Tensor]] = []
+
+    def watched(place: str) -> Callable[..., None]:
+        def note(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+            for name, value in ids.items():
+                if given and given[0].shape == value.shape and torch.equal(given[0], value):
+                    seen.append((place, name, output.detach()))
+
+        return note
+
+    hooks = [
+        part.register_forward_hook(watched(place))
+        for place, part in model.named_modules()
+        if isinstance(part, nn.Embedding)
+    ]
+    try:
+        _result(model, named)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not seen:
+        return None
+    place, name, states = seen[0]
+    rest = {other: value for other, value in named.items() if other != name}
+    return _Embedded(model, place, name), rest, states
+
+
+def called_name(target: Any) -> str:
+    """The name of what an example calls, for messages."""
+    inner = target.model if isinstance(target, _Embedded) else target
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def is_states(tensor: Tensor) -> bool:
+    """Whether a tensor may hold the states of tokens or of one query of each item."""
+    return tensor.is_floating_point() and tensor.dim() in (2, 3)
