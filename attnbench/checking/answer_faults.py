@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.cases.domain import Domain
+from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.errors import AttnbenchError, DtypeError, RefusalError, ShapeError
 from attnbench.processes.tracebacks import is_own_code
 from attnbench.subject.devices import generator_of, other_random_states
@@ -115,21 +117,103 @@ def _random(subject: Subject, first: Tensor, repeat: Tensor, drawn: str) -> Faul
     return Fault("random", text + drawn)
 
 
-def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()) -> str | None:
-    """The reason why a subject has no usable answer at an ordinary case, or ``None`` if it has one.
+@dataclass(frozen=True)
+class KnownFault:
+    """A fault that the check of the contract found, and that other properties need not tell again.
 
-    Every property fails for such a subject, so checking them adds no information.
+    Args:
+        fault: the fault.
+        case: the case at which it was found.
+        domain: the cases of the contract.
+        is_everywhere: whether no ordinary call is without a fault.
     """
-    dtype = next((d for d in dtypes if d in subject.dtypes), "float32")
-    for mask in ("none", "boolean"):
-        case = Case((2, 3), 4, 6, 8, 6, 5, dtype=dtype, device=device, mask=mask)
-        case = subject.legal(case)
-        if subject.unsupported(case) is not None:
-            continue
-        try:
-            fault = fault_at(subject, case)
-        except RefusalError:
-            continue
-        if fault is not None and fault.kind in ("raised", "form", "nan"):
-            return fault.text
-    return None
+
+    fault: Fault
+    case: Case
+    domain: Domain
+    is_everywhere: bool
+
+    @property
+    def text(self) -> str:
+        """What calls with this fault do."""
+        return f"calls {self._deed}, as {KEEPS_CONTRACT} tells"
+
+    @property
+    def note(self) -> str:
+        """What other properties do not look at."""
+        return f"other properties in calls that {self._deed}"
+
+    @property
+    def _deed(self) -> str:
+        error = self.fault.error
+        if self.fault.kind != "raised" or error is None:
+            return _DEEDS[self.fault.kind]
+        line = source_line_of(error)
+        return f"raise {type(error).__name__}" + (f" at {line}" if line else "")
+
+    def is_met(self, subject: Subject, case: Case, error: BaseException) -> bool:
+        """Whether a check at a case ended with it, in whichever call.
+
+        An exception is the same if it has the same type and comes from the same line. Other faults
+        are, if the call of the case has such a fault, with a mask and values that the contract has.
+        """
+        if self.fault.error is not None:
+            own = _place_of(self.fault.error)
+            return own in (_place_of(one) for one in (error, error.__cause__) if one is not None)
+        is_wider = self.case.is_narrow and not case.is_narrow
+        mask = case.mask if case.mask in self.domain.masks else "none"
+        regime = case.regime if case.regime in self.domain.regimes else "normal"
+        plain = case.replace(mask=mask, regime=regime)
+        return not is_wider and _kind_at(subject, plain) == self.fault.kind
+
+
+_DEEDS = {
+    "form": "return something else than an output",
+    "nan": "give NaN",
+    "changes": "change their input",
+    "random": "give another answer the second time",
+}
+
+_ORDINARY = (
+    Case((2, 3), 4, 6, 8, 6, 5),
+    Case((2,), 3, 5, 4, 4, 4),
+    Case((2,), 6, 6, 16, 16, 16),
+)
+
+
+def known_fault(
+    subject: Subject, case: Case, domain: Domain, device: str, dtypes: tuple[str, ...]
+) -> KnownFault | None:
+    """The fault at a case at which the contract failed; ``None`` if it is not seen again."""
+    fault = fault_at(subject, case)
+    if fault is None:
+        return None
+    names = [name for name in subject.dtypes if not dtypes or name in dtypes]
+    ordinary = (
+        subject.legal(one.replace(dtype=name, device=device, mask=mask))
+        for name in names
+        for one in _ORDINARY
+        for mask in ("none", "boolean")
+    )
+    return KnownFault(
+        fault, case, domain, not any(_kind_at(subject, one) == "" for one in ordinary)
+    )
+
+
+def _kind_at(subject: Subject, case: Case) -> str:
+    """The kind of fault at a case; empty without one, ``refused`` if it does not support it."""
+    if subject.unsupported(case) is not None:
+        return "refused"
+    try:
+        fault = fault_at(subject, case)
+    except RefusalError:
+        return "refused"
+    return "" if fault is None else fault.kind
+
+
+def _place_of(error: BaseException) -> tuple[type, str, int | None]:
+    """The type of an exception, and the line of the user's code, or else of any, that raised it."""
+    frames = [*traceback.extract_tb(error.__traceback__)]
+    own = [frame for frame in frames if is_own_code(frame.filename)]
+    last = (own or frames)[-1] if frames else None
+    return type(error), last.filename if last else "", last.lineno if last else None

@@ -11,12 +11,15 @@ from torch import Tensor, nn
 from attnbench.calling.examples import example_spec
 from attnbench.calling.model_calls import seen_calls
 from attnbench.cases.case import Case
-from attnbench.checking.answer_faults import unusable
+from attnbench.cases.case_space import space_of
+from attnbench.cases.case_strategies import cases
+from attnbench.cases.space_parts import Space
+from attnbench.checking.answer_faults import KnownFault, known_fault
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.explain.explaining import explained
 from attnbench.checking.gaps import coverage_of, gaps_of
 from attnbench.checking.outcomes import CANARY, CHANGED, KEEPS_CONTRACT, Outcome, notes_of
-from attnbench.checking.plan import find_profile, in_wide_dtypes, planned, try_options
+from attnbench.checking.plan import find_profile, planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
@@ -126,19 +129,21 @@ def outcomes_of(
     evidence: bool = True,
     case: Case | None = None,
     guard: SuiteGuard | None = None,
+    known: KnownFault | None = None,
 ) -> Iterator[Outcome]:
     """The outcomes of one subject as they come.
 
-    Once the subject's code has changed the suite, all are crashed. If the contract fails in a way
-    that spoils every call, no other property is checked, since each would fail without adding
-    information; nor is any once an accelerator fails every call, as after an illegal access.
-    Torch's global generator is restored after each.
+    Once the subject's code has changed the suite, all are crashed. If the contract fails in every
+    ordinary call, no other property is checked, since each would fail without adding information;
+    if it fails in some calls, the others are checked on the rest. None is once an accelerator
+    fails every call, as after an illegal access. Torch's global generator is restored after each.
 
     Args:
         subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
         evidence: whether to look for the smallest counterexample, which takes many calls.
         case: the only case to run; ``None`` to look for one that fails.
         guard: what the suite was before the subject's code was imported.
+        known: a fault that the contract's check has found.
     """
     guard, asked = guard or SuiteGuard(), tuple(dtypes or ())
     options: dict[str, Any] = {"device": device, "dtypes": asked or None, "seed": seed}
@@ -149,7 +154,13 @@ def outcomes_of(
             continue
         with seeded():
             outcome = run_invariant(
-                subject, invariant, PROFILES[profile], shrink=evidence, case=case, **options
+                subject,
+                invariant,
+                PROFILES[profile],
+                shrink=evidence,
+                case=case,
+                known=known,
+                **options,
             )
             change = guard.change()
             if change is not None:
@@ -158,9 +169,12 @@ def outcomes_of(
             elif outcome.failure is not None and outcome.failure.device_lost:
                 consequence = f"{device} cannot be used since {invariant.name} failed"
             elif invariant.name == KEEPS_CONTRACT:
-                if spoils_all(subject, outcome, device, asked):
+                known = known_from(subject, outcome, device, asked)
+                if known is not None and known.is_everywhere:
                     consequence = f"{KEEPS_CONTRACT} failed, and so would this"
-                subject = sound_part(subject, outcome, asked) or subject
+                elif known is not None:
+                    line = f"Not looked at, {subject.name}: {known.note}"
+                    outcome = replace(outcome, note="\n".join(filter(None, (outcome.note, line))))
         yield outcome
 
 
@@ -190,32 +204,17 @@ def run_invariants(
     return outcomes_of(subject, invariants, evidence=False, **options)
 
 
-def spoils_all(
+def known_from(
     subject: Subject, outcome: Outcome, device: str = "cpu", dtypes: tuple[str, ...] = ()
-) -> bool:
-    """Whether the contract failed so that other properties add nothing.
-
-    True if a call raised, or its result has the wrong form, changes, or is NaN in a wide dtype.
-    NaN in half types may come from some values only, so that the other properties run if an
-    ordinary call gives none. So they do in wider dtypes if calls raise in half types only.
-    """
+) -> KnownFault | None:
+    """What the outcome of the contract says of other properties' calls; ``None`` if nothing."""
     failure = outcome.failure
-    if failure is None or sound_part(subject, outcome, dtypes) is not None:
-        return False
-    narrow = failure.fault == "nan" and failure.is_narrow
-    spoils = failure.fault in ("form", "nan", "changes", "random") and not narrow
-    return bool(failure.raised or spoils or unusable(subject, device, dtypes))
-
-
-def sound_part(subject: Subject, outcome: Outcome, dtypes: tuple[str, ...] = ()) -> Subject | None:
-    """The subject in wider dtypes, if the contract failed since calls raise in half types only.
-
-    ``None`` if none of the dtypes that were asked for is wider.
-    """
-    failure = outcome.failure
-    raises_narrow = failure is not None and failure.raised and failure.fails_narrow
-    wide = in_wide_dtypes(subject) if raises_narrow else None
-    return None if wide is None or (dtypes and not {*dtypes} & {*wide.dtypes}) else wide
+    if failure is None or failure.case is None:
+        return None
+    (contract,) = select_invariants([KEEPS_CONTRACT])
+    (space,) = space_of((contract.cases or cases)(subject)).parts
+    assert isinstance(space, Space)
+    return known_fault(subject, Case.from_id(failure.case), space.domain, device, dtypes)
 
 
 def outcomes(

@@ -17,6 +17,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_space import CaseSpace, Part
 from attnbench.cases.space_parts import Foreign, Space
 from attnbench.checking import hypothesis_engine
+from attnbench.checking.answer_faults import KnownFault
 from attnbench.checking.call_cost import affordable, drawn_limit
 from attnbench.checking.explain.where_alone import where_alone
 from attnbench.checking.hypothesis_engine import Failures
@@ -53,6 +54,7 @@ class CaseSearch:
         subject, invariant, profile: what is checked, and how thoroughly.
         space: the cases, on the device and with the dtypes of the run.
         store: failures of earlier runs; ``None`` neither to replay nor to store any.
+        known: a fault whose calls are left out.
     """
 
     def __init__(
@@ -62,9 +64,10 @@ class CaseSearch:
         profile: Profile,
         space: CaseSpace,
         store: Failures | None = None,
+        known: KnownFault | None = None,
     ) -> None:
         self.subject, self.invariant, self.profile = subject, invariant, profile
-        self.space, self.store = space, store
+        self.space, self.store, self.known = space, store, known
         self.counts = Counter[str]()
         quotas = [part.enough for part in space.parts]
         self.quota = sum(quotas) if all(quotas) else profile.quota  # all: every case is listed
@@ -236,10 +239,16 @@ class CaseSearch:
         except SystemExit as error:  # a subject must not end the run
             violation = InvariantViolation(f"raised on a legal input: SystemExit: {error}")
             violation.__cause__ = error
-            return violation
+            return self._unless_known(case, violation)
         except Exception as error:
-            return error
+            return self._unless_known(case, error)
         return None
+
+    def _unless_known(self, case: Case, error: BaseException) -> BaseException:
+        if self.known is None or not self.known.is_met(self.subject, case, error):
+            return error
+        self.refusals[self.known.text] += 1
+        return UnsatisfiedAssumption(self.known.text)
 
     def _fails_raw(self, part: Part, raw: Case | None, kind: str) -> bool:
         """Whether the check fails at a raw case; the case is counted if it gave a verdict."""
@@ -300,15 +309,16 @@ class CaseSearch:
         passed = [case for case, error in told.items() if error is None]
         return where_alone(self.failing, [case for case in told if case not in passed], passed)
 
-    @property
-    def refusal(self) -> str:
-        """The most frequent reason of the subject's refusals."""
-        return "; ".join(reason for reason, _ in self.refusals.most_common(3))
+    def left_out(self, count: str) -> str:
+        """Why a property says nothing of a subject that takes only so many of its cases."""
+        reasons = "; ".join(reason for reason, _ in self.refusals.most_common(3))
+        is_known = self.known is not None and self.known.text in self.refusals
+        head = "not run: " if is_known else ""
+        return f"{head}it takes {count} of the property's cases: {reasons}"
 
     def exclusion(self) -> tuple[str, str] | None:
         """Status and reason if no case could run; this is no verdict on the contract."""
-        told = f"it takes none of the property's cases: {self.refusal}"
-        message = told if self.refusals else self._obstacle
+        message = self.left_out("none") if self.refusals else self._obstacle
         if self.counts or message is None:
             return None
         return "inconclusive" if self.invariant.name == KEEPS_CONTRACT else "skipped", message

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from typing import Any, NamedTuple
 
-from attnbench.cases.case import Case
 from attnbench.specs import Clue
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
@@ -104,16 +103,6 @@ class Failure:
     where: str = ""
     script: str | None = None
     clues: tuple[Clue, ...] = ()
-
-    @property
-    def is_narrow(self) -> bool:
-        """Whether it was seen in a half type."""
-        return self.case is not None and Case.from_id(self.case).is_narrow
-
-    @property
-    def fails_narrow(self) -> bool:
-        """Whether it fails with half types only; cases shrink to wider types if they can."""
-        return self.smallest and self.is_narrow
 
 
 @dataclass(frozen=True)

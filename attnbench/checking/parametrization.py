@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
-from attnbench.checking.api import outcomes_of, sound_part, spoils_all
+from attnbench.checking.answer_faults import KnownFault
+from attnbench.checking.api import known_from, outcomes_of
 from attnbench.checking.check_report import failure_text
 from attnbench.checking.explain.explaining import explained
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
@@ -65,12 +66,12 @@ class Check:
 
     def outcome(self, subject: Subject) -> Outcome:
         """Run the invariant on a subject; where the contract spoils all, return its outcome."""
-        is_skipped = skip_reason(subject, self.invariant) is not None
+        is_skipped, known = skip_reason(subject, self.invariant) is not None, None
         if not is_skipped and KEEPS_CONTRACT not in (self.invariant.name, *subject.exempt):
-            contract, subject = _contract(subject, self.profile, self.seed)
-            if contract is not None:
+            contract, known = _contract(subject, self.profile, self.seed)
+            if known is not None and known.is_everywhere:
                 return contract
-        return _outcome(subject, self.invariant, self.profile, self.seed)
+        return _outcome(subject, self.invariant, self.profile, self.seed, known)
 
     def text(self, outcome: Outcome) -> str:
         """The text of an outcome in the failure of a test."""
@@ -86,17 +87,24 @@ The contract's own test may be deselected, and with nothing but skips a run woul
 
 
 @functools.lru_cache(maxsize=64)
-def _contract(subject: Subject, profile: str, seed: int | None) -> tuple[Outcome | None, Subject]:
-    """The outcome of the contract, if it spoils every call, and what else is checked."""
+def _contract(
+    subject: Subject, profile: str, seed: int | None
+) -> tuple[Outcome, KnownFault | None]:
+    """The outcome of the contract, and what it says of other properties' calls."""
     outcome = _outcome(subject, select_invariants([KEEPS_CONTRACT])[0], profile, seed)
-    spoilt = outcome if spoils_all(subject, outcome) else None
-    return spoilt, sound_part(subject, outcome) or subject
+    return outcome, known_from(subject, outcome)
 
 
-def _outcome(subject: Subject, invariant: Invariant, profile: str, seed: int | None) -> Outcome:
+def _outcome(
+    subject: Subject,
+    invariant: Invariant,
+    profile: str,
+    seed: int | None,
+    known: KnownFault | None = None,
+) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # a project's filters must not apply
-        outcomes = outcomes_of(subject, [invariant], profile=profile, seed=seed)
+        outcomes = outcomes_of(subject, [invariant], profile=profile, seed=seed, known=known)
         (outcome,) = explained(subject, list(outcomes))
     return outcome
 

@@ -103,14 +103,6 @@ def planned(
     return subjects, selection
 
 
-def in_wide_dtypes(subject: Subject) -> Subject | None:
-    """The subject without half types; ``None`` if nothing is left, or for a kernel."""
-    wide = tuple(dtype for dtype in subject.dtypes if not getattr(torch, dtype).itemsize < 4)
-    if not wide or subject.spec is not subject.maker:
-        return None
-    return replace(subject, spec=replace(subject.maker, dtypes=wide))
-
-
 def _with_user_invariants(subject: Subject, names: Iterable[str] | None) -> Subject:
     """The subject without its exemptions from those invariants on its adapter that are named."""
     spec = subject.spec

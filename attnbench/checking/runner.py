@@ -15,7 +15,13 @@ from hypothesis.errors import HypothesisDeprecationWarning, HypothesisException
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import CaseSpace, NoCaseError, space_of
 from attnbench.cases.case_strategies import cases, listed
-from attnbench.checking.answer_faults import Fault, fault_at, raised_text, source_line_of
+from attnbench.checking.answer_faults import (
+    Fault,
+    KnownFault,
+    fault_at,
+    raised_text,
+    source_line_of,
+)
 from attnbench.checking.call_cost import calls_at
 from attnbench.checking.case_search import CaseSearch, IllegalCaseError, UnjudgedError
 from attnbench.checking.explain.region import region_of
@@ -56,6 +62,7 @@ def run_invariant(
     seed: int | None = None,
     shrink: bool = True,
     case: Case | None = None,
+    known: KnownFault | None = None,
 ) -> Outcome:
     """Run one invariant on one subject; exceptions in either become the outcome.
 
@@ -67,6 +74,7 @@ def run_invariant(
         shrink: whether to look for the smallest counterexample and use the database of failures;
             without it, the run is faster.
         case: the only case to run; ``None`` to look for one that fails.
+        known: a fault whose calls are left out.
     """
     started = time.monotonic()
     store = failures() if shrink and case is None else None
@@ -82,7 +90,7 @@ def run_invariant(
                 status, fields = "skipped", {"undeclared": is_undeclared(subject, invariant)}
             else:
                 space = _space(subject, invariant, device, dtypes, case)
-                search = CaseSearch(subject, invariant, profile, space, store)
+                search = CaseSearch(subject, invariant, profile, space, store, known)
                 search.run(seed, shrink=shrink and bool(phases(Phase.shrink)))
                 status, reason, fields = _fields_of(search)
     except (NoCaseError, UnjudgedError) as error:
@@ -148,7 +156,7 @@ def _verdict(run: CaseSearch) -> tuple[str, str]:
         text += f", {run.counts['replayed']} replayed that failed before"
     total = run.counts["scheduled"] + run.counts["drawn"]
     if total < run.quota and run.refusals:
-        return "skipped", f"it refuses all but {total} of its cases ({text}): {run.refusal}"
+        return "skipped", run.left_out(f"only {total} ({text})")
     if total < run.quota:
         reasons = [reason for reason, _ in run.rejections.most_common(2) if reason]
         told = f": {'; '.join(reasons)}" if reasons else ""
