@@ -16,18 +16,27 @@ from attnbench.cases.case_strategies import cases
 from attnbench.cases.space_parts import Space
 from attnbench.checking.answer_faults import KnownFault, known_fault
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.explain.explaining import explained
-from attnbench.checking.gaps import coverage_of, gaps_of
-from attnbench.checking.outcomes import CANARY, CHANGED, KEEPS_CONTRACT, Outcome, notes_of
+from attnbench.checking.explain.explaining import case_of, explanations, leading_first
+from attnbench.checking.gaps import coverage_of, declarations, gaps_of
+from attnbench.checking.outcomes import (
+    CANARY,
+    CHANGED,
+    CORE,
+    KEEPS_CONTRACT,
+    Explanation,
+    Outcome,
+    notes_of,
+)
 from attnbench.checking.plan import find_profile, planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.checking.suite_guard import SuiteGuard
-from attnbench.errors import StyleError, ending_here
+from attnbench.errors import PluginError, StyleError, ending_here, headline
 from attnbench.registry.address import Address
+from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import Spec
-from attnbench.specs import Invariant, LayerSpec, MechanismSpec
+from attnbench.specs import Clue, Invariant, LayerSpec, MechanismSpec
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
@@ -176,6 +185,62 @@ def outcomes_of(
                     line = f"Not looked at, {subject.name}: {known.note}"
                     outcome = replace(outcome, note="\n".join(filter(None, (outcome.note, line))))
         yield outcome
+
+
+def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes of a subject, one failure with a script, the first with the first difference."""
+    told = {outcome.invariant: outcome for outcome in outcomes}
+    for found in (*explanations(subject, outcomes), *_meant(subject, outcomes)):
+        told[found.invariant] = found.added_to(told[found.invariant])
+    return [*told.values()]
+
+
+def explanations_of(
+    target: Address, outcomes: Sequence[Outcome], explainer: str
+) -> list[Explanation] | str:
+    """What the core, or a plugin, says of failures; or a line about the plugin, if it raises.
+
+    It is called in a child process, once an explainer and a subject.
+    """
+    (subject,) = resolve(target)
+    if explainer == CORE:
+        return [*explanations(subject, outcomes), *_meant(subject, outcomes)]
+    failing = leading_first(outcomes)
+    failures = [o.failure for o in failing if o.failure is not None]
+    (found,) = (one for one in registry().plugins if one.name == explainer)
+    assert found.explain is not None
+    try:
+        clues = [clue for clues in found.explain(subject, failures) for clue in clues]
+        wrong = [clue for clue in clues if not isinstance(clue, Clue)]
+        if wrong:
+            raise PluginError(f"it gave {wrong[0]!r}, but should give attnbench.Clue")
+    except (Exception, SystemExit) as error:
+        return f"the explainer of plugin {explainer} raised {headline(error)}"
+    return [Explanation(failing[0].invariant, clues=tuple(clues), explainer=explainer)]
+
+
+def _meant(subject: Subject, outcomes: Sequence[Outcome]) -> Iterator[Explanation]:
+    """The convention of the first failure with which all of them hold, if there is one."""
+    failing = leading_first(outcomes)
+    is_lost = any(o.failure is not None and o.failure.device_lost for o in failing)
+    lead = failing[0].invariant if failing and not is_lost else ""
+    for text, declared in declarations(subject, lead):
+        if all(_holds(declared, one, case_of(one)) for one in failing) and _holds(
+            declared, failing[0]
+        ):
+            yield Explanation(lead, by_design=text)
+            return
+
+
+def _holds(subject: Subject, outcome: Outcome, case: Case | None = None) -> bool:
+    """Whether what failed holds, or is not promised, of a subject with another convention."""
+    (invariant,) = select_invariants([outcome.invariant])
+    only, device = case and subject.legal(case), case_of(outcome).device
+    with seeded():
+        found = run_invariant(
+            subject, invariant, PROFILES["quick"], device=device, shrink=False, case=only
+        )
+    return found.ok
 
 
 def run_invariants(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.specs import DTYPES, LayerSpec
-from attnbench.specs.conventions import Conventions
+from attnbench.specs.conventions import Conventions, format_conventions
 
 if TYPE_CHECKING:
     from attnbench.subject.subject import Subject
@@ -151,39 +151,54 @@ _FIELDS = {
 }
 """The field of the spec that says what holds instead of a property."""
 
-_EXTRA_KEYS = ("extra_keys", "how many keys it adds")
-_PER_HEAD = ("per_head", "True")
-_EMPTY_ROWS = ("empty_rows", "mean, nan or refused")
-_HIDDEN_SLOTS = ("hidden_slots", "finite")
-_POSITIONS = ("positions", "relative or absolute")
+_EXTRA_KEYS = ("extra_keys", (1, 2))
+_PER_HEAD = ("per_head", (True,))
+_EMPTY_ROWS = ("empty_rows", ("mean", "nan", "refused"))
+_HIDDEN_SLOTS = ("hidden_slots", ("finite",))
+_POSITIONS = ("positions", ("relative", "absolute"))
 
-_CONVENTIONS = {
-    "agrees_with_float64": ("internal_dtype", "float32, bfloat16 or float16"),
-    "decode_equals_prefill": ("causal", "top_left, square or always"),
+_CONVENTIONS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "agrees_with_float64": ("internal_dtype", ("float32", "bfloat16", "float16")),
+    "decode_equals_prefill": ("causal", ("top_left", "square", "always")),
     "empty_rows_give_zeros": _EMPTY_ROWS,
     "empty_rows_have_finite_gradients": _EMPTY_ROWS,
-    "every_attendable_key_matters": ("causal", "always"),
-    "hidden_keys_stay_hidden_at_extreme_scores": ("mask_value", "the number that stands for -inf"),
+    "every_attendable_key_matters": ("causal", ("always",)),
+    "hidden_keys_stay_hidden_at_extreme_scores": ("mask_value", (-1e4, -1e6, -1e9)),
     "hidden_slots_may_hold_nan": _HIDDEN_SLOTS,
     "hidden_slots_may_hold_nan_in_training": _HIDDEN_SLOTS,
     "item_alone_equals_item_in_batch": _PER_HEAD,
     "keys_permute_freely": _POSITIONS,
-    "leading_padding_equals_deleting": ("positions", "absolute"),
+    "leading_padding_equals_deleting": ("positions", ("absolute",)),
     "leading_sizes_fold": _PER_HEAD,
-    "mask_forms_agree": ("masks", "those of boolean, floating, lengths and keys that it takes"),
+    "mask_forms_agree": ("masks", (("boolean",), ("floating",), ("keys",), ())),
     "masking_equals_deleting": _POSITIONS,
     "output_lies_within_values": _EXTRA_KEYS,
     "queries_permute_freely": _POSITIONS,
     "weights_sum_to_one": _EXTRA_KEYS,
 }
-"""The convention that says what holds instead of a property, and its values."""
+"""The convention by which a property does not hold, and its values, what promises most first."""
+
+
+def declarations(subject: Subject, invariant: str) -> Iterator[tuple[str, Subject]]:
+    """Conventions by which a subject may violate an invariant: each in words, and the subject."""
+    spec: Any = subject.spec
+    key, values = _CONVENTIONS.get(invariant, ("", ()))
+    stated = getattr(spec, "conventions", None)
+    if stated is None or key in stated or key not in (subject.usual or _KEYS):
+        return
+    for value in values:
+        declared = replace(spec, conventions={**stated, key: value})
+        text = f"--convention {format_conventions({key: value})}"
+        if not hasattr(spec, "style"):
+            text = f'conventions={{"{key}": {value!r}}} in the spec'
+        yield f"with {text}, what failed holds", replace(subject, spec=declared)
 
 
 def declaration(subject: Subject, invariant: str) -> str:
     """What to declare if the subject is meant to violate an invariant; empty for the contract.
 
-    A convention, a field or a law says what holds instead, and keeps the rest of the suite in
-    force; an exemption is offered where there is none of them.
+    A field or a law says what holds instead, and keeps the rest of the suite in force; an exemption
+    is offered where there is none of them.
     """
     spec = subject.spec
     if invariant == KEEPS_CONTRACT:
@@ -195,12 +210,6 @@ def declaration(subject: Subject, invariant: str) -> str:
         return f'leave "{_ACCEPTS[invariant]}" out of accepts'
     if invariant in _FIELDS:
         return f"{_FIELDS[invariant]} in the spec says so"
-    key, values = _CONVENTIONS.get(invariant, ("", ""))
-    keys = subject.usual or _KEYS
-    conventions = getattr(spec, "conventions", None)
-    if key in keys and conventions is not None and key not in conventions:
-        probed = "; attnbench.adapters.probe finds it" if style in ("sdpa", "flash") else ""
-        return f"the convention {key} says so (--convention {key}=VALUE{probed}): {values}"
     if style and subject.address.source is not None:  # it has no spec
         return f'--exempt "{invariant}=why" skips it'
     return f'exempt={{"{invariant}": "why"}} in the spec skips it'

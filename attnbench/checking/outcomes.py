@@ -182,21 +182,27 @@ class Explanation(NamedTuple):
         script: a script in plain torch that reproduces it, if there is one.
         clues: what it says besides.
         explainer: its name.
+        by_design: what to declare if the subject is meant to be so, where that was run.
     """
 
     invariant: str
     script: str | None = None
     clues: tuple[Clue, ...] = ()
     explainer: str = CORE
+    by_design: str = ""
 
     def added_to(self, outcome: Outcome) -> Outcome:
-        """The outcome with it; nothing but its script and its clues changes."""
+        """The outcome with it; its status and its reason stay."""
         failure = outcome.failure
         assert failure is not None
         both = (self.clues, failure.clues)
         first, then = both if self.explainer == CORE else both[::-1]
-        script = self.script or failure.script
-        return replace(outcome, failure=replace(failure, script=script, clues=(*first, *then)))
+        told: dict[str, Any] = {
+            "script": self.script or failure.script,
+            "clues": (*first, *then),
+            "by_design": self.by_design or failure.by_design,
+        }
+        return replace(outcome, failure=replace(failure, **told))
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from attnbench.checking.outcomes import (
     lead_of,
     running_order,
 )
+from attnbench.errors import first_line
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers, cores
 from attnbench.registry.address import Address
@@ -37,7 +38,7 @@ PRELOAD = ("torch._inductor.compile_fx", *_TRACING_IMPORTS)
 """The same with the compiler, which takes another second per child."""
 
 _OUTCOMES = "attnbench.checking.api:outcomes"
-_EXPLANATIONS = "attnbench.checking.explain.explaining:explanations_of"
+_EXPLANATIONS = "attnbench.checking.api:explanations_of"
 
 _STATUSES = {"raised": "error", "done": "crashed"}
 """What an event says of the invariants that did not run, unless its kind does."""
@@ -325,7 +326,9 @@ class _Run:
         elif event.kind != "done":
             lead = lead_of([*told.values()])
             whose = explainer if explainer == CORE else f"plugin {explainer}"
-            cut = f"the explainer of {whose} was cut off: {event.raised or event.reason}"
+            cut = (
+                f"the explainer of {whose} was cut off: {event.raised or first_line(event.reason)}"
+            )
             note = event.value if event.kind == "value" else cut
             note = "; ".join(filter(None, (lead.note, note)))
             told[lead.invariant] = replace(lead, note=note)

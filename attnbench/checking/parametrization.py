@@ -10,9 +10,8 @@ from typing import Any
 from weakref import WeakSet
 
 from attnbench.checking.answer_faults import KnownFault
-from attnbench.checking.api import known_from, outcomes_of
+from attnbench.checking.api import explained, known_from, outcomes_of
 from attnbench.checking.check_report import failure_text
-from attnbench.checking.explain.explaining import explained
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.plan import planned, select_invariants, try_options
 from attnbench.checking.runner import skip_reason

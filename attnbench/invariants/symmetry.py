@@ -84,20 +84,21 @@ def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
     if max(case.lead) < 2:
         reject("the only item is always alone")
     base = Baseline(subject, case)
-    chosen = [base.choose(size) for size in case.lead]
-    index = tuple(slice(i, i + 1) for i in chosen)
+    inputs, chosen = base.inputs, [base.choose(size) for size in case.lead]
+    alone = index = tuple(slice(i, i + 1) for i in chosen)
     if subject.conventions.per_head:  # whose parameters go with their place
         if len(case.lead) < 2:
             reject("heads are not taken alone")
-        index, chosen[-1] = (*index[:-1], slice(None)), -1
+        alone = (*index[:-1], slice(None))
     if (
         not case.is_narrow and case.variant("others", "alike") == "larger"
     ):  # beside an item of another magnitude
         large = torch.full((*case.lead, 1, 1), _LARGE, device=case.device)
         large[index] = 1.0
-        base = base.on(base.inputs.replace(key=base.inputs.key * large.to(base.inputs.key)))
+        base = base.on(inputs.replace(key=inputs.key * large.to(inputs.key)))
+    got = base.run(select_items(inputs, alone))
     base.expect(
-        base.run(select_items(base.inputs, index)),
+        got if alone == index else got[..., index[-1], :, :],
         f"for item {chosen} alone, output",
         f"the same item in its batch {list(case.lead)}",
         taken=lambda output: output[index],

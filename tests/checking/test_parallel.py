@@ -154,7 +154,7 @@ def test_the_last_outcome_waits_for_the_clues_of_plugins() -> None:
     core, theirs, mine = queue.tasks
     found = Explanation(FAILED.invariant, clues=(CLUE,), explainer="mine")
     run._explain(Event(mine, "value", [found]), *run.explaining[mine.name])
-    hung = Event(theirs, "timeout", reason="no answer in 10 s")
+    hung = Event(theirs, "timeout", reason='no answer in 10 s\n  | File "pool.py", line 7 in call')
     run._explain(hung, *run.explaining[theirs.name])
     first = replace(CLUE, text="it goes wrong first in softmax")
     own = Explanation(FAILED.invariant, "assert False", (first,))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnbench.calling.binding import Binding, is_plain
 from attnbench.calling.calls.attention_call import Attention
 from attnbench.calling.calls.layer_call import Layer
-from attnbench.errors import headline
+from attnbench.errors import RefusalError, headline
 
 ITEMS, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 5, 7, 16
 SIZES = {"B": ITEMS, "H": HEADS, "L": QUERIES, "S": KEYS, "1": 1, "G": ITEMS * HEADS}
@@ -141,7 +141,8 @@ class Calls:
             with repeatable(), torch.set_grad_enabled(self.graded):
                 return call()
         except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
-            self.raised = headline(error)[:160]
+            cause = error.__cause__ if isinstance(error, RefusalError) else None
+            self.raised = headline(cause or error)[:160]
             return None
 
     def __call__(

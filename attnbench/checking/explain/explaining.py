@@ -1,4 +1,4 @@
-"""What is said under the failures of a subject: a script, the first difference, plugins' clues."""
+"""What is said under the failures of a subject: a script, and the first difference."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ from attnbench.cases.case import Case
 from attnbench.checking.explain.first_difference import first_difference
 from attnbench.checking.explain.replay import Comparison, replayed
 from attnbench.checking.explain.script import script_of
-from attnbench.checking.outcomes import CORE, Explanation, Outcome, lead_of
+from attnbench.checking.outcomes import Explanation, Outcome, lead_of
 from attnbench.checking.plan import select_invariants
-from attnbench.errors import PluginError, headline
-from attnbench.registry.address import Address
-from attnbench.registry.catalog import registry
 from attnbench.specs import Clue
 from attnbench.subject.devices import seeded
-from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
 _SECONDS = 2.0
@@ -57,20 +53,12 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes of a subject, one failure with a script, the first with the first difference."""
-    told = {outcome.invariant: outcome for outcome in outcomes}
-    for found in explanations(subject, outcomes):
-        told[found.invariant] = found.added_to(told[found.invariant])
-    return [*told.values()]
-
-
 def explanations(subject: Subject, outcomes: Sequence[Outcome]) -> list[Explanation]:
     """The script of a failure, and the first difference of the first one.
 
     Nothing calls a subject whose device is lost.
     """
-    failing, found = _leading_first(outcomes), list[Explanation]()
+    failing, found = leading_first(outcomes), list[Explanation]()
     if any(o.failure is not None and o.failure.device_lost for o in failing):
         return found
     clue, again, until = None, list[tuple[Outcome, Comparison]](), time.process_time() + _SECONDS
@@ -81,7 +69,7 @@ def explanations(subject: Subject, outcomes: Sequence[Outcome]) -> list[Explanat
         # it may not fail in the same way again
         with contextlib.suppress(Exception, SystemExit), _limited(left):
             (invariant,) = select_invariants([outcome.invariant])
-            comparison = replayed(subject, invariant, _case_of(outcome))
+            comparison = replayed(subject, invariant, case_of(outcome))
             again.append((outcome, comparison))
             clue = clue or _with_origin(first_difference(comparison), outcome, failing[0])
     if clue:
@@ -89,13 +77,14 @@ def explanations(subject: Subject, outcomes: Sequence[Outcome]) -> list[Explanat
     for outcome, comparison in again[:_SCRIPTS]:
         title = f"{outcome.invariant} on {subject.name}, case {outcome.counterexample}"
         with contextlib.suppress(Exception, SystemExit), seeded():
-            script = script_of(subject, title, _case_of(outcome), comparison)
+            script = script_of(subject, title, case_of(outcome), comparison)
             if script:
                 return [*found, Explanation(outcome.invariant, script)]
     return found
 
 
-def _case_of(outcome: Outcome) -> Case:
+def case_of(outcome: Outcome) -> Case:
+    """The case at which a property failed."""
     return Case.from_id(outcome.counterexample or "")
 
 
@@ -106,32 +95,8 @@ def _with_origin(clue: Clue | None, shown: Outcome, lead: Outcome) -> Clue | Non
     return replace(clue, text=f"{clue.text} (as {shown.invariant} shows)")
 
 
-def _leading_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def leading_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes with a case that failed, the one that the report describes first."""
     failing = [o for o in outcomes if o.failure is not None and o.failure.case is not None]
     lead = lead_of(failing) if failing else None
     return sorted(failing, key=lambda outcome: outcome is not lead)
-
-
-def explanations_of(
-    target: Address, outcomes: Sequence[Outcome], explainer: str
-) -> list[Explanation] | str:
-    """What the core, or a plugin, says of failures; or a line about the plugin, if it raises.
-
-    It is called in a child process, once an explainer and a subject.
-    """
-    (subject,) = resolve(target)
-    if explainer == CORE:
-        return explanations(subject, outcomes)
-    failing = _leading_first(outcomes)
-    failures = [o.failure for o in failing if o.failure is not None]
-    (found,) = (one for one in registry().plugins if one.name == explainer)
-    assert found.explain is not None
-    try:
-        clues = [clue for clues in found.explain(subject, failures) for clue in clues]
-        wrong = [clue for clue in clues if not isinstance(clue, Clue)]
-        if wrong:
-            raise PluginError(f"it gave {wrong[0]!r}, but should give attnbench.Clue")
-    except (Exception, SystemExit) as error:
-        return f"the explainer of plugin {explainer} raised {headline(error)}"
-    return [Explanation(failing[0].invariant, clues=tuple(clues), explainer=explainer)]

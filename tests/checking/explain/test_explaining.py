@@ -7,11 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 import attnbench
 from attnbench.cases.case import Case
+from attnbench.checking import api
+from attnbench.checking.api import explained, explanations_of
 from attnbench.checking.explain import explaining
-from attnbench.checking.explain.explaining import explained, explanations_of
 from attnbench.checking.outcomes import Explanation, Failure, Outcome
 from attnbench.registry.address import parse_address
 from attnbench.registry.discovery import call_hooks, explainer_of
@@ -56,7 +59,7 @@ def test_what_an_explainer_gives_or_raises(
     explain: Any, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = SimpleNamespace(plugins=[SimpleNamespace(name="mine", explain=explain)])
-    monkeypatch.setattr(explaining, "registry", lambda: found)
+    monkeypatch.setattr(api, "registry", lambda: found)
     said = explanations_of(TARGET, [FAILED], "mine")
     assert said == told if isinstance(told, list) else str(said).startswith(told)
 
@@ -98,3 +101,54 @@ def test_nothing_calls_a_subject_whose_device_is_lost() -> None:
     lost = Outcome("mine", "copies_agree", "failed", failure=Failure(case="no", device_lost=True))
     (subject,) = resolve("scaled_dot")
     assert explained(subject, [lost, FAILED]) == [lost, FAILED]
+
+
+def with_a_sink(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = (query * query.shape[-1] ** -0.5) @ key.mT
+    padded = torch.nn.functional.pad(scores, (0, 1))
+    return padded.softmax(-1)[..., :-1] @ value
+
+
+def too_small(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return 0.9 * ((query * query.shape[-1] ** -0.5) @ key.mT).softmax(-1) @ value
+
+
+def never_a_number(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return ((query @ key.mT) * torch.inf).softmax(-1) @ value
+
+
+def scaled_by_head(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = (query * query.shape[-1] ** -0.5) @ key.mT
+    if query.dim() > 3:
+        scores = scores * torch.arange(1, query.shape[-3] + 1)[:, None, None].to(scores)
+    return scores.softmax(-1) @ value
+
+
+def with_mixed_heads(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    if key.dim() > 3:
+        key = key.roll(1, -3)
+    return ((query * query.shape[-1] ** -0.5) @ key.mT).softmax(-1) @ value
+
+
+EXTRA = ["weights_sum_to_one", "output_lies_within_values"]
+HEADS = ["item_alone_equals_item_in_batch", "leading_sizes_fold"]
+
+
+@pytest.mark.parametrize(
+    ("function", "names", "convention"),
+    [
+        (with_a_sink, EXTRA, "extra_keys=1"),
+        (too_small, EXTRA, ""),
+        (never_a_number, EXTRA, ""),
+        (scaled_by_head, HEADS, "per_head=True"),
+        (with_mixed_heads, HEADS, ""),
+    ],
+)
+def test_a_convention_is_proposed_only_if_what_failed_holds_with_it(
+    function: Any, names: list[str], convention: str
+) -> None:
+    spec = attnbench.adapters.sdpa(function, reference=None, accepts=frozenset())
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    proposed = f"by design? with --convention {convention}, what failed holds"
+    assert (proposed in str(report)) == bool(convention), str(report)
+    assert ("--convention" in str(report)) == bool(convention)
