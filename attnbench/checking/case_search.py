@@ -149,25 +149,9 @@ class CaseSearch:
         count = hypothesis_engine.drawn_count(max(self.profile.drawn, shortage))
         limit = drawn_limit(self.subject, count, self.profile, self.quota) if parts else count
         self.omitted += count - limit
-        other_dtypes, dtypes = set[str](), dict.fromkeys(d for p in parts for d in p.dtypes)
+        others = set[str]()
         # cases of foreign strategies can be shrunk only by the execution that drew them
         are_foreign = all(isinstance(part, Foreign) for part in parts)
-
-        def fails(drawn: tuple[Part, Case | None]) -> bool:
-            part, raw = drawn
-            if self.error is None and self.counts["drawn"] >= limit:
-                return False
-            if isinstance(part, Foreign) and raw is not None:
-                _hold_legal(self.subject, self.invariant, raw)
-                if not part.includes(raw):
-                    other_dtypes.add(raw.dtype)
-                    reject()
-                raw = raw.replace(device=part.device)
-            if self.error is not None:
-                case = self._legal_case(part, raw)
-                return case is not None and self._fails_again(case)
-            return self._fails_near(part, raw)
-
         drawn = st.one_of([st.tuples(st.just(part), part.raw(wide=is_wide)) for part in parts])
         stages = (Phase.generate, Phase.target, *(Phase.shrink,) * (shrink and are_foreign))
         for attempt in range(_TRIES if parts else 0):
@@ -176,7 +160,7 @@ class CaseSearch:
                 return
             example = hypothesis_engine.search(
                 drawn,
-                fails,
+                lambda one: self._fails_drawn(*one, limit, others),
                 phases=hypothesis_engine.phases(*stages),
                 examples=rest + 1,  # the simplest comes twice
                 seed=f"{self.invariant.name} {seed} {attempt}",
@@ -188,9 +172,25 @@ class CaseSearch:
                 self._settle(part, raw)
             if self.error is not None:
                 return
-        if other_dtypes and not self.counts:
-            names = ", ".join(sorted(other_dtypes))
-            self._obstacle = f"its strategy draws {names} only, none of {', '.join(dtypes)}"
+        if others and not self.counts:
+            names = ", ".join(sorted(others))
+            asked = ", ".join(dict.fromkeys(d for part in parts for d in part.dtypes))
+            self._obstacle = f"its strategy draws {names} only, none of {asked}"
+
+    def _fails_drawn(self, part: Part, raw: Case | None, limit: int, others: set[str]) -> bool:
+        """Whether a drawn case fails; ``others`` gets a dtype that a foreign part has not."""
+        if self.error is None and self.counts["drawn"] >= limit:
+            return False
+        if isinstance(part, Foreign) and raw is not None:
+            _hold_legal(self.subject, self.invariant, raw)
+            if not part.includes(raw):
+                others.add(raw.dtype)
+                reject()
+            raw = raw.replace(device=part.device)
+        if self.error is not None:
+            case = self._legal_case(part, raw)
+            return case is not None and self._fails_again(case)
+        return self._fails_near(part, raw)
 
     def _shrink(self, part: Part, origin: Case) -> None:
         """Make the failing case smaller as long as it fails, with a limited number of runs."""

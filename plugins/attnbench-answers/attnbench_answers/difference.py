@@ -85,19 +85,7 @@ def compare_ways(first: Way, second: Way, inputs: Tensors) -> Difference:
         UsageError: the outputs have other shapes, or a way gives something else each time.
     """
     pair = (first, second)
-    outputs = [run(way, inputs) for way in pair]
-    if outputs[0].shape != outputs[1].shape:
-        raise UsageError(
-            f"{first.name} gives {tuple(outputs[0].shape)} and {second.name} "
-            f"{tuple(outputs[1].shape)}: two ways of the same have one shape."
-        )
-    for way, output in zip(pair, outputs, strict=True):
-        if not equal(run(way, inputs), output):
-            raise UsageError(
-                f"{way.name} gives another output each time{random_operation(way, inputs)}, so "
-                "that no difference can be told from chance: put it in evaluation mode, or fix "
-                "its seed."
-            )
+    outputs = _outputs(pair, inputs)
     wide = [run_wide(way, inputs) for way in pair]
     gap = outputs[0].double() - outputs[1].double()
     # of the same values: one dtype may hold an input that is another's only when rounded
@@ -124,19 +112,42 @@ def compare_ways(first: Way, second: Way, inputs: Tensors) -> Difference:
         "place": place,
     }
     unlike = _unlike_nan(pair, inputs, outputs) or _both_nan(pair, inputs, outputs)
-    if unlike:
-        return Difference(verdict="bug", reason=unlike, **found, **parting_of_both(pair, inputs))
-    if equal(*(o.double() for o in outputs)):
+    if not unlike and equal(*(o.double() for o in outputs)):
         return Difference(verdict="same", reason="no element differs", **found)
-    explanation = _of_both(pair, inputs, exact)
-    if explanation:
-        return Difference(
-            verdict="bug", reason=explanation, **found, **parting_of_both(pair, inputs)
+    if explanation := unlike or _of_both(pair, inputs, exact):
+        both = parting_of_both(pair, inputs)
+        return Difference(verdict="bug", reason=explanation, **found, **both)
+    return _of_one(
+        max(((own, first), (other, second)), key=lambda one: one[0]), pair, inputs, found
+    )
+
+
+def _outputs(pair: tuple[Way, Way], inputs: Tensors) -> list[Tensor]:
+    """The outputs of two ways, each the same in a second run."""
+    first, second = outputs = [run(way, inputs) for way in pair]
+    if first.shape != second.shape:
+        raise UsageError(
+            f"{pair[0].name} gives {tuple(first.shape)} and {pair[1].name} "
+            f"{tuple(second.shape)}: two ways of the same have one shape."
         )
-    worst, way = max(((own, first), (other, second)), key=lambda one: one[0])
-    if worst > UNITS:
+    for way, output in zip(pair, outputs, strict=True):
+        if not equal(run(way, inputs), output):
+            raise UsageError(
+                f"{way.name} gives another output each time{random_operation(way, inputs)}, so "
+                "that no difference can be told from chance: put it in evaluation mode, or fix "
+                "its seed."
+            )
+    return outputs
+
+
+def _of_one(
+    worst: tuple[float, Way], pair: tuple[Way, Way], inputs: Tensors, found: dict[str, Any]
+) -> Difference:
+    """What one of the ways loses more than rounding has to, or else that it is rounding."""
+    units, way = worst
+    if units > UNITS:
         text = (
-            f"{way.name} is off by {worst:.3g} units from its own run in float64, and rounding "
+            f"{way.name} is off by {units:.3g} units from its own run in float64, and rounding "
             f"explains {UNITS:g}: it loses more than {short(way.dtype)} has to"
         )
         return Difference(verdict="bug", reason=text, **found, **loss_of_one(way, inputs))
@@ -148,7 +159,7 @@ def compare_ways(first: Way, second: Way, inputs: Tensors) -> Difference:
                 "units: rounding it once would cost half of one"
             )
             return Difference(verdict="bug", reason=text, operations=table[1:], **found)
-    text = f"both are within {_limit(first.dtype):g} units of the same run in float64"
+    text = f"both are within {_limit(pair[0].dtype):g} units of the same run in float64"
     return Difference(verdict="rounding", reason=text, **found)
 
 
