@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 from unittest import SkipTest
 
-from hypothesis import Phase, reject, target
+from hypothesis import Phase, reject
 from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 
@@ -22,7 +21,7 @@ from attnbench.checking.call_cost import affordable, drawn_limit
 from attnbench.checking.explain.where_alone import where_alone
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.outcomes import KEEPS_CONTRACT
-from attnbench.checking.profiles import Profile, current_effort, effort_of
+from attnbench.checking.profiles import Profile
 from attnbench.errors import InvariantViolation, RefusalError, UsageError, may_be_rounding
 from attnbench.oracle.references import NoReferenceError
 from attnbench.specs import Invariant
@@ -153,7 +152,7 @@ class CaseSearch:
         # cases of foreign strategies can be shrunk only by the execution that drew them
         are_foreign = all(isinstance(part, Foreign) for part in parts)
         drawn = st.one_of([st.tuples(st.just(part), part.raw(wide=is_wide)) for part in parts])
-        stages = (Phase.generate, Phase.target, *(Phase.shrink,) * (shrink and are_foreign))
+        stages = (Phase.generate, *(Phase.shrink,) * (shrink and are_foreign))
         for attempt in range(_TRIES if parts else 0):
             rest = limit - self.counts["drawn"]
             if rest <= 0:
@@ -190,7 +189,7 @@ class CaseSearch:
         if self.error is not None:
             case = self._legal_case(part, raw)
             return case is not None and self._fails_again(case)
-        return self._fails_near(part, raw)
+        return self._fails_raw(part, raw, "drawn")
 
     def _shrink(self, part: Part, origin: Case) -> None:
         """Make the failing case smaller as long as it fails, with a limited number of runs."""
@@ -278,15 +277,6 @@ class CaseSearch:
             self._budget -= 1
         found, first = self._verdict(case), self.error
         return type(found) is type(first) and may_be_rounding(found) <= may_be_rounding(first)
-
-    def _fails_near(self, part: Part, raw: Case | None) -> bool:
-        """The same of a drawn case; in thorough, Hypothesis prefers those that use most budget."""
-        shares: list[float] = []
-        with effort_of(replace(current_effort(), shares=shares)):
-            fails = self._fails_raw(part, raw, "drawn")
-        if shares and self.profile.name == "thorough":
-            target(max(shares), label="largest error relative to its budget")
-        return fails
 
     def _legal_case(self, part: Part, raw: Case | None) -> Case | None:
         """The case that a space makes of a raw one, or ``None``."""

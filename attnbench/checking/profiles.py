@@ -54,13 +54,11 @@ class Effort:
         profile: how many cases are drawn.
         failures: the store of failing cases, which are tried again.
         shrink: whether to look for smaller ones.
-        shares: the share of its budget that each passed comparison has used, if they are collected.
     """
 
     profile: Profile = PROFILES["default"]
     failures: Failures | None = None
     shrink: bool = True
-    shares: list[float] | None = None
 
 
 _EFFORT: ContextVar[Effort] = ContextVar("attnbench_effort", default=Effort())  # noqa: B039 -- frozen
@@ -84,10 +82,3 @@ def effort_of(effort: Effort) -> Iterator[None]:
         yield
     finally:
         _EFFORT.reset(token)
-
-
-def missed(share: float) -> None:
-    """Report the error of a passed comparison as a share of its budget."""
-    shares = _EFFORT.get().shares
-    if shares is not None:
-        shares.append(share)

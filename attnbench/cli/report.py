@@ -22,12 +22,12 @@ def command(
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML page to write.")] = Path(
         "report.html"
     ),
-    outcomes: Annotated[
-        list[Path] | None,
-        typer.Option("--outcomes", help="Output of 'attnbench check --json'; may be repeated."),
-    ] = None,
 ) -> int:
-    """Write one HTML page of recorded runs, which needs neither network nor server."""
+    """Write one HTML page of recorded runs, which needs neither network nor server.
+
+    The outcomes of checks are read from NAME.checks.json beside NAME.jsonl, where 'attnbench run'
+    writes them, and 'attnbench check --format json=FILE' can.
+    """
     from attnbench.benchmark.frames import recorded
     from attnbench.benchmark.records import run_files
     from attnbench.report.page import load_outcomes, render
@@ -38,12 +38,11 @@ def command(
     records = recorded(paths)
     if not records:
         raise RecordError(f"there are no records in {', '.join(map(str, paths))}.")
-    check_files = (path.with_suffix(".checks.json") for path in paths)
-    files = [*(outcomes or []), *(path for path in check_files if path.exists())]
+    files = [path.with_suffix(".checks.json") for path in paths]
     subjects = sorted({record.subject for record in records})
     page = render(
         records,
-        outcomes=[outcome for path in files for outcome in load_outcomes(path)],
+        outcomes=[outcome for path in files if path.exists() for outcome in load_outcomes(path)],
         formulas=_formulas(subjects),
         sources=[path.name for path in paths],
     )

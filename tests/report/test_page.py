@@ -207,7 +207,7 @@ def test_a_page_needs_nothing_but_records(
     [
         (["nowhere"], "there are no records at nowhere"),
         (["bad.jsonl"], "bad.jsonl"),
-        (["--outcomes", "bad.jsonl"], "holds no outcomes"),
+        (["--outcomes", "bad.jsonl"], "has no option --outcomes. Outcomes are read from"),
         (["-o", "results"], "--output results: this is a folder"),
         (["-o", "bad.jsonl/page.html"], "cannot make the folder of this file: "),
     ],

@@ -7,17 +7,15 @@ from torch import Tensor
 
 from attnbench.checking.explain.replay import Row
 
-ROUNDING, ALIKE = 64.0, 8.0
-"""Units in the last place by which two results may differ for the order of sums, and by which what
-an operation is given may, if it is to be blamed for its result."""
+_ROUNDING = 64.0
+"""Units in the last place by which two results may differ for the order of sums."""
 
 
 class Alignment:
     """Which part of a tensor of the larger call one of the smaller call corresponds to.
 
     The outputs, and the places in them that are compared, say which items and tokens the smaller
-    call has. Axes of multiples of these sizes, as of heads in a batch, are cut alike. Where all
-    sizes are equal, other items may differ, and only the one that was compared has to agree.
+    call has.
     """
 
     def __init__(self, large: Row, small: Row) -> None:
@@ -28,16 +26,6 @@ class Alignment:
         for size, wanted, place, other in zip(*shapes, large.place, small.place, strict=True):
             if size != wanted and 0 <= place - other <= size - wanted:
                 self.places[size, wanted] = [*range(place - other, place - other + wanted)]
-        is_cut = shapes[0] != shapes[1]
-        self.items = [] if is_cut else list(zip(shapes[0][:-1], large.place, strict=False))
-
-    def _known(self, size: int, wanted: int) -> list[int] | None:
-        """The places along an axis of one size that an axis of another has."""
-        for (own, other), places in self.places.items():
-            times = size // own
-            if times and own * times == size and other * times == wanted:
-                return [place * times + k for place in places for k in range(times)]
-        return None
 
     def part(self, large: Tensor, small: Tensor) -> Tensor | None:
         """The part of a tensor that has the shape of another; ``None`` if there is none."""
@@ -46,7 +34,7 @@ class Alignment:
         for axis, (size, wanted) in enumerate(zip(large.shape, small.shape, strict=True)):
             if size == wanted:
                 continue
-            places = self._known(size, wanted)
+            places = self.places.get((size, wanted))
             if places is None:
                 return None
             large = large.index_select(axis, torch.tensor(places, device=large.device))
@@ -60,15 +48,8 @@ class Alignment:
         whole[flat.long().flatten()] = small.to(large.dtype).flatten()
         return whole.view(large.shape)
 
-    def differ(self, part: Tensor, small: Tensor, units: float = ROUNDING) -> bool:
-        """Whether two tensors differ, of the compared item where the calls have the same items."""
-        for axis, (count, place) in enumerate(self.items[: max(0, part.dim() - 2)]):
-            if part.shape[axis] == count:
-                part, small = part.narrow(axis, place, 1), small.narrow(axis, place, 1)
-        return differ(part, small, units)
 
-
-def differ(one: Tensor, other: Tensor, units: float = ROUNDING) -> bool:
+def differ(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one shape differ by more than rounding does."""
     if one.shape != other.shape:
         return True
@@ -84,4 +65,4 @@ def differ(one: Tensor, other: Tensor, units: float = ROUNDING) -> bool:
     if not bool(known.any()):
         return False
     size = max(float(a[known].abs().max()), float(b[known].abs().max()))
-    return float((a - b)[known].abs().max()) > units * eps * size
+    return float((a - b)[known].abs().max()) > _ROUNDING * eps * size

@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from attnbench.checking.explain.alignment import ALIKE, Alignment, differ
+from attnbench.checking.explain.alignment import Alignment, differ
 from attnbench.checking.explain.recorded_operations import Operation, Operations
-from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, copied, row_of
+from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, row_of
 from attnbench.specs.extensions import Clue
 
 _MOST_TRIES = 16
@@ -34,7 +33,7 @@ def first_difference(comparison: Comparison) -> Clue | None:
     with contextlib.suppress(Exception, SystemExit):  # what is run again may raise
         one = row_of(got, comparison) or _row_of_nan(comparison)
         if one is None:
-            return _written(comparison)
+            return None
         assert one.call.output is not None
         if not bool(one.call.output[one.place].isfinite().all()):
             return _lost(one, comparison)
@@ -52,22 +51,6 @@ def _row_of_nan(comparison: Comparison) -> Row | None:
     for call in comparison.calls:
         if call.output is not None and call.output.dim() and bool(call.output.isnan().any()):
             return Row(call, tuple(call.output.isnan().any(-1).nonzero()[0].tolist()))
-    return None
-
-
-def _written(comparison: Comparison) -> Clue | None:
-    """The first operation that changes what a call was given, if one has changed it."""
-    for call in comparison.calls:
-        given, listening = copied((call.args, call.kwargs)), Operations()
-        with contextlib.suppress(Exception):
-            call.again(listening, given)
-        pairs = zip(tree_leaves((call.args, call.kwargs)), tree_leaves(given), strict=True)
-        before = [a.flatten() for a, b in pairs if isinstance(a, Tensor) and differ(a, b)]
-        for operation in listening.found if before else ():
-            changes = operation.is_write and differ(operation.given[0], operation.output)
-            whole = operation.given[0].flatten() if changes and operation.line else None
-            if whole is not None and any(torch.equal(whole, one) for one in before):
-                return _told("an argument is changed first by", operation)
     return None
 
 
@@ -207,10 +190,10 @@ class _Pair:
         """
         for place, number in self.partners:
             one, other = self.operations[0][place], self.operations[1][number]
-            if len(one.given) != len(other.given) or not _may_agree(one, other):
-                continue
             cut = self.aligned.part(one.output, other.output)
-            if cut is not None and not self.aligned.differ(cut, other.output):
+            if len(one.given) != len(other.given):
+                continue
+            if cut is not None and not differ(cut, other.output):
                 continue
             wrong = [
                 k for k in range(len(one.given)) if not self._agree(one.given[k], other.given[k])
@@ -245,7 +228,7 @@ class _Pair:
 
     def _agree(self, large: Tensor, small: Tensor) -> bool:
         part = self.aligned.part(large, small)
-        return part is not None and not self.aligned.differ(part, small, ALIKE)
+        return part is not None and not differ(part, small)
 
     def _behind(self, one: Operation, other: Operation, k: int) -> Iterator[Suspect]:
         """What only one call did to an argument that differs, if the other shows what it should."""
@@ -268,24 +251,6 @@ def _holds(row: Tensor, expected: Tensor | None, allowed: float) -> bool:
         return bool(row.isfinite().all())
     gap = (row.double() - expected.double()).abs()
     return bool((gap <= allowed).all()) or not differ(row, expected)
-
-
-def _may_agree(large: Operation, small: Operation) -> bool:
-    """Whether an operation of two calls can give the same part of its result.
-
-    What is made of sizes alone differs with them, and so does what stretches an argument in the
-    smaller call only.
-    """
-    if not large.given and large.output.shape != small.output.shape:
-        return False
-    pairs = zip(large.given, small.given, strict=True)
-    return all(_stretched(b, small) <= _stretched(a, large) for a, b in pairs)
-
-
-def _stretched(given: Tensor, operation: Operation) -> set[int]:
-    """The axes, from the last, along which an argument of size 1 serves several places."""
-    sizes = zip(reversed(given.shape), reversed(operation.output.shape), strict=False)
-    return {axis for axis, (size, whole) in enumerate(sizes) if size == 1 != whole}
 
 
 def _contrast(own: Tensor, other: Tensor) -> str:

@@ -55,7 +55,6 @@ class Operation:
         sources: for each of them the number of the operation that gave it, or ``None``.
         numbers: the numbers that it was given beside them, but for sizes and axes.
         is_view: whether it only lays out again what it was given.
-        is_write: whether it changes the first tensor that it was given.
     """
 
     operator: str
@@ -65,7 +64,6 @@ class Operation:
     sources: tuple[int | None, ...]
     numbers: tuple[float, ...]
     is_view: bool
-    is_write: bool
 
     @property
     def name(self) -> str:
@@ -135,10 +133,9 @@ class Operations(OperationMode):
             elif result is first:
                 result = first = other.to(first.dtype)
         is_view = bool(getattr(func, "is_view", False))
-        is_write = bool(tensors) and first is tensors[0]
         kept = first.detach().clone()
         where = calling_line()
-        self.found.append(Operation(name, where, kept, given, sources, numbers, is_view, is_write))
+        self.found.append(Operation(name, where, kept, given, sources, numbers, is_view))
         for one in tree_leaves(result) if self.keeps_given else ():
             if isinstance(one, Tensor):
                 self._kept.append(one)

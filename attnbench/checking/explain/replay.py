@@ -60,15 +60,10 @@ class SubjectCall:
     output: Tensor | None = None
     error: BaseException | None = None
 
-    def again(self, mode: AbstractContextManager[Any] | None = None, given: Any = None) -> Any:
-        """The output of the same call, made again, if need be under a mode that listens.
-
-        Args:
-            mode: the mode.
-            given: its arguments; by default copies of them.
-        """
+    def again(self, mode: AbstractContextManager[Any] | None = None) -> Any:
+        """The output of the same call, made again, if need be under a mode that listens."""
         amp = torch.autocast("cpu", self.autocast) if self.autocast else nullcontext()
-        args, kwargs = given or copied((self.args, self.kwargs))
+        args, kwargs = copied((self.args, self.kwargs))
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(self.grad), amp:
             torch.set_rng_state(self.state)
             with mode or nullcontext():

@@ -32,6 +32,8 @@ _MOST_LINES = 200  # lines; a longer script is less helpful than the message
 _MOST_NUMBERS = 600  # of a tensor
 _MOST_CALLS = 40
 
+_DIGITS = {torch.float16: 5, torch.bfloat16: 4, torch.float32: 9, torch.float64: 17}
+
 _ROLES = {
     "module": ("query", "key", "value"),
     "attend": ("module", "query", "key", "value"),
@@ -275,7 +277,7 @@ def _objects(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _literal(tensor: Tensor) -> str:
-    """A tensor as source text, its numbers as short as its dtype allows."""
+    """A tensor as source text, its numbers with all digits that its dtype can tell apart."""
     if not 0 < tensor.numel() <= _MOST_NUMBERS:
         raise Unwritable(f"a tensor {tuple(tensor.shape)}")
     device = "" if tensor.device.type == "cpu" else f", device={str(tensor.device)!r}"
@@ -287,13 +289,7 @@ def _numbers(tensor: Tensor) -> str:
     if tensor.dim():
         return f"[{', '.join(map(_numbers, tensor))}]"
     value = tensor.item()
-    if not tensor.is_floating_point():
-        return repr(value)
-    for digits in range(2, 17):
-        short = f"{value:.{digits}g}"
-        if torch.equal(torch.tensor(float(short), dtype=tensor.dtype), tensor):
-            return short
-    return repr(value)
+    return f"{value:.{_DIGITS[tensor.dtype]}g}" if tensor.dtype in _DIGITS else repr(value)
 
 
 def _wrapped(line: str) -> list[str]:

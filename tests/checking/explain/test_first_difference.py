@@ -31,11 +31,6 @@ def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return (query @ key.mT).softmax(-1) @ value
 
 
-def writes(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    query *= query.shape[-1] ** -0.5  # the mistake
-    return (query @ key.mT).softmax(-1) @ value
-
-
 def square(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     scores = query @ key.mT
     if scores.shape[-1] == scores.shape[-2]:
@@ -102,7 +97,6 @@ def line_of_mistake(code: Any) -> int:
     [
         (over_items, "item_alone_equals_item_in_batch"),
         (lost_root, "keeps_the_contract"),
-        (writes, "keeps_the_contract"),
         (square, "query_alone_equals_query_among_others"),
     ],
 )
