@@ -88,37 +88,42 @@ class Given:
 
     Args:
         tree: tensors and other things, in tuples and dicts.
-        axes: what the axes of each of its leaves are: ``B``, ``L``, and ``.`` for others.
+        axes: what the axes of each of its leaves are: ``B``, ``L``, ``S``, and ``.`` for others; a
+            ``b`` is one with the axis behind it in a call.
     """
 
     tree: Any
     axes: tuple[str, ...]
 
-    def value(self, items: int, tokens: int, like: Tensor) -> Any:
-        """The argument of a call of so many items and tokens.
+    def value(self, items: int, tokens: int, like: Tensor, slots: int = 0) -> Any:
+        """The argument of a call of so many items, tokens and keys.
 
         Raises:
-            RefusalError: the example has fewer tokens.
+            RefusalError: the example has fewer.
         """
         leaves, form = pytree.tree_flatten(self.tree)
+        sizes = {"L": tokens, "S": slots}
         made = [
-            self._cut(leaf, axes, items, tokens, like) if isinstance(leaf, Tensor) else leaf
+            self._cut(leaf, axes, items, sizes, like) if isinstance(leaf, Tensor) else leaf
             for leaf, axes in zip(leaves, self.axes, strict=True)
         ]
         return pytree.tree_unflatten(made, form)
 
     @staticmethod
-    def _cut(leaf: Tensor, axes: str, items: int, tokens: int, like: Tensor) -> Tensor:
+    def _cut(leaf: Tensor, axes: str, items: int, sizes: Mapping[str, int], like: Tensor) -> Tensor:
         for place, letter in enumerate(axes):
-            if letter == "B":
+            if letter in ("B", "b"):
                 shape = [*leaf.shape]
                 shape[place] = items
                 leaf = leaf.narrow(place, 0, 1).expand(shape)
-            elif letter == "L":
-                if tokens > leaf.shape[place]:
-                    raise RefusalError(f"the example has {leaf.shape[place]} tokens")
-                leaf = leaf.narrow(place, 0, tokens)
+            elif letter in sizes:
+                if sizes[letter] > leaf.shape[place]:
+                    what = "tokens" if letter == "L" else "keys"
+                    raise RefusalError(f"the example has {leaf.shape[place]} {what}")
+                leaf = leaf.narrow(place, 0, sizes[letter])
         leaf = leaf.contiguous()  # as the example's own is, which code may view
+        if "b" in axes:
+            leaf = leaf.flatten(axes.index("b"), axes.index("b") + 1)
         return leaf.to(like) if leaf.is_floating_point() else leaf.to(like.device)
 
 
@@ -140,6 +145,7 @@ class Binding:
         pools: whether a memory's output is the weights times it; else no value is part of a call.
         square: whether it takes as many queries as keys only.
         one_mask: whether it takes causality in its mask, where it is given one.
+        dense: whether its tensors are made contiguous first, as it raises on others.
         left: arguments that are left at their defaults.
         tokens: the only number of tokens that it takes; 0 if it takes any.
         idle: second sequences that change no output, and are not given.
@@ -158,6 +164,7 @@ class Binding:
     pools: bool = True
     square: bool = False
     one_mask: bool = False
+    dense: bool = False
     tokens: int = 0
     idle: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
@@ -193,14 +200,17 @@ class Binding:
     def _said(self) -> str:
         axes = dict.fromkeys(("key", "value", "memory"), self.memory)
         axes = {**dict.fromkeys(_TENSORS, self.layout), **axes}
-        roles = self.roles.items()
-        tensors = [f"{name} {in_words(axes[role])}" for name, role in roles if role in axes]
+        tensors = [f"{name} {in_words(axes[self.roles[name]])}" for name in self._tensors()]
         text = f"called with {', '.join(tensors)}"
         text += f"; L = {self.tokens} only" if self.tokens else ""
         text += "" if self.pools else "; its output is more than weights times memory"
         for name, mask in self.masks.items():
             text += f"; {name} {mask}"
         return text
+
+    def _tensors(self) -> list[str]:
+        """The arguments that get the tensors of a call."""
+        return [name for name, role in self.roles.items() if role in _TENSORS]
 
     def _others(self) -> str:
         """What is said of the arguments that nothing varies."""
@@ -212,6 +222,7 @@ class Binding:
             "left at their defaults:": [name for name in self.left if name not in self.unread],
             "no form found of": list(self.unread),
             "**changes no output**:": list(self.idle),
+            "made contiguous, without which it raises:": self._tensors() if self.dense else [],
         }
         return "".join(f"; {what} {', '.join(names)}" for what, names in others.items() if names)
 

@@ -33,9 +33,9 @@ from attnbench.calling.shown_call import (
     shown_call,
 )
 from attnbench.calling.signature import NOTHING, Argument, arguments, forward_of
-from attnbench.calling.trials.fitting import Prior, bound, masked
+from attnbench.calling.trials.fitting import Prior, bound, masked, without_copies
 from attnbench.calling.trials.layouts import LAYOUTS, parts_of, sums_to_one, trials
-from attnbench.calling.trials.small_calls import Callee, repeatable
+from attnbench.calling.trials.small_calls import Callee, Calls, close, repeatable
 from attnbench.errors import StyleError, headline
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
@@ -64,7 +64,8 @@ def example_spec(
         with contextlib.suppress(StyleError):  # what follows needs no names
             known = {"name": called_name(target), **fields}
             callee = Callee(shown.another, width)
-            given = {a.name: _as_given(a, shown) for a in _arguments(shown) if a.role is None}
+            named = [a for a in _arguments(shown) if a.role is None]
+            given = {a.name: _as_given(a, shown, _slots(shown)) for a in named}
             given = {name: each for name, each in given.items() if each.given is not NOTHING}
             if given:  # which a style would leave out
                 return bound_spec(target, *bound(shown.callee, callee, Prior(given=given)), known)
@@ -78,7 +79,8 @@ def example_spec(
         for binding in itertools.islice(_bindings(shown, layout), _MOST_TRIALS):
             problem = _differs(callee, binding, shown)
             if not problem:
-                return _spec(target, callee, _with_mask(callee, binding), fields)
+                settled = without_copies(callee, _with_mask(callee, binding))
+                return _spec(target, callee, settled, fields)
             raised.append(f"{layout}: {problem}")
     said = "\n  ".join(dict.fromkeys(raised[:6])) or "it gives no tensor of these items and tokens"
     raise StyleError(
@@ -92,6 +94,14 @@ def _attends(shown: Example) -> bool:
     """Whether an example gives a query, and other keys or a memory."""
     roles = {role_of(n, "forward") for n, v in shown.named.items() if isinstance(v, Tensor)}
     return len(shown.hidden) == 1 and "query" in roles and bool({"key", "memory", "value"} & roles)
+
+
+def _slots(shown: Example) -> int:
+    """The number of keys in an example: the size that they have and the query has not, or L."""
+    roles = {role_of(n, "forward"): v for n, v in shown.named.items() if isinstance(v, Tensor)}
+    keys = next(roles[role] for role in ("key", "memory", "value") if role in roles)
+    apart = [n for n in keys.shape[:-1] if n not in shown.states.shape[:-1]]
+    return next(iter(apart or [n for n in keys.shape[:-1] if n != shown.states.shape[0]]), 0)
 
 
 def _advice(states: Tensor) -> str:
@@ -109,19 +119,38 @@ def _advice(states: Tensor) -> str:
 
 
 def _step(shown: Example) -> tuple[Callee, Binding] | None:
-    """How a decoder's step is called, if an example is one: one query an item, over a memory."""
-    pairs = itertools.permutations(
-        [(name, v) for name, v in shown.named.items() if isinstance(v, Tensor) and is_states(v)], 2
-    )
-    named = [_as_given(each, shown) for each in _arguments(shown)]
-    for (query, state), (memory, states) in pairs:
-        layouts = [(a, b) for a, b in LAYOUTS if "L" not in a and _fit(state, a, states, b)]
-        sides = (state.shape[-1], states.shape[-1], states.shape[-1])
-        callee = Callee(shown.another, sides[0], sides)
-        apart, _, _ = trials(callee, named, {query: "query", memory: "memory"}, layouts)
-        for binding in [each for each in apart if each.weights][:1]:
-            return callee, masked(callee, binding, named)
+    """How a decoder's step is called, if an example is one: one query an item, over a memory.
+
+    Keys that are given beside the values, as projected ones are, are theirs.
+    """
+    states = {n: v for n, v in shown.named.items() if isinstance(v, Tensor) and is_states(v)}
+    for names in (*itertools.permutations(states, 3), *itertools.permutations(states, 2)):
+        query, *keys = (states[name] for name in names)
+        layouts = [
+            (a, b) for a, b in LAYOUTS if "L" not in a and all(_fit(query, a, k, b) for k in keys)
+        ]
+        sides = tuple(tensor.shape[-1] for tensor in (query, keys[0], keys[-1]))
+        callee = Callee(shown.another, sides[0], (sides[0], sides[1], sides[2]))
+        roles = ("query", "key", "value") if len(keys) == 2 else ("query", "memory")
+        mains = dict(zip(names, roles, strict=True))
+        for layout in layouts:
+            slots = keys[0].shape[layout[1].index("S")]
+            named = [_as_given(each, shown, slots) for each in _arguments(shown)]
+            apart, _, _ = trials(callee, named, mains, [layout])
+            for binding in apart:
+                if _pools(callee, binding):
+                    return callee, without_copies(callee, masked(callee, binding, named))
     return None
+
+
+def _pools(callee: Callee, binding: Binding) -> bool:
+    """Whether weights over a memory are given, or values apart from the keys are pooled."""
+    if binding.shape != "attention":
+        return binding.weights is not None
+    calls = Calls(callee, binding)
+    query, key, value = calls.tensors()
+    output = calls([query, key, value * 0 + 3])
+    return output is not None and close(output, output * 0 + 3)
 
 
 def _arguments(shown: Example) -> list[Argument]:
@@ -130,7 +159,7 @@ def _arguments(shown: Example) -> list[Argument]:
     return [each for each in arguments(own, "forward") or [] if each.name != "self"]
 
 
-def _as_given(argument: Argument, shown: Example) -> Argument:
+def _as_given(argument: Argument, shown: Example, slots: int = 0) -> Argument:
     """An argument that an example gives, with its value where no role says what to try."""
     if argument.name not in shown.named:
         return argument
@@ -138,9 +167,20 @@ def _as_given(argument: Argument, shown: Example) -> Argument:
     if argument.role not in (None, *SEQUENCES):
         return replace(argument, default=NOTHING)
     if isinstance(value, Tensor):
-        axes = "".join("B" if n == items and not at else "." for at, n in enumerate(value.shape))
-        value = Given(value, (axes,))
-    return replace(argument, default=NOTHING, given=value)
+        value = _of_items_and_keys(value, items, slots)
+    return replace(argument, role=None, default=NOTHING, given=value)
+
+
+def _of_items_and_keys(value: Tensor, items: int, slots: int) -> Given:
+    """A tensor of an example, with which of its axes are items and keys by their sizes."""
+    if slots > 1 and value.shape[0] == items * slots:
+        value = value.reshape(items, slots, *value.shape[1:])
+        return Given(value, ("bS" + "." * (value.dim() - 2),))
+    axes = ""
+    for size in value.shape:
+        is_slots = size == slots > 1 and "S" not in axes
+        axes += "B" if size == items and not axes else "S" if is_slots else "."
+    return Given(value, (axes,))
 
 
 def _fit(state: Tensor, one: str, states: Tensor, other: str) -> bool:
@@ -173,6 +213,7 @@ def _bindings(shown: Example, layout: str) -> Iterator[Binding]:
                 roles={**roles, **{name: role_of(name, "forward") or "given" for name in others}},
                 values=values,
                 output=(where, layout),
+                dense=True,
             )
 
 

@@ -121,11 +121,11 @@ class Attention(Called):
         if mask is not None and bound.one_mask and own.pop("causal", False):
             mask = with_causality(mask, query, key)
         masked = mask is not None or lens is not None or "causal" in own
-        own |= {
-            **dict.fromkeys(("query", "hidden"), frame.query(query)),
-            **dict.fromkeys(("key", "memory"), frame.keys(key)),
-            "value": frame.keys(value),
-        }
+        queries, keys, values = frame.query(query), frame.keys(key), frame.keys(value)
+        if bound.dense:
+            queries, keys, values = (t.contiguous() for t in (queries, keys, values))
+        own |= dict.fromkeys(("query", "hidden"), queries) | dict.fromkeys(("key", "memory"), keys)
+        own["value"] = values
         arguments = self._arguments(frame, own, frame.masks(mask, lens), query, key)
         if bound.prepare:
             getattr(self.callee, bound.prepare)(own["key"])
@@ -147,7 +147,9 @@ class Attention(Called):
             elif isinstance(values.get(name), Fill):
                 found[name] = values[name].tensor(sizes, query)
             elif isinstance(values.get(name), Given):
-                found[name] = values[name].value(frame.items[0], self.binding.tokens, query)
+                found[name] = values[name].value(
+                    frame.items[0], self.binding.tokens, query, frame.slots
+                )
             elif name in values:
                 found[name] = values[name]
         return {name: found[name] for name in self.binding.roles if name in found}

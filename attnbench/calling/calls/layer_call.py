@@ -89,9 +89,10 @@ class Layer(Called):
             if name in masks:
                 given[name] = masks[name]
             elif role == "hidden":
-                given[name] = arranged(hidden, own, bound.layout)
+                given[name] = self._laid_out(hidden, own, bound.layout)
             elif role == "memory":
-                given[name] = None if source is None else arranged(source, "BSE", bound.memory)
+                memory = None if source is None else self._laid_out(source, "BSE", bound.memory)
+                given[name] = memory
             elif role == "cache" and cache is not None:
                 given[name] = cache.value
             elif self._is_given(name, role, cache is not None):
@@ -102,6 +103,11 @@ class Layer(Called):
             counted = [n for n, role in bound.roles.items() if role == "positions"]
             given |= {name: where for name in counted if bound.values.get(name) == "BL"}
         return self._called(given, hidden, bool(masks))
+
+    def _laid_out(self, tensor: Tensor, axes: str, wanted: str) -> Tensor:
+        """A tensor in the callee's layout."""
+        found = arranged(tensor, axes, wanted)
+        return found.contiguous() if self.binding.dense else found
 
     def _is_given(self, name: str, role: str, cached: bool) -> bool:
         """Whether an argument is passed; without a cache, a default says that there is none."""

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,17 +117,27 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
     for attempt in attempts:
         binding = attempt(callee, named, raised, prior)
         if binding is not None:
-            return _by_head(target, callee, binding), binding
+            callee = _by_head(target, callee, binding)
+            return callee, without_copies(callee, binding)
     width = callee.width
     twice = Callee(callee.make, width, (width, 2 * width, 2 * width))  # of an encoder's directions
     if inspect.isclass(target) and (binding := _attended(twice, named, [], prior)) is not None:
-        return twice, binding
+        return twice, without_copies(twice, binding)
     for width in _widths_named(raised, callee.width):  # it may be written into the code
         other = Callee(callee.make, width)
         for attempt in attempts:
             if (binding := attempt(other, named, [], prior)) is not None:
-                return other, binding
+                return other, without_copies(other, binding)
     raise StyleError(not_called(target, named, raised))
+
+
+def without_copies(callee: Callee, binding: Binding) -> Binding:
+    """The binding that hands tensors on as they are, if calls take such as are not contiguous."""
+    loose = binding.replace(dense=False)
+    calls = Calls(callee, loose)
+    plain = calls.tensors()
+    strided = [tensor.mT.contiguous().mT for tensor in plain]
+    return binding if calls(plain) is None or calls(strided) is None else loose
 
 
 def _widths_named(raised: Sequence[str], width: int) -> list[int]:
@@ -307,14 +317,21 @@ def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
             found.append({first: "memory", second: "query"})
         else:
             found.append({first: "query", second: "memory"})
-    elif len(required) == 2 and len(named) == 1 and {"memory", "query"} & {*roles}:
-        role = {"memory": "query", "query": "memory"}[str(roles[0])]
-        found.append({a.name: str(named.get(a.name, role)) for a in required})
-    elif len(required) == 3 and not any(a.role for a in required):
-        found.append(dict(zip((a.name for a in required), ("query", "key", "value"), strict=True)))
-    elif len(required) == 2 and not any(a.role for a in required):
-        found.append(dict(zip((a.name for a in required), ("query", "memory"), strict=True)))
-    return found
+    return found or [*_by_trial(required)]
+
+
+def _by_trial(required: Sequence[Argument]) -> Iterator[dict[str, str]]:
+    """The plans for arguments whose names do not say what they are, in the order of a call."""
+    known = {a.name: str(a.role) for a in required if a.role in _MAINS}
+    own = {"hidden": "query"}
+    known = {name: own.get(role, role) for name, role in known.items()}
+    unknown = [a.name for a in required if a.role is None]
+    for roles in (("query", "memory"), ("query", "key", "value")):
+        free = [role for role in roles if role not in known.values()]
+        if unknown and len(free) == len(unknown) and {*known.values()} <= {*roles}:
+            for order in itertools.permutations(free):
+                given = {**known, **dict(zip(unknown, order, strict=True))}
+                yield {a.name: given[a.name] for a in required if a.name in given}
 
 
 _MASKS = ("mask", "memory_mask", "padding", "memory_padding", "lengths")

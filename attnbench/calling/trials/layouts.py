@@ -55,8 +55,8 @@ LAYER_LAYOUTS = {
 _OUTPUTS = {
     "BHLE": ("BHLE", "BLHE"),
     "BLHE": ("BLHE", "BHLE"),
-    "BLE": ("BLE",),
-    "LBE": ("LBE",),
+    "BLE": ("BLE", "LBE"),
+    "LBE": ("LBE", "BLE"),
 }
 _ONE = ("BE", "B1E", "1BE")
 MASK_AXES = ("BLS", "BHLS", "B1LS", "LS", "BS", "B1S", "B11S", "SB")
@@ -249,6 +249,7 @@ def _tried(
         roles={a.name: taken[a.name] for a in arguments if a.name in taken},
         left=tuple(a.name for a in arguments if a.name not in taken),
         prepare=None if is_layer else prepare_of(made),
+        dense=True,
         **way,
     )
     error = ""
@@ -346,5 +347,7 @@ def folds(calls: Calls) -> int:
     """How many times as many features as the hidden states an output has."""
     where, axes = calls.binding.output or (None, calls.binding.layout)
     result, called = calls.result(calls.tensors())
-    output = part_of(result, where, called)
-    return output.shape[axes.index("E")] // calls.callee.width if called is not None else 1
+    if called is None:
+        return 1
+    output: Tensor = part_of(result, where, called)
+    return output.shape[axes.index("E")] // calls.callee.width
