@@ -6,7 +6,7 @@ They do O(S) work instead of O(L·S).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,30 +17,6 @@ from attnbench.testing import widen
 from attnbench_plugins.kernels._fused import fused_attention, on_known_devices
 
 __all__ = ["attend_one_row"]
-
-
-def _concat_linear(module: Any, key: Tensor) -> Tensor:
-    """The key's part of the linear map; the query's is the same for every key."""
-    weight, bias = widen(module.weight, module.bias)
-    return key @ weight[module.query_size :] + bias
-
-
-def _self_additive(module: Any, key: Tensor) -> Tensor:
-    """One hidden layer on the key."""
-    weight, vector = widen(module.key_proj.weight, module.score_vector)
-    return (key @ weight.mT).tanh() @ vector
-
-
-def _self_tanh(module: Any, key: Tensor) -> Tensor:
-    """The tanh of a linear map of the key."""
-    weight, bias = widen(module.weight, module.bias)
-    return (key @ weight + bias).tanh()
-
-
-def _vector_sum(module: Any, key: Tensor) -> Tensor:
-    """The key's term; the query's is the same for every key, so its vector gets a gradient of 0."""
-    w_q, w_k = widen(module.query_vector, module.key_vector)
-    return key @ w_k + w_q[:0].sum()
 
 
 def attend_one_row(
@@ -71,38 +47,30 @@ def attend_one_row(
     return (row.softmax(-1) @ value + nothing).to(query.dtype)
 
 
-_KEY_SCORES: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "concat_linear": _concat_linear,
-    "self_additive": _self_additive,
-    "self_tanh": _self_tanh,
-    "vector_sum": _vector_sum,
-}
-"""By scoring function: the scores ``(..., S)`` of a module and keys ``(..., S, Ek)``."""
-
-
-def _attend_with(score: Callable[[Any, Tensor], Tensor]) -> Callable[..., Tensor]:
-    def attend(
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> Tensor:
-        key, value = widen(key, value)
-        return attend_one_row(score(module, key), query, value, attn_mask, is_causal)
-
-    return attend
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Output ``(..., L, Ev)``, from the part of the score that a decoder caches per key."""
+    key, value = widen(key, value)
+    scores = module.project_key(key).squeeze(-1)
+    for parameter in module.parameters():  # what is the same for every key has a gradient of 0
+        scores = scores + parameter.flatten()[:0].sum().to(scores.dtype)
+    return attend_one_row(scores, query, value, attn_mask, is_causal)
 
 
 @attnbench.hookimpl
 def attnbench_kernels() -> Iterable[attnbench.KernelSpec]:
     """One kernel for each scoring function that ignores the query."""
-    for scoring, score in _KEY_SCORES.items():
+    for scoring in ("concat_linear", "self_additive", "self_tanh", "vector_sum"):
         yield attnbench.KernelSpec(
             name="one_row",
             scoring=scoring,
-            attend=_attend_with(score),
+            attend=attend,
             supports=on_known_devices,
             priority=10,
         )

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import attnbench
 from attnbench import Case, Inputs, Subject
-from attnbench.strategies import cases
-from attnbench.testing import agree_within, holds, reject, softmax_weights
+from attnbench.strategies import CaseStrategy, cases
+from attnbench.testing import agree_within, holds, invariant, reject, softmax_weights
 from attnbench_plugins.laws.rows import built_with_weights, member
 
 _SAMPLES = 4000
 _FALSE_ALARM = 1e-9
 """Probability of a false alarm per case; below 1e-6 per run of some hundred cases."""
+
+
+_law = functools.partial(invariant, law=True)
+
+
+def _one_query(subject: Subject) -> CaseStrategy:
+    """Cases of a single query with several keys: with one there is nothing to choose."""
+    drawn = cases(
+        subject,
+        leads=(0,),
+        dtypes=("float64",),
+        masks=("none",),
+        regimes=("normal", "equal_keys"),
+        min_kv_len=2,
+        max_len=8,
+        layouts=("contiguous",),
+    )
+    return drawn.map(lambda case: case.replace(q_len=1))
 
 
 def _scoring(module: Any) -> Any:
@@ -30,7 +47,9 @@ def _soft(module: Any, inputs: Inputs) -> Tensor:
     return softmax_weights(_scoring(module)(inputs.query, inputs.key), inputs.mask)
 
 
-def _one_key(subject: Subject, case: Case) -> None:
+@_law(hint="another key is taken, or more than one counts")
+def picks_one_key(subject: Subject, case: Case) -> None:
+    """Each query has one key: the most likely one."""
     module, inputs, weights = built_with_weights(subject, case)
     alive = inputs.allowed.any(-1).double()
     holds((weights == 0) | (weights == 1), "weights", weights, "0 or 1")
@@ -72,7 +91,9 @@ def _sampled(subject: Subject, case: Case) -> tuple[Any, Inputs, Tensor, Tensor]
     return module, inputs, weights.squeeze(-2), query
 
 
-def _follow(subject: Subject, case: Case) -> None:
+@_law(hint="keys are drawn by other chances, or not drawn anew", cases=_one_query)
+def samples_follow_soft_weights(subject: Subject, case: Case) -> None:
+    """Keys are sampled by soft weight."""
     module, inputs, weights, _ = _sampled(subject, case)
     soft = _soft(module, inputs).squeeze(-2).double()
     # Hoeffding: a frequency over N samples is off by more with probability _FALSE_ALARM
@@ -81,7 +102,9 @@ def _follow(subject: Subject, case: Case) -> None:
     agree_within(share, soft, band, "share of samples", "the soft weights")
 
 
-def _gradient(subject: Subject, case: Case) -> None:
+@_law(hint="what is kept is not of the keys that were drawn", cases=_one_query)
+def score_function_gradient_is_exact(subject: Subject, case: Case) -> None:
+    """The kept log-probabilities give the gradient of the enumerated expectation."""
     module, inputs, weights, query = _sampled(subject, case)
     soft = _soft(module, inputs.replace(query=query)).squeeze()
     chosen = weights.detach().argmax(-1)
@@ -100,7 +123,9 @@ def _gradient(subject: Subject, case: Case) -> None:
     agree_within(got, expected, 1e-9 * scale, what, "the enumerated expectation")
 
 
-def _forward_only(subject: Subject, case: Case) -> None:
+@_law(hint="the position before is not carried on")
+def position_never_moves_back(subject: Subject, case: Case) -> None:
+    """A query attends to no key before the one that the query before it attended to."""
     _, inputs, weights = built_with_weights(subject, case)
     alive = inputs.allowed.any(-1)
     stopped = weights.sum(-1) > 0
@@ -111,7 +136,14 @@ def _forward_only(subject: Subject, case: Case) -> None:
     holds(forward, "position", place, "at least that of the query before")
 
 
-def _expectation(subject: Subject, case: Case) -> None:
+@_law(
+    hint="chances are multiplied up wrongly, or lose all digits",
+    dtypes=("float64", "float32"),
+    masks=("none", "boolean", "boolean_shared", "key_row"),
+    max_len=17,
+)
+def training_is_the_expectation(subject: Subject, case: Case) -> None:
+    """In training the weights are the chances of stopping; gradients are finite."""
     module: Any
     module, inputs = subject.build(case)
     query, key = inputs.query, inputs.key
@@ -145,7 +177,9 @@ def _expectation(subject: Subject, case: Case) -> None:
         holds(gradient.isfinite(), f"in training, gradient of {name}", gradient, "finite")
 
 
-def _penalty(subject: Subject, case: Case) -> None:
+@_law(hint="the diagonal is left out, or it is not of the rows")
+def penalty_is_zero_iff_orthonormal(subject: Subject, case: Case) -> None:
+    """The penalty is 0 exactly when the rows of weights are orthonormal."""
     module, _, weights = built_with_weights(subject, case)
     rows = weights.shape[-2]
     gram = torch.einsum("...rs,...ts->...rt", weights, weights)
@@ -163,73 +197,3 @@ def _penalty(subject: Subject, case: Case) -> None:
     shared = penalty_of(orthonormal[:1].expand(rows, -1))
     wanted = torch.tensor(float(rows * (rows - 1)), dtype=torch.float64)
     agree_within(shared, wanted, 1e-12, "penalty of equal rows", "r(r − 1) pairs")
-
-
-_HINTS = {
-    "picks_one_key": "another key is taken, or more than one counts",
-    "samples_follow_soft_weights": "keys are drawn by other chances, or not drawn anew",
-    "score_function_gradient_is_exact": "what is kept is not of the keys that were drawn",
-    "position_never_moves_back": "the position before is not carried on",
-    "training_is_the_expectation": "chances are multiplied up wrongly, or lose all digits",
-    "penalty_is_zero_iff_orthonormal": "the diagonal is left out, or it is not of the rows",
-}
-
-
-@attnbench.hookimpl
-def attnbench_invariants() -> Iterable[attnbench.Invariant]:
-    """The laws on choices."""
-    one_query: dict[str, Any] = {
-        "leads": (0,),
-        "dtypes": ("float64",),
-        "masks": ("none",),
-        "regimes": ("normal", "equal_keys"),
-        "min_kv_len": 2,  # with one key there is nothing to choose
-        "max_len": 8,
-        "layouts": ("contiguous",),
-    }
-
-    def alone(subject: Subject) -> Any:
-        return cases(subject, **one_query).map(lambda case: case.replace(q_len=1))
-
-    laws = (
-        ("picks_one_key", "Each query has one key: the most likely one.", _one_key, cases),
-        ("samples_follow_soft_weights", "Keys are sampled by soft weight.", _follow, alone),
-        (
-            "score_function_gradient_is_exact",
-            "The kept log-probabilities give the gradient of the enumerated expectation.",
-            _gradient,
-            alone,
-        ),
-        (
-            "position_never_moves_back",
-            "A query attends to no key before the one that the query before it attended to.",
-            _forward_only,
-            cases,
-        ),
-        (
-            "training_is_the_expectation",
-            "In training the weights are the chances of stopping; gradients are finite.",
-            _expectation,
-            lambda subject: cases(
-                subject,
-                dtypes=("float64", "float32"),
-                masks=("none", "boolean", "boolean_shared", "key_row"),
-                max_len=17,
-            ),
-        ),
-        (
-            "penalty_is_zero_iff_orthonormal",
-            "The penalty is 0 exactly when the rows of weights are orthonormal.",
-            _penalty,
-            cases,
-        ),
-    )
-    for name, statement, check, drawn in laws:
-        yield attnbench.Invariant(
-            name=name,
-            statement=statement,
-            hint=_HINTS[name],
-            check=check,
-            cases=drawn,
-            law=True,
-        )

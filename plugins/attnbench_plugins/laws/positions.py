@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
-import attnbench
-from attnbench import Case, Subject
-from attnbench.strategies import cases
-from attnbench.testing import Baseline, agree, benign, reject, resizes, select_keys
+from attnbench import Case, InvariantViolation, Subject
+from attnbench.testing import Baseline, agree, benign, invariant, reject, resizes, select_keys
 
 _ANGLES = 2.0**-14
 """What angles of up to 129 positions lose in float32, in which most code computes them: 2⁻¹⁷ each,
 with room for several features.
 """
-_HIDING = ("key_row", "key_padding", "padding", "causal_padding")
 
 
-def _trailing(subject: Subject, case: Case) -> None:
+@invariant(
+    hint="slots behind the last one that is seen are counted in a size, a mean or a position",
+    masks=("key_row", "key_padding", "padding", "causal_padding"),
+    min_kv_len=2,
+    leads=(1,),
+    regimes=("normal",),
+    law=True,
+)
+def trailing_padding_equals_deleting(subject: Subject, case: Case) -> None:
+    """Leaving out the slots behind the last that any query sees changes nothing."""
     module, inputs = subject.build(case)
     seen = inputs.allowed.flatten(0, -2).any(0).nonzero()
     last = int(seen[-1]) + 1
@@ -31,7 +35,19 @@ def _trailing(subject: Subject, case: Case) -> None:
     agree(less, whole, what, "the same call with them", units=64)
 
 
-def _leading(subject: Subject, case: Case) -> None:
+@invariant(
+    hint="positions are counted from the first slot rather than as distances",
+    cases=benign,
+    masks=("none", "causal"),
+    min_kv_len=2,
+    max_len=129,
+    applies=lambda subject: resizes(subject, "kv_len"),
+    law=True,
+)
+def leading_padding_equals_deleting(subject: Subject, case: Case) -> None:
+    """Slots before the first that any query sees might as well not be there: only distances
+    count.
+    """
     base = Baseline(subject, case)
     inputs, first = base.inputs, 1 + base.choose(case.kv_len - 1)
     seen = torch.arange(case.kv_len, device=inputs.query.device) >= first
@@ -44,32 +60,7 @@ def _leading(subject: Subject, case: Case) -> None:
     eps = torch.finfo(got.dtype).eps
     try:
         base.expect(got, what, other)
-    except attnbench.InvariantViolation:
+    except InvariantViolation:
         if eps > _ANGLES:
             raise
         agree(got, base.output, what, other, units=_ANGLES / eps)
-
-
-@attnbench.hookimpl
-def attnbench_invariants() -> Iterable[attnbench.Invariant]:
-    """The laws on positions."""
-    yield attnbench.Invariant(
-        name="trailing_padding_equals_deleting",
-        statement="Leaving out the slots behind the last that any query sees changes nothing.",
-        hint="slots behind the last one that is seen are counted in a size, a mean or a position",
-        check=_trailing,
-        cases=lambda subject: cases(
-            subject, masks=_HIDING, min_kv_len=2, leads=(1,), regimes=("normal",)
-        ),
-        law=True,
-    )
-    yield attnbench.Invariant(
-        name="leading_padding_equals_deleting",
-        statement="Slots before the first that any query sees might as well not be there: only "
-        "distances count.",
-        hint="positions are counted from the first slot rather than as distances",
-        check=_leading,
-        cases=lambda subject: benign(subject, masks=("none", "causal"), min_kv_len=2, max_len=129),
-        applies=lambda subject: resizes(subject, "kv_len"),
-        law=True,
-    )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import attnbench
-from attnbench import Case, Inputs, Subject
-from attnbench.strategies import cases
-from attnbench.testing import MASKS, agree, agree_within, holds, needs, reject
+from attnbench import Case, Inputs, InvariantViolation, Subject
+from attnbench.testing import MASKS, agree, agree_within, holds, invariant, needs, reject
 
-__all__ = ["built_with_weights", "member"]
+_law = functools.partial(invariant, law=True)
 
 
 def built_with_weights(subject: Subject, case: Case) -> tuple[Any, Inputs, Tensor]:
@@ -27,14 +25,16 @@ def built_with_weights(subject: Subject, case: Case) -> tuple[Any, Inputs, Tenso
 def member(module: Any, name: str, meaning: str) -> Any:
     """An attribute of a module that a law reads; a module without it does not obey that law."""
     if not hasattr(module, name):
-        raise attnbench.InvariantViolation(
+        raise InvariantViolation(
             f"the module, a {type(module).__name__}, has no attribute {name!r}, {meaning}, which "
             "this law reads: add it, or do not declare the law"
         )
     return getattr(module, name)
 
 
-def _at_most_one(subject: Subject, case: Case) -> None:
+@_law(hint="the weights are not divided by their whole sum, or are negative")
+def rows_sum_to_at_most_one(subject: Subject, case: Case) -> None:
+    """Weights are at least 0, and a row of them sums to at most 1."""
     _, inputs, weights = built_with_weights(subject, case)
     slack = 4 * torch.finfo(inputs.query.dtype).eps * max(1.0, case.kv_len**0.5)
     total = weights.sum(-1)
@@ -54,20 +54,32 @@ def _inside(module: Any, inputs: Inputs) -> Tensor:
     return inside.expand_as(allowed)
 
 
-def _only_window(subject: Subject, case: Case) -> None:
+@_law(hint="keys outside the window are hidden by a finite number, or its edge is off")
+def only_window_has_weight(subject: Subject, case: Case) -> None:
+    """A key outside a query's window has a weight of exactly 0."""
     module, inputs, weights = built_with_weights(subject, case)
     outside = ~_inside(module, inputs)
     holds(~outside | (weights == 0), "weights", weights, "exactly 0: it lies outside the window")
 
 
-def _window_sums(subject: Subject, case: Case) -> None:
+@_law(hint="the weights are normalised over other keys than those of the window")
+def window_sums_to_one(subject: Subject, case: Case) -> None:
+    """A row sums to 1 if its window has a key left, and to 0 otherwise."""
     module, inputs, weights = built_with_weights(subject, case)
     left = (_inside(module, inputs) & inputs.allowed).any(-1)
     slack = 4 * torch.finfo(inputs.query.dtype).eps * max(1.0, case.kv_len**0.5)
     agree_within(weights.sum(-1), left.double(), slack, "weights.sum(-1)", "its window's keys")
 
 
-def _looks_back(subject: Subject, case: Case) -> None:
+@_law(
+    hint="the window is off by one, or a state is carried on",
+    regimes=("normal",),
+    layouts=("contiguous",),
+    min_q_len=3,
+    variants={"slot": ("first", "middle")},
+)
+def looks_back_at_most_its_window(subject: Subject, case: Case) -> None:
+    """A state changes only its own output and those of the W states after it."""
     module: Any
     module, inputs = subject.build(case)
     slot = case.kv_len // 2 if case.variant("slot", "first") == "middle" else 0
@@ -88,7 +100,15 @@ def _looks_back(subject: Subject, case: Case) -> None:
     agree(after, before, what, "the same call without", units=64)
 
 
-def _padding(subject: Subject, case: Case) -> None:
+@_law(
+    hint="hidden slots are multiplied by a weight of 0 instead of being left out",
+    masks=("key_row", "key_padding", "padding", "causal_padding"),
+    min_kv_len=2,
+    layouts=("contiguous",),
+    regimes=("normal",),
+)
+def padding_is_inert(subject: Subject, case: Case) -> None:
+    """NaN or Inf in a slot that every query is kept from reaches no output."""
     module, inputs = subject.build(case)
     hidden = ~inputs.allowed.any(-2).unsqueeze(-1)
     if not bool(hidden.any()):
@@ -103,7 +123,9 @@ def _padding(subject: Subject, case: Case) -> None:
     agree(got, clean, what, "the same call without", units=64)
 
 
-def _rows_equal(subject: Subject, case: Case) -> None:
+@_law(hint="the query or its place enters the weights", masks=tuple(MASKS), min_q_len=2)
+def all_rows_are_equal(subject: Subject, case: Case) -> None:
+    """Queries with the same mask get the same weights."""
     _, inputs, weights = built_with_weights(subject, case)
     allowed, bias = inputs.allowed, inputs.mask.bias
     alike = (allowed == allowed[..., :1, :]).all(-1)
@@ -111,62 +133,3 @@ def _rows_equal(subject: Subject, case: Case) -> None:
         alike = alike & (bias == bias[..., :1, :]).all(-1)
     same = (weights == weights[..., :1, :]).all(-1) | ~alike
     holds(same, "weights equal to those of query 0", same, "True: the masks are the same")
-
-
-@attnbench.hookimpl
-def attnbench_invariants() -> Iterable[attnbench.Invariant]:
-    """The laws on rows."""
-    yield attnbench.Invariant(
-        name="rows_sum_to_at_most_one",
-        statement="Weights are at least 0, and a row of them sums to at most 1.",
-        hint="the weights are not divided by their whole sum, or are negative",
-        check=_at_most_one,
-        law=True,
-    )
-    yield attnbench.Invariant(
-        name="only_window_has_weight",
-        statement="A key outside a query's window has a weight of exactly 0.",
-        hint="keys outside the window are hidden by a finite number, or its edge is off",
-        check=_only_window,
-        law=True,
-    )
-    yield attnbench.Invariant(
-        name="window_sums_to_one",
-        statement="A row sums to 1 if its window has a key left, and to 0 otherwise.",
-        hint="the weights are normalised over other keys than those of the window",
-        check=_window_sums,
-        law=True,
-    )
-    yield attnbench.Invariant(
-        name="looks_back_at_most_its_window",
-        statement="A state changes only its own output and those of the W states after it.",
-        hint="the window is off by one, or a state is carried on",
-        check=_looks_back,
-        cases=lambda subject: cases(
-            subject,
-            regimes=("normal",),
-            layouts=("contiguous",),
-            min_q_len=3,
-            variants={"slot": ("first", "middle")},
-        ),
-        law=True,
-    )
-    hiding = ("key_row", "key_padding", "padding", "causal_padding")
-    yield attnbench.Invariant(
-        name="padding_is_inert",
-        statement="NaN or Inf in a slot that every query is kept from reaches no output.",
-        hint="hidden slots are multiplied by a weight of 0 instead of being left out",
-        check=_padding,
-        cases=lambda subject: cases(
-            subject, masks=hiding, min_kv_len=2, layouts=("contiguous",), regimes=("normal",)
-        ),
-        law=True,
-    )
-    yield attnbench.Invariant(
-        name="all_rows_are_equal",
-        statement="Queries with the same mask get the same weights.",
-        hint="the query or its place enters the weights",
-        check=_rows_equal,
-        cases=lambda subject: cases(subject, masks=tuple(MASKS), min_q_len=2),
-        law=True,
-    )

@@ -1,1 +1,1 @@
-"""Built-in layers: self-attention with its caches, one per file."""
+"""Built-in layers: self-attention with its caches."""

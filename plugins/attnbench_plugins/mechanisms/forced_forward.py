@@ -10,6 +10,7 @@ nowhere gives zeros, and so do all after it. Source: Raffel et al. 2017, arXiv:1
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 import attnbench
-from attnbench import OptionError, Sizes
+from attnbench import OptionError
 from attnbench.testing import make_scoring, pool, prepare, scores_of, widen
 from attnbench_plugins._floats import Rows
 from attnbench_plugins.mechanisms._scan import expected, forward_choice
@@ -86,10 +87,6 @@ class ForcedForwardAttention(nn.Module):
         return (output, weights.to(query.dtype)) if return_weights else output
 
 
-def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
-    return legal_sizes(sizes, scoring)
-
-
 def _reference(
     module: ForcedForwardAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
 ) -> Rows:
@@ -116,7 +113,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         make=ForcedForwardAttention,
         formula="α_ij = p_ij Σ_{m≤j} α_{i−1,m} Π_{m≤n<j} (1 − p_in), p = σ(a(q, k) + r)",
         source="Raffel et al. 2017, arXiv:1704.00784",
-        sizes=_sizes,
+        sizes=partial(legal_sizes, scoring=_SCORING),
         reference=_reference,
         accepts=("is_causal", "valid_lens", "return_weights"),
         laws=(

@@ -8,13 +8,13 @@ stores the log-probability of a sample: ``(module.log_prob * reward).sum()``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import Sizes
 from attnbench.testing import Mask, make_scoring, pool, prepare, scores_of, softmax_weights
 from attnbench_plugins._floats import Rows
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
@@ -114,10 +114,6 @@ def _likeliest(scores: Tensor, mask: Mask) -> Tensor:
     return (total >= top - slack).to(torch.uint8).argmax(-1, keepdim=True)
 
 
-def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
-    return legal_sizes(sizes, scoring)
-
-
 def _reference(
     module: HardAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
 ) -> Rows:
@@ -140,7 +136,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         make=HardAttention,
         formula="o = v_j, j = argmax_j a(q, k_j); in training j ~ softmax_j(a(q, k_j))",
         source="Xu et al. 2015, arXiv:1502.03044",
-        sizes=_sizes,
+        sizes=partial(legal_sizes, scoring=_SCORING),
         reference=_reference,
         accepts=("is_causal", "valid_lens", "return_weights"),
         laws=(

@@ -8,12 +8,13 @@ Source: Luong, Pham and Manning 2015, arXiv:1508.04025 (local-m). Query i of L i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import OptionError, Sizes
+from attnbench import OptionError
 from attnbench.testing import make_scoring, prepare
 from attnbench_plugins._floats import Rows, attended, pooled
 from attnbench_plugins.mechanisms._windows import band
@@ -84,10 +85,6 @@ class LocalMonotonicAttention(nn.Module):
         return output if weights is None else (output, slots.spread(weights))
 
 
-def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
-    return legal_sizes(sizes, scoring)
-
-
 def _reference(
     module: LocalMonotonicAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
 ) -> Rows:
@@ -108,7 +105,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         make=LocalMonotonicAttention,
         formula="o = Σ_{|j−t|≤D} softmax_j(a(q, k_j)) v_j, t = ⌊(i + ½)S/L⌋",
         source="Luong et al. 2015, arXiv:1508.04025 (local-m)",
-        sizes=_sizes,
+        sizes=partial(legal_sizes, scoring=_SCORING),
         reference=_reference,
         accepts=("is_causal", "valid_lens", "dropout_p", "return_weights"),
         laws=("pools_values", "only_window_has_weight", "window_sums_to_one"),

@@ -9,12 +9,13 @@ that padding after it changes nothing. Time and memory are O(L·D).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import OptionError, Sizes
+from attnbench import OptionError
 from attnbench.testing import make_scoring, prepare
 from attnbench_plugins._projection import Projection
 from attnbench_plugins.mechanisms import _local_reference
@@ -105,10 +106,6 @@ class LocalPredictiveAttention(nn.Module):
         return output if weights is None else (output, slots.spread((weights * fall).to(output)))
 
 
-def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
-    return legal_sizes(sizes, scoring)
-
-
 @attnbench.hookimpl
 def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
     """The mechanism ``local_predictive``."""
@@ -117,7 +114,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         make=LocalPredictiveAttention,
         formula="o = Σ_{|j−p|≤D} softmax_j(a(q, k_j)) e^(−2(j−p)²/D²) v_j, p = S·σ(vᵀtanh(W q))",
         source="Luong et al. 2015, arXiv:1508.04025 (local-p)",
-        sizes=_sizes,
+        sizes=partial(legal_sizes, scoring=_SCORING),
         reference=_local_reference.predictive,
         accepts=("is_causal", "valid_lens", "dropout_p", "return_weights"),
         laws=(

@@ -8,11 +8,11 @@ and value ``(..., S, Ev)`` give ``(..., L, Ev)``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import Sizes
 from attnbench.testing import check_features, make_scoring
 from attnbench_plugins._floats import Rows, attended, pooled
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
@@ -66,10 +66,6 @@ class SoftAttention(nn.Module):
         return result
 
 
-def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
-    return legal_sizes(sizes, scoring)
-
-
 def _reference(
     module: SoftAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
 ) -> Rows:
@@ -85,7 +81,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         make=SoftAttention,
         formula="o = Σ_j softmax_j(a(q, k_j)) v_j",
         source="Bahdanau et al. 2015, arXiv:1409.0473",
-        sizes=_sizes,
+        sizes=partial(legal_sizes, scoring=_SCORING),
         reference=_reference,
         accepts=("is_causal", "valid_lens", "dropout_p", "enable_gqa", "return_weights"),
         laws=("pools_values",),

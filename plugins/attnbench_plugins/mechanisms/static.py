@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import Sizes
 from attnbench.testing import make_scoring, pool, prepare, scores_of, softmax_weights, widen
 from attnbench_plugins._floats import Rows, attended, pooled
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
@@ -64,10 +64,6 @@ class StaticAttention(nn.Module):
         )
 
 
-def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
-    return legal_sizes(sizes, scoring)
-
-
 def _reference(
     module: StaticAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
 ) -> Rows:
@@ -84,7 +80,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         make=StaticAttention,
         formula="o = Σ_j softmax_j(a(mean(q), k_j)) v_j",
         source="Hermann et al. 2015, arXiv:1506.03340",
-        sizes=_sizes,
+        sizes=partial(legal_sizes, scoring=_SCORING),
         reference=_reference,
         accepts=("is_causal", "valid_lens", "dropout_p", "return_weights"),
         laws=("pools_values", "all_rows_are_equal"),

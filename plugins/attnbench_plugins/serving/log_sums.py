@@ -41,9 +41,6 @@ _MOVES = 8
 _WIDE = ("float32", "float64")
 _UNITS = 64
 
-OPTIONS: dict[str, object] = {"scale": 0.7, "softcap": 0.5, "window_size": (1, 1)}
-"""Options that change the scores, or the keys that they are of, and so the log-sum-exp."""
-
 
 class _Sums:
     """A mechanism at a case: its outputs, and its log-sums in base e, as they are defined."""

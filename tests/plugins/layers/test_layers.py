@@ -7,19 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_plugins.layers import alibi, causal, encoder, learned, rotary, sliding_window, static
+from attnbench_plugins.layers import variants
 from attnbench_plugins.scorings.additive import AdditiveScoring
 from torch import Tensor
 
 import attnbench
 from attnbench import LayerSpec
 
-SPECS = {
-    spec.name: spec
-    for module in (alibi, causal, learned, rotary, sliding_window, static)
-    for spec in module.attnbench_layers()
-}
-(ENCODER,) = encoder.attnbench_layers()
+SPECS = {spec.name: spec for spec in variants.attnbench_layers()}
+ENCODER = SPECS.pop("encoder_attention")
 SCORINGS = ("scaled_dot", "additive", "bilinear", "gaussian", "vector_sum", "self_tanh", "average")
 
 
