@@ -67,16 +67,8 @@ def _forward(
 
 
 @_forward.register_fake
-def _(
-    a: Tensor,
-    b: Tensor,
-    w: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    squares: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor]:
+def _(a: Tensor, b: Tensor, w: Tensor, value: Tensor, *flags: Any) -> tuple[Tensor, Tensor]:
+    keep: bool = flags[-1]
     last = (value.shape[2] + 1, 1) if runs_online(a) else (b.shape[1],)
     sizes = (a.shape[0], a.shape[1], *last) if keep else (0,)
     return value.new_empty(a.shape[0], a.shape[1], value.shape[2]), value.new_empty(sizes)
@@ -139,18 +131,8 @@ def _backward(
 
 
 @_backward.register_fake
-def _(
-    grad: Tensor,
-    a: Tensor,
-    b: Tensor,
-    w: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    kept: Tensor,
-    causal: bool,
-    squares: bool,
-    mask_grad: bool,
-) -> tuple[Tensor, ...]:
+def _(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    a, b, w, value, mask, *_, mask_grad = given
     masks = mask if mask_grad and mask is not None else a[:0]
     return tuple(t.new_empty(t.shape) for t in (a, b, w, value, masks))
 
@@ -184,20 +166,10 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 _backward.register_autograd(_refuse)
 
 
-def _map_forward(
-    info: Any,
-    dims: tuple[Any, ...],
-    a: Tensor,
-    b: Tensor,
-    w: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    squares: bool,
-    keep: bool,
-) -> tuple[Any, Any]:
+def _map_forward(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
     size = info.batch_size
-    a, b, w, value = map(partial(fold_mapped, size), dims[:4], (a, b, w, value))
+    *_, mask, causal, squares, keep = given
+    a, b, w, value = map(partial(fold_mapped, size), dims[:4], given[:4])
     if mask is not None:
         mask = fold_mapped(size, dims[4], mask, a.shape[0] // size)
     output, kept = run_forward(a, b, w, value, mask, causal, squares, keep)
@@ -206,22 +178,10 @@ def _map_forward(
     return (unfold_mapped(size, output), kept), (0, None)
 
 
-def _map_backward(
-    info: Any,
-    dims: tuple[Any, ...],
-    grad: Tensor,
-    a: Tensor,
-    b: Tensor,
-    w: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    kept: Tensor,
-    causal: bool,
-    squares: bool,
-    mask_grad: bool,
-) -> tuple[Any, Any]:
+def _map_backward(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
     size = info.batch_size
-    grad, a, b, w, value = map(partial(fold_mapped, size), dims[:5], (grad, a, b, w, value))
+    *_, mask, kept, causal, squares, mask_grad = given
+    grad, a, b, w, value = map(partial(fold_mapped, size), dims[:5], given[:5])
     shared = mask is not None and mask.shape[0 if dims[5] is None else dims[5] == 0] == 1
     if mask is not None:
         mask = fold_mapped(size, dims[5], mask, a.shape[0] // size)
