@@ -15,14 +15,6 @@ from typing import Any
 __all__ = ["Cell", "cells", "ipynb", "names", "questions", "ran", "run"]
 
 _FOLDER = files("attnbench_classroom.notebooks")
-_GUARD = """\
-try:
-    import attnbench_classroom.lesson
-except ModuleNotFoundError as missing:
-    raise SystemExit(
-        f"{missing.name} is missing in this kernel: install attnbench as its README says. "
-        "The pictures below were drawn before."
-    ) from None"""
 _NEEDS = (
     "*Needs a Python kernel with attnbench, installed as its README says, and with ipykernel. "
     "Without it, what is below still shows the pictures and answers of an earlier run.*"
@@ -117,23 +109,19 @@ def ipynb(name: str, results: Sequence[tuple[str, list[str]]]) -> dict[str, Any]
         name: of the notebook.
         results: of its code cells, as :func:`run` gives them; empty for a notebook without any.
     """
-    left = iter(results)
-    made = [_code_cell(0, _GUARD, "", [])]
-    for number, cell in enumerate(cells(name), 1):
+    left, made = iter(results), []
+    for number, cell in enumerate(cells(name)):
+        more: dict[str, Any] = {}
         if cell.kind == "code":
-            made.append(_code_cell(number, cell.text, *next(left, ("", []))))
-        else:
-            made.append(
-                {"cell_type": "markdown", "id": f"cell-{number}", "metadata": {}}
-                | {"source": cell.text}
-            )
-    made[0], made[1] = made[1], made[0]  # the title comes first
+            more = {"execution_count": None, "outputs": _outputs(*next(left, ("", [])))}
+        known = {"cell_type": cell.kind, "id": f"cell-{number}", "metadata": {}}
+        made.append(known | {"source": cell.text} | more)
     python = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": python, "language_info": {"name": "python"}}
     return {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
-def _code_cell(number: int, source: str, printed: str, pictures: list[str]) -> dict[str, Any]:
+def _outputs(printed: str, pictures: list[str]) -> list[dict[str, Any]]:
     outputs: list[dict[str, Any]] = []
     if printed:
         outputs.append({"output_type": "stream", "name": "stdout", "text": printed})
@@ -141,11 +129,4 @@ def _code_cell(number: int, source: str, printed: str, pictures: list[str]) -> d
         {"output_type": "display_data", "metadata": {}, "data": {"image/png": picture}}
         for picture in pictures
     ]
-    return {
-        "cell_type": "code",
-        "id": f"cell-{number}",
-        "metadata": {},
-        "execution_count": None,
-        "source": source,
-        "outputs": outputs,
-    }
+    return outputs

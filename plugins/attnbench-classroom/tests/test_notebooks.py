@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attnbench_classroom import cells
@@ -68,22 +66,6 @@ def test_a_written_notebook_shows_its_pictures_without_a_kernel(tmp_path: Path) 
         for output in cell["outputs"]
     ]
     assert kinds == ["stream", "display_data"] * 4
-
-
-def test_the_first_cell_says_what_is_missing_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = cells.ipynb("variants", [])["cells"][1]["source"]
-    real = builtins.__import__
-
-    def missing(name: str, *arguments: Any) -> Any:
-        if name.startswith("attnbench_classroom"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name="matplotlib")
-        return real(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(SystemExit) as stopped:
-        exec(source, {})
-    assert str(stopped.value).startswith("matplotlib is missing in this kernel: install")
-    assert "\n" not in str(stopped.value)
 
 
 def test_without_a_name_all_are_listed() -> None:
