@@ -12,8 +12,10 @@ import json
 import os
 import random
 import secrets
+import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,7 +36,6 @@ from attnbench_judge.process_account import (
     stopped,
     tree,
 )
-from attnbench_judge.scratch_folder import ScratchFolder
 from attnbench_judge.shared_bytes import SharedBytes, same_bytes
 
 _MESSAGE = 1 << 18
@@ -66,8 +67,8 @@ class Confined:
     ) -> None:
         self.limits, self.pid = limits, 0
         self._stack = contextlib.ExitStack()
-        self._scratch = ScratchFolder()
-        self._stack.callback(self._scratch.remove)
+        scratch = tempfile.mkdtemp(prefix="attnbench-judge-")
+        self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         self.shared = SharedBytes(limits.shared_mib << 20)
         self._stack.callback(self.shared.close)
         self.refused: RefusedError | None = None
@@ -79,7 +80,7 @@ class Confined:
         self._stack.callback(self._channel.close)
         try:
             with theirs:
-                entered = enter(limits, self._scratch.path, self.shared, theirs.fileno())
+                entered = enter(limits, scratch, self.shared, theirs.fileno())
             self.pid, self.held, self.missing = entered
             self._clock = ComputingClock(self.pid)
             self._waiting = WaitingClock(self.pid, os.getpid())

@@ -17,7 +17,7 @@ from attnbench.testing import bench_cases, parse_address
 from attnbench_judge.confined import Confined
 from attnbench_judge.decision import Judgement
 from attnbench_judge.entry import SETTLED_BYTES, Limits
-from attnbench_judge.trial import Task, Trial
+from attnbench_judge.trial import Trial
 from attnbench_judge.turns import TEXTBOOK
 
 _LENGTHS = (256, 512)
@@ -118,9 +118,9 @@ class Court:
         """Judge one candidate; see :func:`judge` for it and for the options that are its own."""
         started = time.monotonic()
         place, style, conventions = _place(target)
-        given = {name: value for name, value in options.items() if value is not None}
-        given["conventions"] = {**conventions, **given.get("conventions", {})}
-        trial = Trial(Task(target, place, self.limits, **{"style": style, **given}))
+        options["style"] = options.get("style") or style
+        options["conventions"] = {**conventions, **(options.get("conventions") or {})}
+        trial = Trial(target, place, self.limits, **options)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         torch.empty(SETTLED_BYTES, dtype=torch.uint8)  # or each large temporary is mapped anew

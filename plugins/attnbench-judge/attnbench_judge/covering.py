@@ -11,7 +11,8 @@ import functools
 import itertools
 import operator
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 Row = dict[str, str]
@@ -41,45 +42,28 @@ class Together:
     def __init__(self, axes: Mapping[str, Collection[str]]) -> None:
         self.levels = [(axis, level) for axis in axes for level in axes[axis]]
         self.number = {level: number for number, level in enumerate(self.levels)}
-        # of each level the bits of all that came with it and another, in a block for each other
-        self._came = [0] * len(self.levels)
-        self._pairs = [0] * len(self.levels)
-
-    def copy(self) -> Together:
-        """What came so far."""
-        found = copy.copy(self)
-        found._came, found._pairs = self._came.copy(), self._pairs.copy()
-        return found
+        # of two levels, a bit for each that came with both
+        self._thirds: dict[tuple[int, int], int] = defaultdict(int)
 
     def add(self, row: Row) -> None:
         """Count a row."""
         numbers = [self.number[level] for level in row.items()]
-        bits, blocks = self.bits(numbers)
-        for number in numbers:
-            self._came[number] |= blocks
-            self._pairs[number] |= bits
-
-    def bits(self, numbers: Iterable[int]) -> tuple[int, int]:
-        """A bit for each of some levels; and those bits, in the block of each of them."""
-        bits = starts = 0
-        for number in numbers:
-            bits |= 1 << number
-            starts |= 1 << number * len(self.levels)
-        return bits, bits * starts
+        bits = sum(1 << number for number in numbers)
+        for pair in itertools.product(numbers, repeat=2):
+            self._thirds[pair] |= bits
 
     def came(self, pair: Pair) -> bool:
         """Whether both levels of a pair came in one row."""
         one, other = (self.number[level] for level in pair)
-        return self._pairs[one] >> other & 1 != 0
+        return (one, other) in self._thirds
 
-    def thirds(self, one: int, other: int) -> int:
-        """The bits of all that came with two levels."""
-        return self._came[one] >> other * len(self.levels) & (1 << len(self.levels)) - 1
-
-    def gain(self, number: int, bits: int, blocks: int) -> int:
-        """How many triples and pairs of a level with some others, by their bits, did not come."""
-        pairs = (bits & ~self._pairs[number]).bit_count()
-        return _PAIR * pairs + (blocks & ~self._came[number]).bit_count()
+    def gain(self, number: int, others: Sequence[int]) -> int:
+        """How many triples and pairs of a level with some others did not come."""
+        bits, found = sum(1 << other for other in others), 0
+        for other in others:
+            thirds = self._thirds.get((number, other), 0)
+            found += (bits & ~thirds).bit_count() + (0 if thirds else _PAIR)
+        return found
 
 
 def cover(
@@ -97,13 +81,12 @@ def cover(
         chance: draws the order.
         together: what came already, and need not come.
     """
-    together = Together(axes) if together is None else together.copy()
+    together = Together(axes) if together is None else copy.deepcopy(together)
     searches = [_Search(axes, allowed, together, chance) for allowed in fits]
     pairs = [
-        (one, other)
+        ((first, one), (second, other))
         for first, second in itertools.combinations(sorted(axes), 2)
-        for one in zip(itertools.repeat(first), axes[first], strict=False)
-        for other in zip(itertools.repeat(second), axes[second], strict=False)
+        for one, other in itertools.product(axes[first], axes[second])
     ]
     for pair in chance.sample(pairs, len(pairs)):
         if not together.came(pair):
@@ -131,13 +114,13 @@ class _Search:
     ) -> None:
         self.fits, self.together, self.chance = fits, together, chance
         self.numbers = {axis: [together.number[axis, one] for one in axes[axis]] for axis in axes}
-        self.bits = {axis: sum(1 << one for one in self.numbers[axis]) for axis in axes}
-        self.fitting = dict.fromkeys(itertools.chain(*self.numbers.values()), 0)
-        for one, other in itertools.combinations(self.fitting, 2):
+        # of each level, those that may come with it
+        self.fitting: dict[int, set[int]] = defaultdict(set)
+        for one, other in itertools.combinations(itertools.chain(*self.numbers.values()), 2):
             pair = dict((together.levels[one], together.levels[other]))
             if len(pair) == 2 and fits(pair):
-                self.fitting[one] |= 1 << other
-                self.fitting[other] |= 1 << one
+                self.fitting[one].add(other)
+                self.fitting[other].add(one)
 
     def row_with(self, pair: Pair) -> Row | None:
         """A whole row with a pair, which has many pairs and triples that did not come."""
@@ -149,14 +132,14 @@ class _Search:
         if next(steps, None) is None or not self.fits(row):
             return None
         fitting = functools.reduce(operator.and_, (self.fitting[number] for number in numbers))
-        left = [axis for axis in self.numbers if axis not in row]
-        if not left or not all(fitting & self.bits[axis] for axis in left):
-            return None if left else row
-        options = [number for number in self.numbers[left[0]] if fitting >> number & 1]
-        bits = self.together.bits(numbers)
+        options = [
+            fitting.intersection(self.numbers[axis]) for axis in self.numbers if axis not in row
+        ]
+        if not options or not all(options):
+            return None if options else row
         for number in sorted(
-            options,
-            key=lambda number: (self.together.gain(number, *bits), self.chance.random()),
+            sorted(options[0]),
+            key=lambda number: (self.together.gain(number, numbers), self.chance.random()),
             reverse=True,
         ):
             found = self._completed([*numbers, number], steps)
@@ -218,26 +201,10 @@ class Coverage:
         return {one for one in wanted if not self.right.came((one, one))}
 
     def untried(self) -> list[str]:
-        """The levels, the pairs of other levels, and the share of triples with no right call."""
+        """The levels, and the pairs of other levels, with no right call."""
         lost = self._lost()
         pairs = [pair for pair in self.wanted if not (self.right.came(pair) or lost & {*pair})]
         told = [f"{one[1]} with {other[1]}" for one, other in pairs]
         more = [f"{len(told) - _TOLD} more pairs"] if len(told) > _TOLD else []
         levels = [level for axis in self.axes for level in self.axes[axis] if (axis, level) in lost]
-        return [*levels, *told[:_TOLD], *more, *self._triples()]
-
-    def _triples(self) -> list[str]:
-        fitting = _Search(self.axes, self.fits[-1], self.right, self.chance).fitting
-        every = left = 0
-        holes = []
-        for one, other in itertools.combinations(fitting, 2):
-            if fitting[one] >> other & 1:
-                thirds = fitting[one] & fitting[other] >> other << other
-                missing = thirds & ~self.right.thirds(one, other)
-                every, left = every + thirds.bit_count(), left + missing.bit_count()
-                holes += [(one, other, missing.bit_length() - 1)] if missing else []
-        drawn = self.chance.sample(holes, len(holes))
-        rows = (dict(self.right.levels[number] for number in hole) for hole in drawn)
-        example = next((" with ".join(row.values()) for row in rows if self.fits[-1](row)), "")
-        share = f"{100 * left / max(every, 1):.0f} % of the combinations of three levels"
-        return [f"{share}, such as {example}"] if example else []
+        return [*levels, *told[:_TOLD], *more]

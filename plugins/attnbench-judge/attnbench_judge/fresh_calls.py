@@ -14,7 +14,7 @@ from attnbench import Case, Inputs
 from attnbench_judge.confined import Confined
 from attnbench_judge.decision import RefusedError
 from attnbench_judge.entry import Answer
-from attnbench_judge.right_answers import RightOutput, RightRows
+from attnbench_judge.right_answers import RightOutput
 from attnbench_judge.streams import Stream
 
 
@@ -54,15 +54,10 @@ class Comparison:
         return self.stream.inputs()
 
     @functools.cached_property
-    def right(self) -> RightOutput | RightRows:
+    def right(self) -> RightOutput:
         """The right answer."""
         chance = random.Random(self.seed)  # noqa: S311  # to be repeated by seed
-        if self.whole:
-            return RightOutput(self.inputs, chance)
-        (*lead, q_len, _) = self.inputs.query.shape
-        chosen = [q_len - 1, *(chance.randrange(q_len) for _ in range(2))]
-        rows = sorted({*chosen[chance.randrange(2) :]})
-        return RightRows(self.inputs, chance.randrange(math.prod(lead)), rows)
+        return RightOutput(self.inputs, chance, few=not self.whole)
 
     def error(self, output: Tensor) -> float:
         """The error of an output as a multiple of what is allowed; infinite for a wrong shape."""

@@ -27,26 +27,20 @@ _PAIRS, _ITEMS, _ROWS = 2**17, 4, 8
 """Most pairs of a query and a key of which all are compared; items and least rows of others."""
 
 
-class RightRows:
-    """The right output of some rows of one item.
+def error_of_rows(inputs: Inputs, item: int, rows: list[int], output: Tensor) -> float:
+    """The largest error of some rows, as a multiple of all that rounding explains.
 
     Args:
         inputs: ``(B, H, L, E)``, with causality as a mask.
         item: which of the leading places, counted through.
         rows: queries to look at.
+        output: ``(*lead, L, Ev)``.
     """
-
-    def __init__(self, inputs: Inputs, item: int, rows: list[int]) -> None:
-        self._item, self._rows = item, rows
-        self._oracle = expected(_cut(inputs, item, rows))
-        self._budget = self._oracle.budget()
-
-    def error(self, output: Tensor) -> float:
-        """The largest error of ``(*lead, L, Ev)`` there, as a multiple of the allowed error."""
-        found = output.reshape(-1, *output.shape[-2:])[self._item, self._rows].double()
-        off = (found.unsqueeze(0) - self._oracle.output).abs()
-        ratio = _ratio(off, self._budget)
-        return ratio if ratio <= 1.0 else _ratio(off, self._oracle.budget(sure=True))
+    oracle = expected(_cut(inputs, item, rows))
+    found = output.reshape(-1, *output.shape[-2:])[item, rows].double()
+    off = (found.unsqueeze(0) - oracle.output).abs()
+    ratio = _ratio(off, oracle.budget())
+    return ratio if ratio <= 1.0 else _ratio(off, oracle.budget(sure=True))
 
 
 class RightOutput:
@@ -55,11 +49,13 @@ class RightOutput:
     Args:
         inputs: ``(B, H, L, E)``, with causality as a mask.
         chance: draws rows.
+        few: whether one, two or three rows of an item are enough.
     """
 
-    def __init__(self, inputs: Inputs, chance: random.Random) -> None:
+    def __init__(self, inputs: Inputs, chance: random.Random, *, few: bool = False) -> None:
         self._inputs, self._chance = inputs, chance
-        self._parts = [_Part(*one, chance) for one in _chosen(inputs, chance)]
+        chosen = [_few(inputs, chance)] if few else _chosen(inputs, chance)
+        self._parts = [_Part(*one, chance) for one in chosen]
 
     def error(self, output: Tensor) -> float:
         """An error above what is allowed, or else the largest error that was looked at closely.
@@ -122,7 +118,7 @@ class RightOutput:
             items.setdefault(item, []).append(row)
         worst = 0.0
         for item, some in items.items():
-            worst = max(worst, RightRows(self._inputs, item, some).error(output))
+            worst = max(worst, error_of_rows(self._inputs, item, some, output))
             if worst > 1.0:  # how much further others are off changes nothing, and takes seconds
                 break
         return worst
@@ -209,6 +205,15 @@ def _drawn(length: int, count: int, chance: random.Random) -> list[int]:
         return list(range(length))
     drawn: list[int] = np.random.default_rng(chance.getrandbits(128)).permutation(length).tolist()
     return drawn[:count]
+
+
+def _few(inputs: Inputs, chance: random.Random) -> tuple[Inputs, list[int], list[int]]:
+    """A few rows of one item: the last, or some that are drawn, or both."""
+    (*lead, q_len, _) = inputs.query.shape
+    chosen = [q_len - 1, *(chance.randrange(q_len) for _ in range(2))]
+    rows = sorted({*chosen[chance.randrange(2) :]})
+    item = chance.randrange(math.prod(lead))
+    return _cut(inputs, item, rows), [item], rows
 
 
 def _chosen(inputs: Inputs, chance: random.Random) -> Iterator[tuple[Inputs, list[int], list[int]]]:

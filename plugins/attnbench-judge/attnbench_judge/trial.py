@@ -6,7 +6,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +39,8 @@ MOST_FAILURES = 5
 """After so many no further invariant runs; 'attnbench check' runs all."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """Who is judged, and by what.
+class Trial:
+    """The judging of one candidate.
 
     Args:
         target, place: its address, and its file or module with its attribute.
@@ -49,27 +48,23 @@ class Task:
         style, conventions, profile, invariants, seed: as of :func:`attnbench_judge.court.judge`.
     """
 
-    target: str
-    place: tuple[str, str]
-    limits: Limits
-    style: str | None = None
-    conventions: Mapping[str, Any] = field(default_factory=dict)
-    profile: str = "quick"
-    invariants: Iterable[str] | None = None
-    seed: int = field(default_factory=lambda: secrets.randbits(62))
-
-
-class Trial:
-    """The judging of one candidate.
-
-    Args:
-        task: who it is, and what to do.
-    """
-
     caller: Caller  # once it has begun
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(
+        self,
+        target: str,
+        place: tuple[str, str],
+        limits: Limits,
+        *,
+        style: str | None = None,
+        conventions: Mapping[str, Any] | None = None,
+        profile: str = "quick",
+        invariants: Iterable[str] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.target, self.place, self.limits, self.style = target, place, limits, style
+        self.conventions, self.profile, self.invariants = conventions or {}, profile, invariants
+        self.seed = secrets.randbits(62) if seed is None else seed
         self.outcomes: list[Outcome] = []
         self.checks: Iterator[Outcome] = iter(())
         self.rows: list[Row] = []
@@ -77,16 +72,15 @@ class Trial:
         self.streams: list[Stream] = []
         self.cell: Confined | None = None
         self.tally = Tally()
-        self.secret = Secret(task.seed)
+        self.secret = Secret(self.seed)
         self.chance, self.hidden = map(self.secret.chance, ("what is seen", "what is verified"))
 
     def cell_of(self) -> Confined:
         """A new process of the candidate."""
-        place = self.task.place
-        file = place[0].endswith(".py")
-        paths = (str(Path(place[0]).parent if file else Path.cwd()),)
-        callees = [place, FUSED_PLACE]
-        return Confined(callees, self.task.limits, paths, self.secret.chance("old outputs"))
+        source = Path(self.place[0])
+        paths = (str(source.parent if source.suffix == ".py" else Path.cwd()),)
+        callees = [self.place, FUSED_PLACE]
+        return Confined(callees, self.limits, paths, self.secret.chance("old outputs"))
 
     def close(self) -> None:
         """End the candidate's process."""
@@ -123,21 +117,21 @@ class Trial:
         """Load the candidate; one that the invariants cannot call ends its own trial only."""
         self.cell = self.cell_of()
         described = self.cell.callees[0]
-        style = style_of(described, self.task.style)
+        style = style_of(described, self.style)
         if described.get("class"):
             name = described.get("name")
             raise RefusedError("not_loaded", f"{name} is a class; name a function or a module")
         try:
             proxy = Proxy(self.cell, style, described)
-            subject = subject_of(proxy, self.task.conventions)
+            subject = subject_of(proxy, self.conventions)
         except (StyleError, TypeError) as error:
             raise RefusedError("not_loaded", str(error)) from error
         self.caller = Caller(self.cell, self.cell_of, proxy.names, self.hidden)
         self.tally = self.caller.tally
         self.checks = run_invariants(
             subject.spec,
-            self.task.invariants,
-            profile=self.task.profile,
+            self.invariants,
+            profile=self.profile,
             seed=self.secret.number("invariants") % 2**31,
         )
         return proxy, subject
@@ -188,7 +182,7 @@ class Trial:
     def _check(self, *, calls: bool) -> None:
         """Run invariants, each followed by a call of the judge's own if there are to be calls."""
         for outcome in self.checks:
-            self.outcomes.append(replace(outcome, subject=self.task.target))
+            self.outcomes.append(replace(outcome, subject=self.target))
             failed = sum(one.status not in ("passed", "skipped") for one in self.outcomes)
             if failed == MOST_FAILURES or self.caller.cell.refused is not None:
                 return
@@ -214,7 +208,7 @@ class Trial:
     def judgement(self, verdict: str, refused: RefusedError | None, seconds: float) -> Judgement:
         """All that was found."""
         return Judgement(
-            self.task.target,
+            self.target,
             verdict,
             refused,
             tuple(self.outcomes),
@@ -226,6 +220,6 @@ class Trial:
             self.tally.largest,
             () if self.cell is None else tuple(self.cell.held),
             {} if self.cell is None else self.cell.missing,
-            self.task.seed,
+            self.seed,
             seconds,
         )

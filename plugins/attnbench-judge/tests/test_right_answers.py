@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from attnbench_judge.right_answers import RightOutput, RightRows
+from attnbench_judge.right_answers import RightOutput, error_of_rows
 from torch.nn.functional import scaled_dot_product_attention as fused
 
 from attnbench import Inputs
@@ -41,12 +41,12 @@ def test_grouped_heads_are_repeated() -> None:
 def test_an_error_in_any_row_is_seen() -> None:
     inputs = Inputs(drawn(1, 2, 30, 8), drawn(1, 2, 40, 8), drawn(1, 2, 41, 8)[..., :40, :])
     output = fused(inputs.query, inputs.key, inputs.value)
-    assert RightRows(inputs, 1, [3, 29]).error(output) <= 1.0
+    assert error_of_rows(inputs, 1, [3, 29], output) <= 1.0
     assert error(inputs, output) <= 1.0
     output[0, 1, 17] = 0.0
-    assert RightRows(inputs, 1, [17]).error(output) > 100
+    assert error_of_rows(inputs, 1, [17], output) > 100
     assert error(inputs, output) > 10
-    assert RightRows(inputs, 0, [17]).error(output) <= 1.0
+    assert error_of_rows(inputs, 0, [17], output) <= 1.0
 
 
 def test_the_worst_element_is_found() -> None:
@@ -62,13 +62,13 @@ def test_the_worst_element_is_found() -> None:
 
 def test_nan_is_an_error() -> None:
     inputs = Inputs(drawn(1, 1, 4, 8), drawn(1, 1, 4, 8), drawn(1, 1, 4, 8))
-    assert RightRows(inputs, 0, [0]).error(torch.full((1, 1, 4, 8), math.nan)) == math.inf
+    assert error_of_rows(inputs, 0, [0], torch.full((1, 1, 4, 8), math.nan)) == math.inf
 
 
 def test_narrow_arithmetic_is_an_error_in_float32() -> None:
     inputs = Inputs(drawn(1, 1, 64, 16), drawn(1, 1, 64, 16), drawn(1, 1, 65, 16)[..., :64, :])
     narrow = fused(*(t.bfloat16() for t in (inputs.query, inputs.key, inputs.value))).float()
-    assert RightRows(inputs, 0, [1, 2]).error(narrow) > 1.0
+    assert error_of_rows(inputs, 0, [1, 2], narrow) > 1.0
 
 
 def test_rows_that_rounding_moves_most_are_not_accused() -> None:

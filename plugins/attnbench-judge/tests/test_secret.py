@@ -6,7 +6,7 @@ import torch
 from attnbench_judge.entry import Limits
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
-from attnbench_judge.trial import Task, Trial
+from attnbench_judge.trial import Trial
 
 from attnbench import Case
 
@@ -45,6 +45,5 @@ def test_the_state_of_one_generator_tells_no_other() -> None:
 
 
 def test_what_is_verified_is_drawn_apart_from_what_is_seen() -> None:
-    task = Task("x", ("x.py", "x"), Limits(), seed=7)
-    trial = Trial(task)
+    trial = Trial("x", ("x.py", "x"), Limits(), seed=7)
     assert trial.chance.getstate() != trial.hidden.getstate()
