@@ -63,16 +63,9 @@ def attend(
     r"""Softmax over :math:`w^\top f(a_i, b_j)`, and its product with the values.
 
     Args:
-        a: ``(N, L, h)``, float32 or float64, as all others.
-        b: ``(N, S, h)``.
-        w: ``(N, h)``.
-        mask: boolean or floating, broadcasts to ``(N, L, S)``.
-        visible: number of slots that the first row sees; each row sees one more than the one above.
+        a, b, w, mask, visible, value, output, weights: as of :func:`.sums.attend`.
         form: form of f.
         reach: largest ``|a + b|``, for ``Form.QUOTIENT``.
-        value: ``(N, S, Ev)``, required with ``output``.
-        output: ``(N, L, Ev)``, written if given.
-        weights: ``(N, L, S)``, written if given.
     """
     a, b, w = _by_rows(a), _by_rows(b), _by_rows(w)
     sizes = _Sizes(items=a.shape[0], rows=a.shape[1], slots=b.shape[1], units=a.shape[2])
@@ -101,19 +94,7 @@ def slopes(
     reach: float,
     grad_a: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of ``a``, ``b`` and ``w`` from the gradient of the scores; see :func:`attend`.
-
-    Args:
-        g: gradient of the scores, ``(N, L, S)``; 0 for hidden slots.
-        a: ``(N, L, h)``.
-        b: ``(N, S, h)``.
-        w: ``(N, h)``.
-        visible, form, reach: as above.
-        grad_a: ``(N, L, h)``, written.
-
-    Returns:
-        Gradients of ``b`` and ``w``.
-    """
+    """Gradients of ``b`` and ``w``, as of :func:`.sums.slopes`; see :func:`attend`."""
     g, a, b, w = _by_rows(g), _by_rows(a), _by_rows(b), _by_rows(w)
     sizes = _Sizes(items=a.shape[0], rows=a.shape[1], slots=b.shape[1], units=a.shape[2])
     sizes.a_item, sizes.a_row, sizes.b_item, sizes.b_row = *a.stride()[:2], *b.stride()[:2]

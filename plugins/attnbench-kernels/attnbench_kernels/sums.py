@@ -7,7 +7,7 @@ float32's range; :func:`shifted` decides this from the data. Squares are compute
 difference itself, since :math:`a^2 - 2ab + b^2` loses all accuracy if a and b are large and close.
 
 On the CPU the loops are those of :mod:`.native`. Without them, and on an accelerator where
-:mod:`.online` does not run, torch's own operations run, eagerly and in blocks.
+:mod:`.online` does not run, torch's own operations run, tanh among them, eagerly and in blocks.
 """
 
 from __future__ import annotations
@@ -94,21 +94,8 @@ def shifted(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, float | None]:
     return (a - shift).clamp(-bound, bound), (b + shift).clamp(-bound, bound), 2 * limit
 
 
-def _scores(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
-    r = 1 / (1 + a[:, :, None] * b[:, None])
-    return (w[:, None, None] * (1 - 2 * r)).sum(-1)
-
-
 def _tanh_scores(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
     return (w[:, None, None] * (a[:, :, None] + b[:, None]).tanh()).sum(-1)
-
-
-def _slopes(a: Tensor, b: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    r = 1 / (1 + a[:, :, None] * b[:, None])
-    weighted = g[..., None] * r
-    slope = weighted - weighted * r
-    w = 4 * w[:, None]
-    return slope.sum(2) * w, slope.sum(1) * w, (g[..., None] - 2 * weighted).sum((1, 2))
 
 
 def _tanh_slopes(a: Tensor, b: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, ...]:
@@ -130,22 +117,12 @@ def _square_slopes(a: Tensor, b: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, 
     return weighted.sum(2) * w, weighted.sum(1) * -w, (weighted * x).sum((1, 2))
 
 
-_SCORES = {Form.QUOTIENT: _scores, Form.TANH: _tanh_scores, Form.SQUARES: _squares}
-_SLOPES = {Form.QUOTIENT: _slopes, Form.TANH: _tanh_slopes, Form.SQUARES: _square_slopes}
-
-
 def _formed(a: Tensor, b: Tensor, squares: bool) -> tuple[Tensor, Tensor, Form, float]:
     """Both sides as the loops need them, the form, and a bound of ``|a| + |b|`` for quotients."""
     if squares:
         return a, b, Form.SQUARES, 0.0
     a, b, reach = shifted(a, b)
     return (a, b, Form.TANH, 0.0) if reach is None else (a, b, Form.QUOTIENT, reach)
-
-
-def _eager_sides(a: Tensor, b: Tensor, squares: bool) -> tuple[Tensor, Tensor, Form]:
-    """Both sides as the eager functions take them, and the form."""
-    a, b, form, _ = _formed(a, b, squares)
-    return ((2 * a).exp(), (2 * b).exp(), form) if form == Form.QUOTIENT else (a, b, form)
 
 
 def attend(
@@ -181,8 +158,7 @@ def attend(
         return
     ran("eager")
     rows, slots = a.shape[1], b.shape[1]
-    a, b, form = _eager_sides(a, b, squares)
-    scores = _SCORES[form](a, b, w)
+    scores = _squares(a, b, w) if squares else _tanh_scores(a, b, w)
     if visible < slots:
         last = torch.arange(visible, visible + rows, device=a.device).unsqueeze(1)
         scores = scores.masked_fill(torch.arange(slots, device=a.device) >= last, -math.inf)
@@ -217,7 +193,7 @@ def slopes(
         ran("native")
         return native.slopes(g, a, b, w, visible, form, reach, grad_a)
     ran("eager")
-    a, b, form = _eager_sides(a, b, squares)
-    slopes_a, slopes_b, slopes_w = _SLOPES[form](a, b, w, g)
+    by_hand = _square_slopes if squares else _tanh_slopes
+    slopes_a, slopes_b, slopes_w = by_hand(a, b, w, g)
     grad_a.copy_(slopes_a)
     return slopes_b, slopes_w

@@ -8,6 +8,7 @@ that padding after it changes nothing. Time and memory are O(L·D).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import partial
 
@@ -17,10 +18,10 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import OptionError
 from attnbench.testing import make_scoring, prepare
+from attnbench_plugins._floats import Rows, attended, dot, matvec, pooled
 from attnbench_plugins._projection import Projection
-from attnbench_plugins.mechanisms import _local_reference
 from attnbench_plugins.mechanisms._windows import band, last_slots
-from attnbench_plugins.scorings._scoring import legal_sizes
+from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
 __all__ = ["LocalPredictiveAttention"]
 
@@ -106,6 +107,26 @@ class LocalPredictiveAttention(nn.Module):
         return output if weights is None else (output, slots.spread((weights * fall).to(output)))
 
 
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+def _reference(
+    module: LocalPredictiveAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
+) -> Rows:
+    score = pair_score(module.scoring)
+    weight, vector = module.position_proj.weight.tolist(), module.position_vector.tolist()
+    output = []
+    for q, may in zip(query, allowed, strict=True):
+        slots = max((s + 1 for s, yes in enumerate(may) if yes), default=0)
+        p = slots * _sigmoid(dot(vector, [math.tanh(x) for x in matvec(weight, q)]))
+        near = [yes and abs(s - p) <= module.window for s, yes in enumerate(may)]
+        soft = attended(score, [q], key, [near])[0]
+        fall = (math.exp(-2 * ((s - p) / module.window) ** 2) for s in range(len(key)))
+        output.append(pooled([w * f for w, f in zip(soft, fall, strict=True)], value))
+    return output
+
+
 @attnbench.hookimpl
 def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
     """The mechanism ``local_predictive``."""
@@ -115,7 +136,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         formula="o = Σ_{|j−p|≤D} softmax_j(a(q, k_j)) e^(−2(j−p)²/D²) v_j, p = S·σ(vᵀtanh(W q))",
         source="Luong et al. 2015, arXiv:1508.04025 (local-p)",
         sizes=partial(legal_sizes, scoring=_SCORING),
-        reference=_local_reference.predictive,
+        reference=_reference,
         accepts=("is_causal", "valid_lens", "dropout_p", "return_weights"),
         laws=(
             "pools_values",
