@@ -49,7 +49,7 @@ class Together:
         """Count a row."""
         numbers = [self.number[level] for level in row.items()]
         bits = sum(1 << number for number in numbers)
-        for pair in itertools.product(numbers, repeat=2):
+        for pair in itertools.product(numbers, numbers):
             self._thirds[pair] |= bits
 
     def came(self, pair: Pair) -> bool:

@@ -49,8 +49,8 @@ FOURS = {"sizes": partial(_multiple_of, 4, 4)}
 
 _MEMORY_EFFICIENT = "memory-efficient-attention-pytorch", "memory_efficient_attention_pytorch"
 _BLOCK = "monai", "monai.networks.blocks.selfattention:SABlock"
-_MONAI = {"mask": "attn_mask", "size": "hidden_size", "told": EVEN}
-_UNMASKED = {**_MONAI, "mask": None}
+_MONAI: dict[str, Any] = {"mask": "attn_mask", "size": "hidden_size", "told": EVEN}
+_UNMASKED: dict[str, Any] = {**_MONAI, "mask": None}
 _PERFORMER = "performer-pytorch", "performer_pytorch:SelfAttention"
 _GEOMETRIC = "torch-geometric", "torch_geometric.nn.attention"
 _BY_HEADS: dict[str, Any] = {"heads": 2, "head_channels": lambda size: size // 2}
