@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -158,8 +159,7 @@ class KnownFault:
         are, if the call of the case has such a fault, with a mask and values that the contract has.
         """
         if self.fault.error is not None:
-            own = _place_of(self.fault.error)
-            return own in (_place_of(one) for one in (error, error.__cause__) if one is not None)
+            return _place_of(self.fault.error) in map(_place_of, _chain(error))
         is_wider = self.case.is_narrow and not case.is_narrow
         mask = case.mask if case.mask in self.domain.masks else "none"
         regime = case.regime if case.regime in self.domain.regimes else "normal"
@@ -209,6 +209,13 @@ def _kind_at(subject: Subject, case: Case) -> str:
     except RefusalError:
         return "refused"
     return "" if fault is None else fault.kind
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, and those by which, or while they were handled, it was raised."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _place_of(error: BaseException) -> tuple[type, str, int | None]:
