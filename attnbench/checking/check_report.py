@@ -7,14 +7,14 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from attnbench.cases.case import Case
 from attnbench.checking.gaps import Gap
 from attnbench.checking.outcomes import GOOD, KEEPS_CONTRACT, STATUSES, Failure, Outcome, lead_of
-from attnbench.errors import UsageError, first_line
+from attnbench.errors import first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,29 +102,6 @@ class CheckReport:
             "outcomes": [outcome.to_data() for outcome in self.outcomes],
         }
         return json.dumps(content, indent=2, ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> CheckReport:
-        """Read a report from the text of :meth:`to_json`.
-
-        Raises:
-            UsageError: it is not JSON of a report, or of another version of its schema.
-        """
-        try:
-            content = json.loads(text)
-            version = content.get("schema")
-        except (ValueError, AttributeError) as error:
-            raise UsageError(f"this is no JSON of a report: {error}") from None
-        if version != SCHEMA:
-            raise UsageError(
-                f"this report has version {version} of the schema, but this attnbench reads "
-                f"version {SCHEMA}: run the check again, or use the attnbench that wrote it"
-            )
-        values = {entry.name: content[entry.name] for entry in fields(cls)}
-        rows = tuple(Outcome.from_data(row) for row in content["outcomes"])
-        lines = {name: tuple(content[name]) for name in ("notes", "about")}
-        gaps = tuple(Gap(**row) for row in content["coverage"])
-        return cls(**{**values, **lines, "outcomes": rows, "coverage": gaps})
 
     @classmethod
     def joined(cls, reports: Iterable[CheckReport]) -> CheckReport:

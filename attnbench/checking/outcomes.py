@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
@@ -154,10 +153,6 @@ class Outcome:
         """The fields as plain data; NaN and infinities, which JSON lacks, become text."""
         data: dict[str, Any] = _plain(asdict(self))
         return data
-
-    def to_json(self) -> str:
-        """One line of JSON text, an ``outcome`` of ``outcomes.schema.json``."""
-        return json.dumps(self.to_data(), ensure_ascii=False)
 
     @classmethod
     def from_data(cls, row: Mapping[str, Any]) -> Outcome:

@@ -14,7 +14,6 @@ import attnbench
 from attnbench.cases.case import Case
 from attnbench.checking.check_report import SCHEMA, CheckReport
 from attnbench.checking.outcomes import Failure, Outcome
-from attnbench.errors import UsageError
 
 SHIPPED = json.loads(
     resources.files("attnbench.checking").joinpath("outcomes.schema.json").read_text("utf-8")
@@ -77,27 +76,3 @@ def test_a_check_gives_json_that_the_schema_describes() -> None:
     assert outcome.failure.quantity.startswith("scores")
     assert isinstance(outcome.failure.got, float)
     jsonschema.validate(json.loads(report.to_json()), SHIPPED)
-
-
-def test_a_report_is_read_back() -> None:
-    text = REPORT.to_json()
-    again = CheckReport.from_json(text)
-    assert again.to_json() == text
-    assert again.outcomes[0] == REPORT.outcomes[0]
-    assert again.outcomes[1].failure is not None
-    assert again.outcomes[1].failure.place == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ('{"schema": 1}', rf"version 1 of the schema, but this attnbench reads version {SCHEMA}"),
-        ("{}", "version None of the schema"),
-        ("[1]", "no JSON of a report"),
-        ("no", "no JSON of a report"),
-    ],
-)
-def test_what_is_no_report_of_this_version_is_refused_in_one_line(text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told) as refused:
-        CheckReport.from_json(text)
-    assert "\n" not in str(refused.value)
