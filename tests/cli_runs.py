@@ -1,17 +1,20 @@
-"""Running the command line in this process, by default from the folder of ``bad_subjects.py``."""
+"""Running the command line here, by default from the folder of ``bad_subjects.py``, or apart."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnbench.cli import main
 
-__all__ = ["HERE", "SUM", "Result", "outcome", "run"]
+__all__ = ["HERE", "SUM", "Result", "outcome", "python", "run", "started"]
 
 HERE = Path(__file__).parent
 SUM = ("--invariant", "weights_sum_to_one", "--profile", "quick")
@@ -41,6 +44,28 @@ def run(*arguments: str, folder: Path = HERE) -> Result:
     ):
         code = main(arguments)
     return Result(code, out.getvalue(), err.getvalue())
+
+
+def python(
+    *arguments: str | Path, folder: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """What a Python of its own gives for these arguments, with further environment variables."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def started(*arguments: str, folder: Path = HERE, **more: Any) -> subprocess.Popen[str]:
+    """``attnbench`` in a process of its own, which a test interrupts."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "attnbench", *arguments]
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=folder, text=True, **more)
 
 
 def outcome(result: Result, subject: str, invariant: str = "weights_sum_to_one") -> dict[str, Any]:

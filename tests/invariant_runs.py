@@ -35,14 +35,19 @@ def zoo(name: str) -> Any:
 
 
 def run(
-    spec: Any, invariant: Invariant | str, *, shrink: bool = False, seed: int | None = None
+    spec: Any,
+    invariant: Invariant | str,
+    *,
+    profile: str = "quick",
+    shrink: bool = False,
+    seed: int | None = None,
 ) -> Outcome:
-    """What an invariant, or the one of a name, says of a spec, on the quick profile."""
+    """What an invariant, or the one of a name, says of a spec."""
     (subject,) = resolve(spec)
     if isinstance(invariant, str):
         (invariant,) = select_invariants([invariant])
     with seeded():
-        return run_invariant(subject, invariant, PROFILES["quick"], shrink=shrink, seed=seed)
+        return run_invariant(subject, invariant, PROFILES[profile], shrink=shrink, seed=seed)
 
 
 def mutant(make: Any, **changes: Any) -> MechanismSpec:

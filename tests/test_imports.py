@@ -4,7 +4,6 @@ import ast
 import importlib
 import importlib.util
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -15,13 +14,12 @@ from typing import Any
 import pytest
 
 import attnbench
+from tests.cli_runs import python
 from tests.conftest import LEVELS
 
 
 def run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    return python("-c", code).stdout
 
 
 def test_importing_attnbench_and_its_command_line_imports_nothing_heavy() -> None:
@@ -44,10 +42,7 @@ def test_a_check_imports_torch_in_its_children_only() -> None:
         "import sys; from attnbench.cli import main; code = main();"
         "print(); print(code, 'torch' in sys.modules)"
     )
-    arguments = ["check", "average", "--invariant", "weights_sum_to_one"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
-    )
+    done = python("-c", code, "check", "average", "--invariant", "weights_sum_to_one")
     assert done.stdout.splitlines()[-1] == "0 False", done.stdout
 
 

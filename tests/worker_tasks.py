@@ -81,24 +81,6 @@ def segfault() -> None:
     ctypes.string_at(0)
 
 
-class _Crashes(torch.nn.Module):
-    def forward(self, tensor: torch.Tensor) -> None:
-        ctypes.string_at(0)
-
-
-def segfault_deep_in_a_module() -> None:
-    module: torch.nn.Module = _Crashes()
-    for _ in range(20):
-        module = torch.nn.Sequential(module)
-    module(torch.ones(1))
-
-
-def print_much_and_leave() -> None:
-    print("x" * 2**24, file=sys.stderr)
-    print("the end", file=sys.stderr)
-    os._exit(7)
-
-
 def say_over_the_cap_and_leave() -> None:
     print("over the cap", file=sys.stderr)
     os._exit(7)

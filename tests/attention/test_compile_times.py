@@ -1,9 +1,6 @@
 """What compilers take, apart from what a cache had."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ from typing import Any
 import pytest
 
 from attnbench.attention.compile_times import compilations, note_compiled
+from tests.cli_runs import python
 
 RECORD = """
 import json, warnings, torch, attnbench
@@ -40,11 +38,7 @@ print(json.dumps([[one[n] for n in ("compiled", "compile_s", "first_call_s")] fo
 
 def measured(cache: Path) -> list[tuple[Any, ...]]:
     """Two records of a new process: their source, seconds, and first call."""
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(RECORD)],
-        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    run = python("-c", textwrap.dedent(RECORD), TORCHINDUCTOR_CACHE_DIR=str(cache))
     assert run.returncode == 0, run.stderr[-3000:]
     return [tuple(one) for one in json.loads(run.stdout.splitlines()[-1])]
 

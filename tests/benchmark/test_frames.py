@@ -11,28 +11,7 @@ import pytest
 from attnbench.benchmark import frames
 from attnbench.benchmark import records as store
 from attnbench.benchmark.records import Record
-
-
-def record(**changes: Any) -> Record:
-    values: dict[str, Any] = {
-        "run": "r",
-        "created": "2026-01-01T00:00:00+00:00",
-        "contract": "c",
-        "subject": "additive",
-        "case": "b2x3-L4",
-        "direction": "forward",
-        "dtype": "float32",
-        "device": "cpu",
-        "status": "ok",
-        "lead": (2, 3),
-        "time_s": 0.25,
-        "samples_s": (0.2, 0.25, 0.3),
-        "peak_bytes": 4096,
-        "machine": {"node": "here"},
-        "versions": {"torch": "2.13.0"},
-        **changes,
-    }
-    return Record(**values)
+from tests.measured_records import record
 
 
 def lines_of(*ratios: float | None, **changes: Any) -> list[Record]:
@@ -41,11 +20,12 @@ def lines_of(*ratios: float | None, **changes: Any) -> list[Record]:
         record(
             process=number,
             ratio=ratio,
-            time_s=None if ratio is None else ratio / 4,
+            time=None if ratio is None else ratio / 4,
             peak_bytes=4096 if number == 0 else None,
             baseline="scaled_dot",
             samples_s=(0.2, 0.3),
-            **changes,
+            machine={"node": "here"},
+            **{"subject": "additive", **changes},
         )
         for number, ratio in enumerate(ratios)
     ]

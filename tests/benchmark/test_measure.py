@@ -1,8 +1,6 @@
 import itertools
 import math
 import platform
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -23,6 +21,7 @@ from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import workload
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
+from tests.cli_runs import python
 from tests.measured_records import measure
 
 CPU = torch.device("cpu")
@@ -271,9 +270,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's allocator")
 def test_memory_that_a_call_has_freed_is_there_for_the_next_while_it_is_sampled() -> None:
-    command = [sys.executable, "-c", FAULTS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 500, "10 calls touch 145,920 pages"
+    assert int(python("-c", FAULTS).stdout) < 500, "10 calls touch 145,920 pages"
 
 
 def test_a_cold_slot_is_one_call_and_the_cache_is_flushed_outside_of_it(

@@ -1,4 +1,3 @@
-import subprocess
 import sys
 from typing import Any
 
@@ -6,6 +5,7 @@ import pytest
 import torch
 
 from attnbench.benchmark.memory import is_out_of_memory, peak_bytes
+from tests.cli_runs import python
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -47,8 +47,7 @@ def test_the_peak_of_a_known_sequence_of_tensors_is_exact() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is Linux's to tell")
 def test_what_a_loop_allocates_itself_counts() -> None:
-    command = [sys.executable, "-c", OWN]  # elsewhere other tests' freed memory would be reused
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = python("-c", OWN)  # elsewhere other tests' freed memory would be reused
     assert int(done.stdout) == pytest.approx(25 * MIB, rel=0.1)
 
 

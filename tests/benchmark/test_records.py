@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from attnbench.benchmark import records as store
-from attnbench.benchmark.records import SCHEMA, Record
+from attnbench.benchmark.records import SCHEMA
 from attnbench.errors import RecordError
+from tests.measured_records import record
 
 WRITER = """
 import itertools, sys
@@ -26,26 +27,10 @@ for number in itertools.count():
 """
 
 
-def record(**changes: Any) -> Any:
-    fields = {
-        "run": "r",
-        "created": "2026-01-01T00:00:00+00:00",
-        "contract": "forward, warm cache",
-        "subject": "additive",
-        "case": "b2",
-        "direction": "forward",
-        "dtype": "float32",
-        "device": "cpu",
-        "status": "ok",
-    }
-    return Record(**{**fields, **changes})
-
-
 def test_a_record_comes_back_from_its_line_as_it_was(tmp_path: Path) -> None:
     whole = record(
         lead=(2, 4),
         samples_s=(0.1, 0.2),
-        time_s=0.15,
         machine={"node": "n", "cores": 2},
         inputs={"path": "ä\n.safetensors", "sha256": "0"},
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,6 +11,7 @@ import pytest
 from attnbench.cases.case import Case
 from attnbench.checking.check_report import CheckReport, failure_text, finding_text
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
+from tests.cli_runs import python
 
 LONG = "weights.sum(-1)[0] = 1.0039, but should be 1 ± 0.00098: " + "each row " * 60
 FOUND = Failure(case=Case().id)
@@ -55,12 +54,8 @@ def test_an_assertion_in_pytest_says_what_failed(tmp_path: Path, message: str, w
         f"report = CheckReport(({BAD!r},))\n"
         f"def test_mine():\n    assert report.ok, {message}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py")
+    done = python(*words, folder=tmp_path)
     assert "weights_sum_to_one" in done.stdout
     assert "weights.sum(-1)[0] = 1.0039" in done.stdout
     assert ("case b" in done.stdout) is whole

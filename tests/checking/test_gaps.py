@@ -149,19 +149,6 @@ def test_a_report_ends_with_what_was_not_looked_at() -> None:
     assert str(report).splitlines()[-1].startswith(f"Not looked at, mine: {NO_REFERENCE}; declare")
 
 
-def test_a_mechanism_without_masks_is_skipped_on_empty_rows() -> None:
-    spec = MechanismSpec(
-        name="maskless",
-        make=lambda q, k, v: Pooled(),
-        equal_sizes=True,
-        conventions={"masks": ()},
-    )
-    report = attnbench.check(spec, profile="quick", invariants=["empty_rows_give_zeros"])
-    (outcome,) = report.outcomes
-    assert outcome.status == "skipped"
-    assert outcome.reason == "no mask that it takes leaves a query without keys"
-
-
 def test_the_reprs_of_a_subject_and_a_check_are_short() -> None:
     (subject,) = resolve(ScoringSpec(name="mine", make=lambda q, k: Dot(), equal_sizes=True))
     assert repr(subject) == "<scoring mine>"

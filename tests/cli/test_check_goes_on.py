@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli_runs import HERE, SUM, outcome, run
+from tests.cli_runs import SUM, outcome, run, started
 
 
 def test_a_subject_that_hangs_timed_out_and_the_others_go_on() -> None:
@@ -66,16 +65,8 @@ def test_a_subject_over_its_memory_crashed_and_says_the_cap() -> None:
 
 @pytest.fixture
 def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    code = "import sys; from attnbench.cli import main; sys.exit(main())"
-    targets = ["scaled_dot", "bad_subjects.py:HANGS"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "check", *targets, *SUM, "-j", "1", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=HERE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    targets = ("scaled_dot", "bad_subjects.py:HANGS")
+    process = started("check", *targets, *SUM, "-j", "1", "--json")
     yield process
     process.kill()
     process.communicate()
@@ -114,14 +105,7 @@ def _sleeps(parent: psutil.Process) -> bool:
 
 
 def test_ctrl_c_in_a_terminal_while_the_server_imports_prints_no_traceback() -> None:
-    code = "import sys; from attnbench.cli import main; sys.exit(main())"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "check", "scaled_dot", "dot"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
+    process = started("check", "scaled_dot", "dot", start_new_session=True)
     until, parent = time.monotonic() + 60, psutil.Process(process.pid)
     while time.monotonic() < until and not _serves(parent):
         time.sleep(0.02)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from attnbench.cli import listing
 from attnbench.cli.options import exit_code
 from attnbench.distributions import COMMAND_GROUP, entry_points
 from attnbench.errors import UsageError
-from tests.cli_runs import HERE, run
+from tests.cli_runs import HERE, python, run
 
 
 @pytest.mark.parametrize(
@@ -44,9 +42,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         "import sys; from attnbench.cli import main; main(['--help']);"
         "print([m for m in ('torch', 'pandas', 'hypothesis', 'matplotlib') if m in sys.modules])"
     )
-    text = subprocess.run(
-        [sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True, check=True
-    ).stdout
+    text = python("-c", code).stdout
     assert text.splitlines()[-1] == "[]"
     for command in (*cli.COMMANDS, *entry_points(COMMAND_GROUP)):
         assert f" {command} " in text
@@ -92,7 +88,7 @@ def test_a_name_that_is_not_installed_is_named_with_its_distribution(
         (["check", "scaled_dot(x=1)"], "has no option 'x'"),
         (["check", "scaled_dot(x="], "cannot read the address"),
         (["check", "no_such_file.py:SPEC"], "there is no file 'no_such_file.py'"),
-        (["check", "bad_subjects.py:RIHGT"], "Did you mean 'RIGHT'"),
+        (["check", f"{HERE}/bad_subjects.py:RIHGT"], "Did you mean 'RIGHT'"),
         (["check", "scaled_dot", "--invariant", "weight_sum"], "Did you mean 'weights_sum_to_one'"),
         (["check", "scaled_dot", "--profile", "quik"], "Did you mean 'quick'"),
         (["check", "scaled_dot", "--dtype", "float3"], "Did you mean 'float32'"),
@@ -102,16 +98,43 @@ def test_a_name_that_is_not_installed_is_named_with_its_distribution(
         (["check", "scaled_dot", "--format", "github=x"], "no format for a file is called"),
         (["check", "dot", "--format", "sarif", "--json"], "cannot both be printed"),
         (["list", "scaled_dt"], "Did you mean 'scaled_dot'"),
+        (["check", "f.py:f", "--call", "f"], "--call f: it is no call"),
+        (["check", "f.py:f as sdpa", "--call", "f"], "--call f: it is no call"),
+        (["check", "f.py:f as sdpa(q=query)", "--call", "f(q=query)"], "describes the call alr"),
+        (["check", "dot", "--exempt", "unit_varance=why"], "Did you mean 'unit_variance'"),
+        (["check", "dot", "--exempt", "unit_variance"], "unit_variance: write NAME=REASON"),
+        (["check", "dot", "--exempt", "unit_variance="], "unit_variance=: write NAME=REASON"),
+        (["check", "dot", "--format", "junit=."], "attnbench: --format junit .: "),
         (["list", "--case", "tiny"], "is not the id of a case"),
+        (["list", "--load"], "--load imports the plugins of --plugins"),
+        (["list", "--plugins", "--machine"], "are separate lists"),
+        (["list", "--machine", "soft"], "but soft is named, too"),
+        (["list", "--invariants", "soft"], "but soft is named, too"),
+        (["bench", "--set", "smok"], "Did you mean 'smoke'?"),
+        (["bench", "--workload", "bert"], "Did you mean 'bert_base'?"),
+        (["bench", "--dtype", "float23"], "no dtype is called 'float23'"),
+        (["bench", "--cache", "lukewarm"], "no cache state is called 'lukewarm'"),
+        (["bench", "--inputs", "absent.safetensors"], "there is no file 'absent.safetensors'"),
+        (["bench", "--inputs", "damaged.safetensors"], "not a whole safetensors file"),
+        (["bench", "--device", "gpu"], "no device 'gpu' here"),
+        (["bench", "rotary_attention", "--timing", "device"], "but the devices are cpu; omit it"),
+        (["bench", "multi_head(scoring=additve)", "--set", "smoke"], "'additive'"),
+        (["run", "dot", "multi_head(scoring=additve)"], "'additive'"),
+        (["bench", "dot", "--results", "damaged.safetensors"], "cannot write to"),
+        (["bench", "dot", "--run", "../up"], "names a file"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value).replace(str(HERE), "") if isinstance(value, list) else "",
 )
-def test_wrong_usage_is_one_message_and_exit_code_2(arguments: list[str], message: str) -> None:
-    result = run(*arguments)
+def test_wrong_usage_is_one_message_and_exit_code_2(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "damaged.safetensors").write_bytes(b"hello")
+    result = run(*arguments, folder=tmp_path)
     assert result.code == 2
     assert message in " ".join(result.err.replace("│", " ").split())
     assert "Traceback" not in result.err
     assert result.out == ""
+    assert not [*tmp_path.glob("results/**/*.jsonl")]
 
 
 def test_an_error_of_attnbench_in_any_command_is_its_message_alone(

@@ -6,17 +6,15 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import attnbench
-from tests.cli_runs import run
+from tests.cli_runs import run, started
 
 TOO_FEW = "out of time after 1 pair, too few for an interval"
-MAIN = [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"]
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
@@ -171,14 +169,8 @@ def test_a_revision_that_does_not_build_says_what_pip_said(repository: Path) -> 
 
 
 def test_ctrl_c_removes_the_worktrees_and_ends_soon(repository: Path) -> None:
-    process = subprocess.Popen(
-        [*MAIN, "compare", "quick", "slow", "scores.py:SPEC"],
-        cwd=repository,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    words = ("compare", "quick", "slow", "scores.py:SPEC")
+    process = started(*words, folder=repository, env=ENVIRONMENT, start_new_session=True)
     until = time.monotonic() + 60
     while len(left_over(repository)) < 2 and time.monotonic() < until:
         time.sleep(0.1)

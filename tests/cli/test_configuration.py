@@ -95,23 +95,6 @@ def test_check_follows_the_table_and_its_options_override_it(
     assert json.loads(capsys.readouterr().out)["outcomes"][0]["subject"] == "dot"
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--exempt", "unit_varance=why"], "Did you mean 'unit_variance'"),
-        (["--exempt", "unit_variance"], "--exempt unit_variance: write NAME=REASON"),
-        (["--exempt", "unit_variance="], "--exempt unit_variance=: write NAME=REASON"),
-    ],
-)
-def test_a_wrong_exemption_is_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], given: list[str], message: str
-) -> None:
-    code = main(["check", "scaled_dot", "--invariant", "weights_sum_to_one", *given])
-    said = capsys.readouterr()
-    assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
-    assert message in said.err
-
-
 MINE = """
 import torch
 from attnbench import ScoringSpec

@@ -1,6 +1,5 @@
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 
 from attnbench.cli import main
+from tests.cli_runs import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,12 +72,7 @@ def test_a_new_layer_is_whole_and_passes_before_it_is_installed(
         "report = attnbench.check(spec, profile='quick');"
         "assert report.ok, str(report); print(report.counts['passed'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=here / "my-layers",
-        capture_output=True,
-        text=True,
-    )
+    done = python("-W", "error", "-c", code, folder=here / "my-layers")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20
 

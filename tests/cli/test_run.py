@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,10 +22,9 @@ from attnbench.cli.run import table
 from attnbench.processes.task import Task
 from attnbench.registry.address import parse_address
 from attnbench.saved_inputs import save_inputs
-from tests.cli_runs import run
+from tests.cli_runs import python, run, started
 from tests.measured_records import record as recorded
 
-MAIN = [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"]
 BAD = """
 import ctypes, time
 import torch
@@ -58,16 +55,8 @@ SPECS = [
 """
 
 
-def attnbench(*arguments: Any, cwd: Any, **more: Any) -> Any:
-    return subprocess.run(
-        [*MAIN, *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        **more,
-    )
+def attnbench(*arguments: str, cwd: Path) -> Any:
+    return python("-m", "attnbench", *arguments, folder=cwd)
 
 
 def records(folder: Any) -> Any:
@@ -151,7 +140,7 @@ def test_a_subject_that_dies_hangs_or_hoards_is_recorded_so_and_the_run_goes_on(
 
 
 def test_a_run_killed_at_any_moment_keeps_what_it_took_and_can_be_resumed(tmp_path: Path) -> None:
-    arguments = [*MAIN, "bench", "dot", "--set", "smoke", "--run", "mine", "--processes", "4"]
+    arguments = ["bench", "dot", "--set", "smoke", "--run", "mine", "--processes", "4"]
     path = store.run_path(tmp_path / "results" / "attnbench", "mine")
     chance = random.Random(1)
 
@@ -160,9 +149,7 @@ def test_a_run_killed_at_any_moment_keeps_what_it_took_and_can_be_resumed(tmp_pa
 
     kept: list[bytes] = []
     for attempt in range(3):
-        process = subprocess.Popen(
-            arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+        process = started(*arguments, folder=tmp_path)
         until = time.monotonic() + 60
         while time.monotonic() < until and process.poll() is None and len(lines()) <= len(kept):
             time.sleep(0.02)
@@ -172,7 +159,7 @@ def test_a_run_killed_at_any_moment_keeps_what_it_took_and_can_be_resumed(tmp_pa
         before, kept = kept, lines()
         assert kept[: len(before)] == before
         assert len(kept) > len(before), f"attempt {attempt} recorded nothing"
-    done = attnbench(*arguments[3:], cwd=tmp_path)
+    done = attnbench(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert lines()[: len(kept)] == kept
     whole = store.read(path)
@@ -253,34 +240,6 @@ def test_the_table_of_a_run_has_a_row_a_subject_with_its_checks_and_a_cell_a_cas
     assert rows[1][case] == "2 ± 100%"
     failed = recorded("mine", status="crashed", time_s=None)
     assert table(report, [failed])[0][case] == "crashed"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["bench", "--set", "smok"], "Did you mean 'smoke'?"),
-        (["bench", "--workload", "bert"], "Did you mean 'bert_base'?"),
-        (["bench", "--dtype", "float23"], "no dtype is called 'float23'"),
-        (["bench", "--cache", "lukewarm"], "no cache state is called 'lukewarm'"),
-        (["bench", "--inputs", "absent.safetensors"], "there is no file 'absent.safetensors'"),
-        (["bench", "--inputs", "damaged.safetensors"], "not a whole safetensors file"),
-        (["bench", "--device", "gpu"], "no device 'gpu' here"),
-        (["bench", "rotary_attention", "--timing", "device"], "but the devices are cpu; omit it"),
-        (["bench", "multi_head(scoring=additve)", "--set", "smoke"], "'additive'"),
-        (["run", "dot", "multi_head(scoring=additve)"], "'additive'"),
-        (["bench", "dot", "--results", "damaged.safetensors"], "cannot write to"),
-        (["bench", "dot", "--run", "../up"], "names a file"),
-    ],
-)
-def test_a_wrong_command_is_one_clear_error(tmp_path: Path, arguments: Any, complaint: Any) -> None:
-    (tmp_path / "damaged.safetensors").write_bytes(b"hello")
-    done = run(*arguments, folder=tmp_path)
-    assert done.code == 2, done.out + done.err
-    assert done.err.startswith("attnbench: ")
-    assert complaint in done.err
-    assert "Traceback" not in done.err
-    assert not done.out
-    assert not [*tmp_path.glob("results/**/*.jsonl")]
 
 
 def test_a_run_is_not_gone_on_with_under_another_baseline(tmp_path: Path) -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-MAIN = (sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())")
+from tests.cli_runs import python
+
 SMALL = ("--task", "content", "--size", "4", "--seeds", "2", "--steps", "12")
 
 
 def runs(path: Path, *arguments: str) -> list[dict[str, Any]]:
     """The runs that are recorded in a file, without their times, sorted."""
-    done = subprocess.run(
-        [*MAIN, "learn", "dot", "average", *SMALL, "--output", str(path), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("learn", "dot", "average", *SMALL, "--output", path, *arguments)
+    done = python("-m", "attnbench", *words)
     assert done.returncode == 0, done.stderr
     found = [{**json.loads(line), "step_s": 0} for line in path.read_text().splitlines()]
     return sorted(found, key=json.dumps)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -20,9 +18,9 @@ import pytest
 from attnbench.errors import UsageError
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task
+from tests.cli_runs import python, started
 
 HERE = Path(__file__).parents[1]
-MAIN = (sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())")
 FEW = ("weights_sum_to_one", "masked_weights_are_zero", "output_lies_within_values")
 
 
@@ -40,23 +38,8 @@ def ended(workers: ClusterWorkers, *tasks: Task) -> list[Event]:
 
 def check(*arguments: str, cwd: Path) -> tuple[int, list[dict[str, Any]]]:
     invariants = ["--json", *(word for name in FEW for word in ("--invariant", name))]
-    done = subprocess.run(
-        [
-            *MAIN,
-            "check",
-            "additive",
-            "dot",
-            "--profile",
-            "quick",
-            *invariants,
-            "--json",
-            *arguments,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-    )
+    words = ("check", "additive", "dot", "--profile", "quick", *invariants, *arguments)
+    done = python("-m", "attnbench", *words, folder=cwd)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, [{**o, "seconds": 0} for o in json.loads(done.stdout)["outcomes"]]
 
@@ -150,7 +133,7 @@ def test_ctrl_c_leaves_the_cluster_no_task(scheduler: Any) -> None:
     from distributed import Client
 
     words = ("check", "dot", "additive", "-v", "--cluster", scheduler.scheduler_address)
-    with subprocess.Popen([*MAIN, *words], stdout=subprocess.PIPE, text=True) as process:
+    with started(*words) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)

@@ -22,9 +22,9 @@ import pytest
 from attnbench.processes import cluster as module
 from attnbench.processes.cluster import ClusterWorkers, Machine, MachineLostError, machines
 from attnbench.processes.pool import Task
+from tests.cli_runs import python, started
 
 NORTH, SOUTH = "127.0.0.1", "127.0.0.2"
-MAIN = (sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())")
 BENCH = ("bench", "dot", "--set", "smoke", "--processes", "1", "--run", "r")
 
 
@@ -35,9 +35,7 @@ def two(two_machines: Any) -> Iterator[list[Machine]]:
 
 
 def attnbench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MAIN, *arguments], capture_output=True, text=True, check=False, cwd=cwd, timeout=600
-    )
+    return python("-m", "attnbench", *arguments, folder=cwd)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -133,9 +131,7 @@ def test_a_lost_scheduler_is_one_line_and_the_same_run_takes_the_rest(tmp_path: 
         port = free.getsockname()[1]
     where = ("--cluster", f"tcp://127.0.0.1:{port}")
     with cluster_of_processes(port) as scheduler:
-        process = subprocess.Popen(
-            [*MAIN, *BENCH, *where], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+        process = started(*BENCH, *where, folder=tmp_path)
         until = time.monotonic() + 300
         while sum(len(lines(path)) for path in results.glob("*.jsonl")) < 2:
             assert process.poll() is None, "it ended by itself"
@@ -144,8 +140,8 @@ def test_a_lost_scheduler_is_one_line_and_the_same_run_takes_the_rest(tmp_path: 
         scheduler.kill()
         _, said = process.communicate(timeout=120)
     assert process.returncode == 2
-    assert b"Traceback" not in said
-    line = said.decode().splitlines()[-1]
+    assert "Traceback" not in said
+    line = said.splitlines()[-1]
     assert line.startswith("attnbench: the scheduler was lost")
     assert "--run NAME" in line
     (path,) = results.glob("*.jsonl")

@@ -88,20 +88,6 @@ def test_the_feed_has_the_defects_the_newest_first(table: Any, made: Any) -> Non
     assert link.attrib["href"].startswith("https://x/findings/")
 
 
-@pytest.mark.parametrize(
-    ("site", "folder", "overview"),
-    [("", "", "./"), ("https://x/y/", "https://x/y/findings/", "https://x/y/findings/")],
-)
-def test_the_feed_links_itself_and_the_pages(
-    table: Any, site: str, folder: str, overview: str
-) -> None:
-    """A feed without an address is read beside the pages, in the folder of findings."""
-    finding = table.read()[0][0]
-    root = ElementTree.fromstring(loaded(FOLDER / "pages.py").feed([finding], site))
-    links = [link.attrib["href"] for link in root.iter("{http://www.w3.org/2005/Atom}link")]
-    assert links == [f"{folder}feed.xml", overview, f"{folder}{finding['name']}/"]
-
-
 def test_a_draft_is_written_for_each_open_defect(
     table: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,14 +128,6 @@ def test_a_page_that_counts_the_defects_counts_them_right(table: Any, page: str)
     text = (FOLDER.parents[1] / page).read_text(encoding="utf-8")
     counts = re.findall(r"(\d+) defects in .*?(\d+) (?:public )?libraries", text)
     assert counts == [(str(len(defects)), str(len(libraries)))]
-
-
-@pytest.mark.parametrize(
-    ("got", "expected"),
-    [("[1.0, nan]", False), ("6", False), ("-1.75", False), ("index out of range", True)],
-)
-def test_an_error_is_told_from_a_wrong_result(table: Any, got: str, expected: bool) -> None:
-    assert table.is_error(got) is expected
 
 
 def test_a_property_is_an_invariant_or_is_said_in_words(table: Any) -> None:

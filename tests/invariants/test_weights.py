@@ -1,34 +1,10 @@
 from __future__ import annotations
 
 import torch
-from attnbench_zoo.right.attention import Attention
 from torch import Tensor, nn
 
-from attnbench import Case, MechanismSpec
-from attnbench.invariants import pooling
-from attnbench.subject.lookup import resolve
-from tests.invariant_runs import by_name, mutant, run
-
-
-def test_a_subject_without_weights_skips_the_invariants_on_weights_with_that_reason() -> None:
-    blind = mutant(Attention, accepts=(), laws=())
-    outcome = run(blind, "weights_sum_to_one")
-    assert outcome.status == "skipped"
-    assert outcome.reason == "neither hands back weights nor declares pools_values"
-
-
-def test_the_invariants_on_pooling_are_skipped_where_pools_values_is_not_declared() -> None:
-    blind = mutant(Attention, laws=())
-    for invariant in by_name(pooling).values():
-        outcome = run(blind, invariant)
-        assert outcome.status == "skipped", invariant.name
-        assert "declare" in outcome.reason
-
-
-def test_weights_of_another_call_may_be_those_of_scores_added_up_in_another_order() -> None:
-    case = "b0d-L46-S64-Eq16-Ek16-Ev16-float64-cpu-bias-contiguous-normal-s3042"
-    (subject,) = resolve("dot/fused")
-    by_name(pooling)["pools_values"].check(subject, Case.from_id(case))
+from attnbench import MechanismSpec
+from tests.invariant_runs import run
 
 
 class StickBreaking(nn.Module):

@@ -10,28 +10,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+import torch
 from attnbench_zoo import entries
 
 from attnbench.checking.plan import select_invariants
-from attnbench.checking.profiles import PROFILES
-from attnbench.checking.runner import run_invariant, seeded
 from attnbench.errors import AttnbenchError
-from attnbench.processes.pool import Event, Task, Workers
-from attnbench.subject.lookup import resolve
+from tests.invariant_runs import run
 
-__all__ = ["main", "run_job"]
+__all__ = ["main"]
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = entries()
-JOB_S = 3600.0
-"""Longest time of a job: every invariant on one subject, in the profile thorough."""
 Row = dict[str, Any]
 """What one invariant said: entry, right, invariant, profile, seed, status, seconds, reason."""
 
@@ -104,45 +102,26 @@ def run_job(
     index: int, invariants: Sequence[str], profile: str, seed: int | None, until_failed: bool
 ) -> list[Row]:
     """What some invariants say of an entry."""
-    entry = ENTRIES[index]
-    (subject,) = resolve(entry.spec)
-    found = []
-    with seeded(), warnings.catch_warnings():
+    entry, found = ENTRIES[index], []
+    given = {"entry": entry.name, "right": entry.right, "profile": profile, "seed": seed}
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for invariant in select_invariants(invariants):
-            outcome = run_invariant(subject, invariant, PROFILES[profile], seed=seed, shrink=False)
-            row = _row(index, invariant.name, profile, seed, outcome.status, outcome.reason)
-            found.append({**row, "seconds": round(outcome.seconds, 3)})
+        for invariant in invariants:
+            outcome = run(entry.spec, invariant, profile=profile, seed=seed)
+            reason = "" if outcome.status == "passed" else outcome.reason
+            told = {"invariant": invariant, "status": outcome.status, "reason": reason}
+            found.append({**given, **told, "seconds": round(outcome.seconds, 3)})
             if until_failed and outcome.status == "failed":
                 break
     return found
 
 
-def _row(
-    index: int, invariant: str, profile: str, seed: int | None, status: str, reason: str
-) -> Row:
-    entry = ENTRIES[index]
-    told = {"entry": entry.name, "right": entry.right, "invariant": invariant, "profile": profile}
-    reason = "" if status == "passed" else reason
-    return {**told, "seed": seed, "status": status, "reason": reason, "seconds": 0.0}
-
-
 def _run(jobs: Sequence[Row], processes: int) -> Iterator[list[Row]]:
-    with Workers(processes) as workers:
-        for job in jobs:
-            name = ENTRIES[job["index"]].name
-            workers.submit(Task(name, "tests.meta.measure:run_job", job, JOB_S, memory_gib=4.0))
-        for event in workers.events():
-            if event.kind == "value":
-                yield event.value
-            elif event.kind != "done":
-                yield [_ended(event, name) for name in event.task.arguments["invariants"]]
-
-
-def _ended(event: Event, invariant: str) -> Row:
-    job = event.task.arguments
-    status = "error" if event.kind == "raised" else event.kind
-    return _row(job["index"], invariant, job["profile"], job["seed"], status, event.reason)
+    """In forks of this process, which has imported torch and the zoo once for all of them."""
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, fork, torch.set_num_threads, (1,)) as workers:
+        for job in as_completed([workers.submit(run_job, **job) for job in jobs]):
+            yield job.result()
 
 
 def _tell_alive(rows: Sequence[Row], seeds: Sequence[int | None]) -> None:

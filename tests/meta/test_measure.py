@@ -1,19 +1,19 @@
 """What is measured of the zoo, and what the manual says of it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from attnbench_zoo import blind_entries
+
+from tests.cli_runs import python
 
 ROOT = Path(__file__).parents[2]
 PAGE = " ".join((ROOT / "docs" / "explanation" / "checks.md").read_text("utf-8").split())
 
 
-def measure(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.meta.measure", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def measure(*arguments: str) -> CompletedProcess[str]:
+    return python("-m", "tests.meta.measure", *arguments, folder=ROOT)
 
 
 def test_what_is_measured_is_kept_and_not_run_again(tmp_path: Path) -> None:

@@ -77,24 +77,11 @@ def test_two_distributions_with_one_name_are_reached_by_distribution(installed: 
     assert {"attn-extra:cosine", WELL} == {o["subject"] for o in one.json()["outcomes"]}
 
 
-FAIL_TO_LOAD = {
-    "broken-import": "No module named 'a_module_that_is_not_there'",
-    "broken-hook": "the weights file is missing",
-    "broken-return": "write 'return [spec]'",
-    "broken-mistyped": "Did you mean 'attnbench_scorings'",
-    "broken-law": "names the law 'unit_varianc', which no plugin registers. Did you mean",
-}
-
-
-@pytest.mark.parametrize(
-    ("installed", "message"), FAIL_TO_LOAD.items(), indirect=["installed"], ids=FAIL_TO_LOAD
-)
-def test_a_plugin_that_fails_to_load_says_why_and_the_others_go_on(
-    installed: Any, message: Any
-) -> None:
+@pytest.mark.parametrize("installed", ["broken-import"], indirect=True)
+def test_a_plugin_that_fails_to_load_says_why_and_the_others_go_on(installed: Any) -> None:
     listed = installed.attnbench("list", "--plugins", "--load", check=False)
     assert listed.code == 3
-    assert message in listed.out
+    assert "No module named 'a_module_that_is_not_there'" in listed.out
     check = installed.attnbench("check", WELL, *ONE, check=False)
     assert check.code == 3
     assert check.json()["ok"]
@@ -102,40 +89,3 @@ def test_a_plugin_that_fails_to_load_says_why_and_the_others_go_on(
     strict = installed.attnbench("check", WELL, "--strict-plugins", check=False)
     assert strict.code == 3
     assert "Traceback" not in strict.err
-
-
-@pytest.mark.parametrize("installed", ["broken-import"], indirect=True)
-def test_a_blocked_plugin_is_not_loaded(installed: Any) -> None:
-    result = installed.attnbench(
-        "list", "--plugins", "--load", "--json", ATTNBENCH_DISABLED_PLUGINS="broken-import"
-    )
-    assert "blocked" in {row["status"] for row in result.json()}
-
-
-MISBEHAVE = {
-    "broken-shape": ("transposed", "failed", 1, "shape"),
-    "broken-nan": ("nans", "failed", 1, "nan"),
-    "broken-kill": ("dies", "crashed", 3, "SIGKILL"),
-    "broken-hang": ("hangs", "timeout", 3, "3 s"),
-    "broken-allocate": ("hoards", "crashed", 3, "2 GiB"),
-}
-
-
-@pytest.mark.parametrize(
-    ("installed", "expected"), MISBEHAVE.items(), indirect=["installed"], ids=MISBEHAVE
-)
-def test_a_subject_that_misbehaves_has_its_outcome_and_the_others_go_on(
-    installed: Any, expected: Any
-) -> None:
-    subject, status, code, message = expected
-    result = installed.attnbench(
-        *("check", subject, WELL, *ONE, "--timeout", "3" if status == "timeout" else "60"),
-        check=False,
-    )
-    assert result.code == code, result.text
-    found = outcomes(result.json())
-    assert found[WELL, "weights_sum_to_one"]["status"] == "passed"
-    bad = found[subject, "weights_sum_to_one"]
-    assert bad["status"] == status
-    assert message in bad["reason"]
-    assert "Traceback" not in result.err

@@ -6,36 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo import entries
 
 import attnbench
 from attnbench.checking.api import select_invariants
-from attnbench.checking.profiles import Profile
-from attnbench.checking.runner import run_invariant, seeded
-from attnbench.subject.lookup import resolve
 from tests.invariant_runs import run
-
-LAWS = sorted(
-    {law for e in entries() for law in e.killers if e.topic == "mechanisms"} - {"bounded_by_one"}
-)
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_a_law_passes_a_right_mechanism_that_declares_it(law: Any) -> None:
-    names = (subject for subject in attnbench.subjects() if "(" not in subject)
-    declared = [name for name in names if law in getattr(attnbench.get(name), "laws", ())]
-    assert declared
-    (subject,), (invariant,) = resolve(declared[0]), select_invariants([law])
-    with seeded():
-        found = run_invariant(subject, invariant, Profile("few", 10), shrink=False)
-    assert found.status == "passed", found.reason
-
-
-def test_the_expectation_is_compared_within_the_rounding_of_the_scores() -> None:
-    case = "b1x2x1-L1-S1-Eq5-Ek5-Ev5-float32-cpu-boolean-offset-far-s2680"
-    (subject,) = resolve("forced_forward")
-    (invariant,) = select_invariants(["training_is_the_expectation"])
-    invariant.check(subject, attnbench.Case.from_id(case))
 
 
 def test_each_exemption_of_a_mechanism_names_a_known_invariant_and_gives_a_reason() -> None:

@@ -13,7 +13,6 @@ import attnbench
 from attnbench import MechanismSpec
 from attnbench.adapters import paged, varlen
 from attnbench.errors import StyleError
-from tests.invariant_runs import zoo
 
 LAWS = ["packed_equals_separate", "packed_slack_is_inert"]
 PAGES = ["pages_are_invisible"]
@@ -65,14 +64,6 @@ def test_nan_in_slots_that_were_not_written_reaches_nothing_where_that_is_promis
     ]
     assert [report.ok for report in reports] == [True, slots == "finite"], str(reports[1])
     assert reports[1].ok or "with NaN where nothing was written" in str(reports[1])
-
-
-def test_a_failure_tells_the_lengths_of_the_documents() -> None:
-    report = attnbench.check(zoo("segments_cast_to_bool"), profile="quick", invariants=LAWS[:1])
-    (found,) = report.outcomes
-    assert found.status == "failed"
-    assert "packed output of documents of [" in found.reason
-    assert "each document by itself has" in found.reason
 
 
 def test_a_law_on_packed_calls_needs_a_method() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from attnbench.errors import PluginError, UnknownNameError
 from attnbench.processes.pool import Event, Task, Workers, call
+from tests.cli_runs import python
 
 HERE = Path(__file__).parents[1]
 
@@ -92,19 +93,6 @@ def test_a_segmentation_fault_crashed_and_names_the_line() -> None:
     assert "in segfault" in event.reason
     assert "multiprocessing" not in event.reason
     assert "child_process" not in event.reason
-
-
-def test_a_crash_below_many_frames_still_names_the_users() -> None:
-    event = last(task("segfault_deep_in_a_module"))
-    assert "SIGSEGV" in event.reason
-    assert "worker_tasks.py" in event.reason
-    assert "in forward" in event.reason
-    assert "torch/nn/modules" not in event.reason
-
-
-def test_the_end_of_what_was_printed_is_kept() -> None:
-    event = last(task("print_much_and_leave"))
-    assert event.reason.splitlines()[-1] == "  | the end"
 
 
 def test_what_one_command_preloads_is_not_left_to_the_next(
@@ -211,11 +199,6 @@ with Workers() as workers:
 
 
 def test_python_does_not_warn_of_what_a_killed_child_leaves() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SEMAPHORE],
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
-        text=True,
-    )
+    done = python("-c", SEMAPHORE, PYTHONPATH=str(HERE))
     assert done.stdout == "crashed\n"
     assert done.stderr == ""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attnbench.distributions import COMMAND_GROUP, NAME_GROUP
+from tests.cli_runs import python
 
 PROJECTS = {
     project["name"]: project
@@ -59,28 +59,18 @@ for name in names:
 def test_a_distribution_can_be_uninstalled(gone: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WITHOUT)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "ATTNBENCH_TESTS_WITHOUT": gone}
-
-    def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
+    variables = {"PYTHONPATH": path, "ATTNBENCH_TESTS_WITHOUT": gone}
+    ask = partial(python, folder=tmp_path, **variables)
     points: dict[str, dict[str, str]] = PROJECTS[gone].get("entry-points", {})
     commands, names = points.get(COMMAND_GROUP, {}), points.get(NAME_GROUP, {})
-    shown = python("-m", "attnbench", "--help")
+    shown = ask("-m", "attnbench", "--help")
     assert shown.returncode == 0, shown.stderr
     assert not [command for command in commands if f" {command} " in shown.stdout]
-    listed = python("-m", "attnbench", "list", "--plugins", "--load", "--json")
+    listed = ask("-m", "attnbench", "list", "--plugins", "--load", "--json")
     assert listed.returncode == 0, listed.stderr
     rows: list[dict[str, Any]] = json.loads(listed.stdout)
     assert {row["distribution"] for row in rows} == {"attnbench", *_with_plugins() - {gone}}
-    asked = python("-c", ASK, " ".join(commands), " ".join(names))
+    asked = ask("-c", ASK, " ".join(commands), " ".join(names))
     assert asked.returncode == 0, asked.stderr
     assert asked.stdout.split() == ["2"] * len(commands)
     told = asked.stderr.splitlines()

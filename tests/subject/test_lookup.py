@@ -2,8 +2,6 @@
 
 import importlib
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 import attnbench
 from attnbench.errors import AddressError, SpecError, StyleError, UnknownNameError
 from attnbench.subject.lookup import resolve
+from tests.cli_runs import python
 
 SPEC = """
 import attnbench
@@ -40,13 +39,7 @@ def test_a_file_does_not_stand_for_the_standard_library_module_of_its_name(tmp_p
         "assert hasattr(profile, 'Profile'), profile\n"
         "print(subject.name)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path.parent,
-    )
+    done = python("-c", code, folder=tmp_path.parent)
     assert (done.stdout, done.returncode) == ("mine\n", 0), done.stderr
 
 

@@ -48,13 +48,6 @@ def test_five_percent_are_seen_in_30_pairs_of_a_busy_machine() -> None:
     assert seen >= 59
 
 
-def test_faster_is_the_other_way_round() -> None:
-    values = table(30, [0.08])
-    (slower,), (faster,) = judge_pairs(values, alpha=0.01), judge_pairs(-values, alpha=0.01)
-    assert (slower.verdict, faster.verdict) == ("slower", "faster")
-    assert faster.effect == pytest.approx(1 / (1 + slower.effect) - 1)
-
-
 def test_a_certain_change_within_the_margin_has_a_word_of_its_own() -> None:
     for effect, verdict in ((0.01, "slightly slower"), (-0.01, "slightly faster"), (0.0, "same")):
         (found,) = judge_pairs(table(30, [effect], spread=0.005), alpha=0.01, margin=0.03)
@@ -71,25 +64,6 @@ def test_the_interval_excludes_zero_exactly_where_a_change_is_called() -> None:
         values = table(15, effects, seed=seed) + 0.03 * chance.exponential(size=(15, 3)) - 0.03
         for found in judge_pairs(values, alpha=0.05):
             assert_consistent(found)
-
-
-@pytest.mark.slow
-def test_in_3000_tables_no_interval_contradicts_its_verdict_and_few_are_false_alarms() -> None:
-    """Through all looks; the stated rate is 2 % of tables, of which 60 +- 8 in 3,000 are chance."""
-    wrong = 0
-    for seed in range(3000):
-        values = table(60, [0.0] * 3, shared=0.01, seed=seed)
-        left, called = [0, 1, 2], False
-        for look, alpha in LOOKS.items():
-            rows = judge_pairs(values[:look, left], alpha=alpha, margin=0.0)
-            for found in rows:
-                assert_consistent(found)
-                called |= found.verdict in ("faster", "slower")
-            left = [n for n, found in zip(left, rows, strict=True) if found.verdict == "ambiguous"]
-            if not left:
-                break
-        wrong += called
-    assert wrong <= 80
 
 
 def assert_consistent(found: Verdict) -> None:

@@ -13,12 +13,21 @@ from attnbench.benchmark.timing.blocks import (
     Slot,
     clean,
     pair_value,
+    student,
     take_blocks,
 )
 
 
 def block(order: str, *seconds: float, disturbed: int = 0) -> Block:
     return Block(order, tuple(Slot(s, n < disturbed) for n, s in enumerate(seconds)))
+
+
+@pytest.mark.parametrize(
+    ("freedom", "expected"),
+    [(1, 12.7062), (2, 4.30265), (7, 2.36462), (301, 1.96788)],
+)
+def test_students_interval_is_that_of_its_tables(freedom: int, expected: float) -> None:
+    assert student(freedom) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("order", ["ABBA", "BAAB"])

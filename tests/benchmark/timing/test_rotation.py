@@ -44,14 +44,6 @@ def test_addresses_come_back_with_other_values_and_the_version_of_before() -> No
     assert not any(torch.equal(values[place], tensor) for place, (tensor,) in pairs)
 
 
-def test_the_global_generator_is_not_drawn_from() -> None:
-    torch.manual_seed(3)
-    expected = torch.rand(4)
-    torch.manual_seed(3)
-    fresh(call_of(torch.ones(3, 4)), 2)
-    assert torch.rand(4).equal(expected)
-
-
 def test_values_are_distributed_as_those_of_the_case() -> None:
     drawn = fresh(call_of(5 + 2 * torch.randn(64, 16)), 100)
     values = torch.stack([tensor for (tensor,) in drawn])

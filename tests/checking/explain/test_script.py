@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 import attnbench
 from attnbench.checking.outcomes import Outcome
+from tests.cli_runs import python
 
 USERS_FILE = textwrap.dedent(
     '''
@@ -79,11 +79,10 @@ def first_failure(folder: Path, text: str, invariant: str) -> Outcome:
     return outcome
 
 
-def run(folder: Path, script: str | None) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, script: str | None) -> CompletedProcess[str]:
     assert script is not None
     (folder / "reproduce.py").write_text(script)
-    command = [sys.executable, str(folder / "reproduce.py")]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return python(folder / "reproduce.py")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,6 +22,7 @@ from attnbench.invariants.caches.stage import stage_of
 from attnbench.invariants.layers import cache_operations, splits
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
+from tests.cli_runs import python
 from tests.invariant_runs import by_name, run, zoo
 
 
@@ -52,7 +49,7 @@ def test_a_failure_prints_a_short_script_that_was_run(
     assert found.reproduce.count(" = module") <= 5
     script = tmp_path / "script.py"
     script.write_text(found.reproduce)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    done = python(script)
     assert done.returncode == 1
     assert "AssertionError" in done.stderr
     assert done.stdout.startswith("output =")
@@ -63,28 +60,6 @@ def test_a_failing_program_is_told_in_words() -> None:
     assert found.failure is not None
     assert found.failure.program == "begin 2 rows, append 1, select rows [1], append 1"
     assert f"  in the calls: {found.failure.program}\n" in failure_text(found)
-
-
-def refuse(cache: object, length: int) -> None:
-    raise NotImplementedError("a cache of this kind cannot be cropped")
-
-
-@pytest.mark.parametrize(
-    ("crop", "told"),
-    [
-        (None, "not tried: its CacheSpec has no crop"),
-        (refuse, "refused: crop raises NotImplementedError: a cache of this kind"),
-    ],
-)
-def test_an_operation_that_is_not_there_or_always_refuses_is_no_failure(
-    crop: Any, told: str
-) -> None:
-    assert isinstance(GROWING.spec, LayerSpec)
-    assert GROWING.spec.cache is not None
-    cache = CacheSpec(new=GROWING.spec.cache.new, crop=crop)
-    found = run(replace(GROWING.spec, cache=cache), "cropped_slots_are_forgotten")
-    assert found.status == "skipped"
-    assert found.reason.startswith(told)
 
 
 class Plain(nn.Module):
@@ -188,8 +163,3 @@ def test_a_cache_that_can_only_be_emptied_is_held_to_that() -> None:
     assert found.status == "failed"
     assert found.failure is not None
     assert "crop to 0" in found.failure.program
-
-
-def test_an_operation_that_was_refused_is_named() -> None:
-    late = run(zoo("refused_after_the_crop"), "cropped_slots_are_forgotten")
-    assert "was refused, which should leave the cache as it was" in late.reason

@@ -35,53 +35,6 @@ def test_a_bias_behind_may_be_left_of_rows_without_keys(base: type[Attention]) -
     assert found.status == ("passed" if base is Attention else "failed"), found.reason
 
 
-class TiedLengths(Attention):
-    """Self-attention of some libraries: as many queries as keys."""
-
-
-def test_a_subject_of_tied_lengths_is_not_asked_to_change_one_alone() -> None:
-    tied = mutant(TiedLengths, sizes=lambda sizes: sizes.replace(kv_len=sizes.q_len))
-    outcome = run(tied, "masking_equals_deleting")
-    assert outcome.status == "skipped"
-    assert "kv_len cannot be chosen alone" in outcome.reason
-    assert run(tied, "masked_slots_are_inert").status == "passed"
-
-
-def test_rows_without_keys_are_skipped_where_only_more_queries_than_keys_would_make_them() -> None:
-    tied = mutant(
-        TiedLengths,
-        sizes=lambda sizes: sizes.replace(kv_len=sizes.q_len),
-        conventions={"masks": ()},
-    )
-    for name in ("empty_rows_give_zeros", "empty_rows_have_finite_gradients"):
-        outcome = run(tied, name)
-        assert outcome.status == "skipped"
-        assert "no mask that it takes leaves a query without keys" in outcome.reason
-
-
-class TorchAttention(nn.Module):
-    """torch's own, which lets NaN in padding through."""
-
-    def __init__(self, *sizes: int) -> None:
-        super().__init__()
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-    ) -> Tensor:
-        return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
-
-
-def test_torchs_attention_passes_deleting_and_is_told_of_nan_in_its_padding() -> None:
-    spec = mutant(TorchAttention, accepts=(), reference=None)
-    passed = run(spec, "masking_equals_deleting")
-    assert passed.status == "passed", passed.reason
-    assert run(spec, "masked_slots_are_inert").status == "passed"
-    found = run(spec, "hidden_slots_may_hold_nan", shrink=True)
-    assert found.status == "failed"
-    assert "output" in found.reason
-    assert "= nan, but the call without has" in found.reason
-
-
 def scored_in_the_querys_dtype(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
 ) -> Tensor:

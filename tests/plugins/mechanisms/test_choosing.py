@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 import torch
-from attnbench_plugins.mechanisms._scan import carried, expected, forward_choice
-from attnbench_plugins.mechanisms.structured_self import orthonormality_penalty
+from attnbench_plugins.mechanisms._scan import expected
 
 import attnbench
 from attnbench.errors import OptionError, ShapeError
@@ -22,12 +20,6 @@ def made(name: str, *sizes: int, **options: object) -> torch.nn.Module:
 def tensors(*lead: int, q_len: int = 3, kv_len: int = 5) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(*lead, n, 4, generator=generator).double() for n in (q_len, kv_len, kv_len)]
-
-
-def test_hard_gives_the_value_of_the_likeliest_key() -> None:
-    module, (query, key, value) = made("hard", scoring="dot"), tensors()
-    best = (query @ key.T).argmax(-1)
-    assert torch.equal(module(query, key, value), value[best])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -59,36 +51,6 @@ def test_hard_in_training_has_the_gradient_of_soft() -> None:
     torch.testing.assert_close(got, wanted)
 
 
-def recursion(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """Raffel's recursion, query by query and key by key."""
-    stop, standing, rows = scores.sigmoid() * allowed, torch.zeros(scores.shape[-1]), []
-    standing = standing.to(scores)
-    standing[0] = 1
-    for row, may in zip(stop, allowed, strict=True):
-        weights = []
-        for j in range(len(row)):
-            arrives = [standing[m] * (1 - row[m:j]).prod() for m in range(j + 1)]
-            weights.append(row[j] * sum(arrives))
-        rows.append(torch.stack(weights))
-        standing = rows[-1] if may.any() else standing
-    return torch.stack(rows)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_parallel_form_is_the_recursion_and_has_its_gradient(masked: Any) -> None:
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(5, 9, generator=generator).double().requires_grad_()
-    allowed = torch.ones(5, 9, dtype=torch.bool)
-    if masked:
-        allowed = torch.rand(5, 9, generator=generator) < 0.6
-        allowed[2] = False
-    got, wanted = expected(scores, allowed), recursion(scores, allowed)
-    torch.testing.assert_close(got, wanted)
-    target = torch.randn(5, 9, generator=generator).double()
-    gradients = [torch.autograd.grad((w * target).sum(), scores)[0] for w in (got, wanted)]
-    torch.testing.assert_close(*gradients)
-
-
 @pytest.mark.parametrize("size", [1e-3, 1.0, 100.0, 1e4])
 def test_the_parallel_form_is_finite_where_products_of_chances_underflow(size: Any) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -98,26 +60,6 @@ def test_the_parallel_form_is_finite_where_products_of_chances_underflow(size: A
     assert weights.isfinite().all()
     assert gradient.isfinite().all()
     assert (weights.sum(-1) <= 1 + 1e-5).all()
-
-
-def test_carried_is_a_linear_recurrence() -> None:
-    stay, enter = torch.rand(2, 11, generator=torch.Generator().manual_seed(0)).double()
-    x, wanted = 0.0, []
-    for a, b in zip(stay.tolist(), enter.tolist(), strict=True):
-        x = a * x + b
-        wanted.append(x)
-    torch.testing.assert_close(carried(stay, enter), torch.tensor(wanted).double())
-
-
-@pytest.mark.parametrize("scores", list(itertools.product([-1.0, 1.0], repeat=6)))
-def test_the_hard_choice_walks_on_from_the_last_one(scores: Any) -> None:
-    table = torch.tensor(scores).reshape(2, 3)
-    position, wanted = 0, []
-    for row in table.tolist():
-        while position < 3 and row[position] <= 0:
-            position += 1
-        wanted.append(position)
-    assert forward_choice(table, None).tolist() == wanted
 
 
 def test_sharp_chances_make_training_and_evaluation_agree() -> None:
@@ -135,38 +77,9 @@ def test_a_query_without_keys_leaves_the_position_of_the_ones_behind_it() -> Non
         assert weights.argmax(-1)[[0, 2]].tolist() == [2, 2]
 
 
-def test_the_penalty_is_zero_for_orthonormal_rows_alone() -> None:
-    assert orthonormality_penalty(torch.eye(4)[[2, 0]]) == 0
-    assert orthonormality_penalty(torch.full((2, 4), 0.25)) > 0
-    assert orthonormality_penalty(torch.eye(4)[[2, 2]]) == 2
-
-
-def test_structured_self_follows_its_formula() -> None:
-    module, (_, states, _) = made("structured_self", rows=2), tensors()
-    scores = module.row_vectors @ (module.key_proj.weight @ states.T).tanh()
-    torch.testing.assert_close(module(states[:2], states, states), scores.softmax(-1) @ states)
-
-
 def test_a_query_with_another_number_of_rows_is_an_error() -> None:
     with pytest.raises(ShapeError, match="rows=2, but the query has 3"):
         made("structured_self", rows=2)(*tensors())
-
-
-def test_static_weighs_by_the_mean_query_and_its_rows_are_equal() -> None:
-    module, (query, key, value) = made("static"), tensors(2)
-    output, weights = module(query, key, value, return_weights=True)
-    mean = query.mean(-2, keepdim=True)
-    expected = attnbench.attend(module.scoring, mean, key, value, kernel="plain")
-    torch.testing.assert_close(output, expected.expand_as(output))
-    assert torch.equal(weights, weights[:, :1].expand_as(weights))
-
-
-def test_concat_combine_follows_its_formula() -> None:
-    module, (query, key, value) = made("concat_combine", slots=5), tensors(2)
-    weights = (query @ module.slot_proj.weight.T + module.slot_proj.bias).softmax(-1)
-    both = torch.cat([query[..., :2], weights @ value], -1)
-    expected = both @ module.out_proj.weight.T + module.out_proj.bias
-    torch.testing.assert_close(module(query, key, value), expected)
 
 
 def test_more_keys_than_slots_are_an_error() -> None:

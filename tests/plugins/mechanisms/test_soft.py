@@ -9,9 +9,7 @@ import torch
 
 import attnbench
 from attnbench.errors import OptionError, ShapeError, UnknownNameError
-from attnbench.subject.lookup import installed, resolve
-
-SCORINGS = [subject.name for subject in installed() if subject.kind == "scoring"]
+from attnbench.subject.lookup import resolve
 
 
 def made(name: str, *sizes: int, **options: object) -> torch.nn.Module:
@@ -25,57 +23,6 @@ def tensors(*lead: int, q_len: int = 3, kv_len: int = 4) -> list[torch.Tensor]:
         torch.randn(*lead, *shape, generator=generator).double()
         for shape in ((q_len, 6), (kv_len, 6), (kv_len, 5))
     ]
-
-
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_soft_equals_attend_with_its_scoring_function(scoring: Any) -> None:
-    module, (query, key, value) = made("soft", scoring=scoring), tensors(2)
-    expected = attnbench.attend(module.scoring, query, key, value, kernel="plain")
-    torch.testing.assert_close(module(query, key, value), expected)
-
-
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_multi_head_equals_each_head_on_its_own(scoring: Any) -> None:
-    module, (query, key, value) = made("multi_head", scoring=scoring, heads=3), tensors(2)
-    heads = []
-    for head in range(3):
-        rows = slice(2 * head, 2 * head + 2)
-        q, k, v = (
-            tensor @ proj.weight[rows].T
-            for tensor, proj in (
-                (query, module.query_proj),
-                (key, module.key_proj),
-                (value, module.value_proj),
-            )
-        )
-        heads.append(attnbench.attend(module.scoring, q, k, v, kernel="plain"))
-    expected = torch.cat(heads, -1) @ module.out_proj.weight.T
-    torch.testing.assert_close(module(query, key, value), expected)
-
-
-def test_grouped_heads_equal_heads_with_repeated_projections() -> None:
-    grouped, full = made("multi_head", heads=6, kv_heads=2), made("multi_head", heads=6)
-    state = grouped.state_dict()
-    for name in ("key_proj.weight", "value_proj.weight"):
-        state[name] = state[name].repeat_interleave(3, 0)
-    full.load_state_dict(state)
-    torch.testing.assert_close(grouped(*tensors(2)), full(*tensors(2)))
-
-
-def test_multi_head_equals_torchs_where_torchs_is_right() -> None:
-    module: Any = made("multi_head", 6, 6, 6, heads=2)
-    theirs = torch.nn.MultiheadAttention(6, 2, bias=False, batch_first=True).double().eval()
-    with torch.no_grad():
-        parts = (module.query_proj, module.key_proj, module.value_proj)
-        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
-        theirs.out_proj.weight.copy_(module.out_proj.weight)
-    query, key, _ = tensors(2)
-    mask = torch.rand(3, 4, generator=torch.Generator().manual_seed(2)) < 0.5
-    mask[:, 0] = True
-    output, weights = module(query, key, key, attn_mask=mask, return_weights=True)
-    expected, mean_weights = theirs(query, key, key, attn_mask=~mask)
-    torch.testing.assert_close(output, expected)
-    torch.testing.assert_close(weights, mean_weights)
 
 
 def test_a_nested_address_gives_the_scoring_function_its_options() -> None:

@@ -1,5 +1,0 @@
-"""A plugin with a mistyped hook."""
-
-
-def attnbench_scoring():
-    return []
