@@ -4,7 +4,6 @@ import ast
 import importlib
 import importlib.util
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -110,25 +109,6 @@ def test_tests_use_public_names_or_those_of_the_package_that_they_mirror() -> No
     files = [p for p in ROOT.rglob("*.py") if "distributions" not in p.parts]
     assert len(files) > 100
     assert [use for path in files for use in private_uses(path)] == []
-
-
-def test_a_test_that_takes_a_private_name_is_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    path = tmp_path / "cli" / "test_it.py"
-    path.parent.mkdir()
-    path.write_text(
-        "from attnbench.cli.new import _files\n"
-        "from attnbench.checking import hypothesis_engine\n"
-        "from attnbench._signing import sign\n"
-        "print(hypothesis_engine._key)\n"
-    )
-    found = [
-        "cli/test_it.py: attnbench._signing.sign",
-        "cli/test_it.py: attnbench.checking.hypothesis_engine._key",
-    ]
-    assert sorted(private_uses(path)) == found
 
 
 def test_no_two_modules_share_a_stem() -> None:

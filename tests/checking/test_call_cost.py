@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from attnbench import Case
 from attnbench.checking.call_cost import affordable, calls_at, drawn_limit
 from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant
 from attnbench.subject.lookup import resolve
+from tests.checking.asked_cases import FEW, invariant, run
 
 CASE = Case((2,), 9, 9)
 
@@ -55,3 +57,15 @@ def test_a_profile_draws_as_many_cases_as_it_has_time_for() -> None:
     assert drawn_limit(subject, 100, profile, 1) == 2
     assert drawn_limit(subject, 100, profile, 5) == 5
     assert drawn_limit(subject, 100, PROFILES["default"], 1) == 100
+
+
+def test_what_is_left_out_is_told_with_what_a_call_costs() -> None:
+    (subject,) = resolve(loops, "sdpa")
+    one, asked = invariant(lambda case: False)
+    outcome = run_invariant(subject, one, FEW)
+    told = "largest, which would take too long: a call at L = S = 9 takes as long as about"
+    assert told in outcome.reason
+    assert max(case.q_len * case.kv_len for case in asked) < 20_000
+    usual, asked = invariant(lambda case: False)
+    assert "too long" not in run(usual, target="dot").reason
+    assert max(case.q_len * case.kv_len for case in asked) > 60_000

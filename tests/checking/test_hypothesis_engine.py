@@ -10,23 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
-from torch import Tensor, nn
 
-from attnbench import Case, Invariant, InvariantViolation, ScoringSpec, Subject
+from attnbench import Case, Invariant, InvariantViolation, Subject
 from attnbench.cases.case_space import space_of
 from attnbench.checking import case_search
-from attnbench.checking.check_report import failure_text
 from attnbench.checking.hypothesis_engine import search
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.masks import empty_rows, mask_forms, masking, positions
 from attnbench.strategies import cases
 from attnbench.subject.lookup import resolve
-from tests.checking.asked_cases import FEW, found, invariant, run
+from tests.checking.asked_cases import found, invariant, run
 from tests.invariant_runs import by_name
 
 
@@ -95,14 +92,6 @@ def test_what_looks_like_rounding_is_no_smaller_case_of_a_clear_error(
             raise InvariantViolation(quantity="output", got=1.0, expected=0.0, error=1.4)
 
     assert found(run(Invariant(name="some_property", check=checked))).kv_len == smallest
-
-
-def test_without_shrinking_the_first_failure_is_no_smallest_counterexample() -> None:
-    one, asked = invariant(lambda case: case.kv_len >= 3)
-    outcome = run(one, shrink=False)
-    assert found(outcome) == asked[-1]
-    assert "  counterexample: " in failure_text(outcome)
-    assert "  smallest counterexample: " in failure_text(run(one))
 
 
 def test_the_stored_case_is_tried_first_also_with_another_seed(kept: Path) -> None:
@@ -241,37 +230,6 @@ def test_thorough_visits_every_length_up_to_64_for_each_invariant_on_masks(name:
     )
     lengths = {length for case in drawn if case for length in (case.q_len, case.kv_len)}
     assert set(range(2, 65)) <= lengths  # with is_causal one query alone leaks nothing
-
-
-class Loops(nn.Module):
-    """A score for each pair, each worked out in Python."""
-
-    def __init__(self, query_size: int, key_size: int) -> None:
-        super().__init__()
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        rows = [
-            [float(query[at].dot(key[(*at[:-1], j)])) for j in range(key.shape[-2])]
-            for at in itertools.product(*map(range, query.shape[:-1]))
-        ]
-        shape = (*query.shape[:-1], key.shape[-2])
-        return torch.tensor(rows, dtype=query.dtype).reshape(shape)
-
-
-def test_the_largest_cases_of_a_subject_that_loops_in_python_are_left_out_and_it_is_told() -> None:
-    (subject,) = resolve(ScoringSpec(name="loops", make=Loops, equal_sizes=True))
-    one, asked = invariant(lambda case: False)
-    with seeded():
-        outcome = run_invariant(subject, one, FEW)
-    assert outcome.status == "passed"
-    assert (
-        "largest, which would take too long: a call at L = S = 9 takes as long as about"
-        in outcome.reason
-    )
-    assert max(case.q_len * case.kv_len for case in asked) < 20_000
-    usual, asked = invariant(lambda case: False)
-    assert "too long" not in run(usual, target="dot").reason
-    assert max(case.q_len * case.kv_len for case in asked) > 60_000
 
 
 def test_more_cases_are_drawn_where_few_are_scheduled() -> None:

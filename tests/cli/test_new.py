@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from attnbench.cli import main
-from tests.cli_runs import python
+from tests.cli_runs import python, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,38 +77,6 @@ def test_a_new_layer_is_whole_and_passes_before_it_is_installed(
     assert int(done.stdout) > 20
 
 
-@pytest.mark.parametrize("name", ["my scores", "3d", "-x", "a/b", ""])
-def test_an_impossible_name_is_one_clear_error(
-    here: Any, capsys: pytest.CaptureFixture[str], name: Any
-) -> None:
-    assert main(["new", "--", name]) == 2
-    assert "cannot name a distribution" in capsys.readouterr().err
-    assert list(here.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["torch"], "torch 2"),
-        (["attnbench"], "is installed here"),
-        (["attnbench-plugins"], "its module 'attnbench_plugins' is already installed"),
-        (["json"], "'json' is a keyword or a standard module of Python"),
-        (["class"], "'class' is a keyword or a standard module of Python"),
-        (["scaled_dot"], "there already is a scoring function 'scaled_dot'"),
-        (["hard"], "there already is a mechanism 'hard'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_name_that_is_taken_is_one_clear_error(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert main(["new", *arguments]) == 2
-    written = capsys.readouterr().err
-    assert message in written
-    assert len(written.splitlines()) == 1
-    assert list(here.iterdir()) == []
-
-
 def test_what_small_calls_found_of_a_class_is_written_as_a_spec_that_passes(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,3 +100,65 @@ def test_what_small_calls_found_of_a_class_is_written_as_a_spec_that_passes(
     words = ["--invariant", "later_tokens_are_invisible", "--profile", "quick"]
     assert main(["check", "block_spec.py:SPEC", *words]) == 0
     capsys.readouterr()
+
+
+LIBRARY = """
+def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    raise NotImplementedError("never called here")
+
+
+NUMBER = 3
+"""
+
+
+def test_the_file_holds_the_spec_that_the_style_gives(here: Path) -> None:
+    (here / "library.py").write_text(LIBRARY)
+    done = run("new", "--from", "library.py:attention", "--as", "sdpa", folder=here)
+    assert done.code == 0, done.err
+    text = (here / "attention_spec.py").read_text()
+    assert 'accepts=("is_causal", "scale")' in text
+    assert '        "causal": "top_left",  # or "bottom_right", "square", "always"' in text
+    assert '        # "empty_rows": "zeros",  # or "mean", "nan", "refused"' in text
+    listed = run("list", "attention_spec.py:SPEC", folder=here)
+    assert "attention" in listed.out, listed.err
+
+
+def test_a_file_in_another_folder_finds_the_function(here: Path) -> None:
+    (here / "library.py").write_text(LIBRARY)
+    arguments = ("--from", "library.py:attention", "--as", "sdpa", "--into", "sub")
+    done = run("new", "mine", *arguments, folder=here)
+    assert done.code == 0, done.err
+    listed = run("list", "sub/mine.py:SPEC", folder=here)
+    assert "attention" in listed.out, listed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--from", "library.py:attention"), "cannot be called: of"),
+        (("--from", "library.py:attention", "--as", "multihead"), "Its arguments fit sdpa on"),
+        (("--from", "library.py:NUMBER", "--as", "sdpa"), "not callable"),
+        (("--from", "library.py:atention", "--as", "sdpa"), "no attribute 'atention'"),
+        (("--from", "scaled_dot"), "is declared already"),
+        (("library", "--from", "library.py:attention", "--as", "sdpa"), "already exists"),
+        (("--as", "sdpa"), "add --from"),
+        ((), "name the distribution"),
+        *((("--", name), "cannot name a distribution") for name in ("my scores", "3d", "a/b", "")),
+        (("torch",), "torch 2"),
+        (("attnbench",), "is installed here"),
+        (("attnbench-plugins",), "its module 'attnbench_plugins' is already installed"),
+        (("json",), "'json' is a keyword or a standard module of Python"),
+        (("class",), "'class' is a keyword or a standard module of Python"),
+        (("scaled_dot",), "there already is a scoring function 'scaled_dot'"),
+        (("hard",), "there already is a mechanism 'hard'"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line_with_exit_2(
+    arguments: tuple[str, ...], told: str, here: Path
+) -> None:
+    (here / "library.py").write_text(LIBRARY)
+    done = run("new", *arguments, folder=here)
+    assert done.code == 2
+    assert told in done.err
+    assert "Traceback" not in done.err
+    assert {path.name for path in here.iterdir()} <= {"library.py", "__pycache__"}

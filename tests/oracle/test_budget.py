@@ -96,24 +96,12 @@ def test_keys_that_a_function_hides_leave_the_others_their_budget() -> None:
     assert bool((oracle.budget() > oracle.floor()).all())
 
 
-def test_a_finer_unit_makes_a_narrower_budget() -> None:
-    oracle, _ = _oracle("additive", SMALL)
-    narrow = oracle.budget(units=64.0, eps=torch.finfo(torch.float64).eps)
-    assert float((narrow / oracle.budget()).max()) < 1e-6
-
-
 @pytest.mark.parametrize("mask", ["none", "floating"])
 def test_a_mechanisms_budget_is_surer_with_its_own_steps_rounded(mask: str) -> None:
     oracle, output = _oracle(ATTENTION.spec, SMALL.replace(mask=mask))
     assert bool((oracle.budget(sure=True) >= oracle.budget()).all())
     assert bool(((output.double() - oracle.output).abs() <= oracle.budget()).all())
     assert bool((oracle.budget() < 1e-4).all())
-
-
-def test_the_floor_is_part_of_the_budget() -> None:
-    for target in ("gaussian", ATTENTION.spec):
-        oracle, _ = _oracle(target, SMALL)
-        assert bool((oracle.floor() <= oracle.budget()).all())
 
 
 @pytest.mark.slow

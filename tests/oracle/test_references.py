@@ -43,13 +43,6 @@ def test_what_is_allowed_by_definition_is_what_masks_fold_into(mask: str) -> Non
     assert torch.equal(allowed_and_bias(inputs)[0], inputs.allowed)
 
 
-def test_the_float64_run_matches_a_softmax_written_by_hand() -> None:
-    reference = _reference("dot", SMALL)
-    query, key, value = (getattr(reference.inputs, n) for n in ("query", "key", "value"))
-    expected = (query @ key.mT).softmax(-1) @ value
-    torch.testing.assert_close(reference.output, expected, atol=1e-12, rtol=0)
-
-
 def test_a_row_without_keys_is_zeros() -> None:
     reference = _reference("dot", SMALL.replace(mask="empty_row"))
     empty = ~reference.allowed.any(-1)

@@ -70,14 +70,6 @@ def test_two_references_agree_on_every_option(names: tuple[str, ...], mask: str)
     torch.testing.assert_close(textbook_output(inputs), by_floats(inputs))
 
 
-def test_it_is_torchs_where_no_option_is_given() -> None:
-    inputs = make_inputs(Case((2, 3), 4, 6, 4, 4, 3, dtype="float64", mask="floating"))
-    right = torch.nn.functional.scaled_dot_product_attention(
-        inputs.query, inputs.key, inputs.value, attn_mask=inputs.attn_mask
-    )
-    torch.testing.assert_close(textbook_output(inputs), right)
-
-
 def test_grouped_heads_are_repeated_in_place() -> None:
     inputs = make_inputs(Case((2, 2), 4, 6, 4, 4, 3, dtype="float64"))
     query = torch.randn(2, 4, 4, 4, dtype=torch.float64)
