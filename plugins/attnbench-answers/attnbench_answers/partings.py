@@ -70,8 +70,8 @@ def _first_own(mine: Any, theirs: Any, name: str) -> str:
     known: dict[tuple[int, int], list[Tensor]] = {}
     own, others = _by_line(mine), _by_line(theirs)
     for outputs in others.values():
-        for whole in (*outputs, *_wholes(outputs)):
-            known.setdefault(_rows(whole), []).append(whole)
+        for output in outputs:
+            known.setdefault(_rows(output), []).append(output)
     counts: Counter[str] = Counter()
     first: Any | None = None
     for operation in mine.operations:
@@ -85,22 +85,11 @@ def _first_own(mine: Any, theirs: Any, name: str) -> str:
                 return _in_words(name, first or operation)
             continue
         same = known.get(_rows(output), [])
-        if not same and not place:
-            wholes = (whole for whole in _wholes(own[line]) if _rows(whole) in known)
-            output = next(wholes, output)
-            same = known.get(_rows(output), [])
         if any(_close(output, other.reshape(output.shape)) for other in same):
             first = None if _varies(output) else first
         elif same:
             first = first or operation
     return _in_words(name, first) if first else ""
-
-
-def _wholes(parts: list[Tensor]) -> Iterator[Tensor]:
-    """Yield what several results of a line may be parts of: they joined along each axis."""
-    for axis in range(parts[0].dim()) if len(parts) > 1 else ():
-        if len({(*t.shape[:axis], *t.shape[axis + 1 :]) for t in parts}) == 1:
-            yield torch.cat(parts, axis)
 
 
 def _rows(tensor: Tensor) -> tuple[int, int]:
@@ -143,27 +132,7 @@ def _counterparts(
     if len(theirs) > 1:
         return None
     parts = _joined(mine, whole.shape)
-    if parts is None and len(mine) == len(whole):  # items of a batch, without their padding
-        found = [
-            _within(item, part) for item, part in zip(torch.split(whole, 1), mine, strict=True)
-        ]
-        parts = torch.cat([t.flatten() for t in mine])
-        if all(part is not None for part in found):
-            return torch.cat([t.flatten() for t in found if t is not None]), parts
-        return None
     return None if parts is None else (whole, parts)
-
-
-def _within(item: Tensor, part: Tensor) -> Tensor | None:
-    """The tokens of an item that a part without its padding has, at the end or at the start."""
-    if item.dim() != part.dim() or any(a < b for a, b in zip(item.shape, part.shape, strict=True)):
-        return None
-    cuts = (
-        [slice(size) for size in part.shape],
-        [slice(whole - size, None) for whole, size in zip(item.shape, part.shape, strict=True)],
-    )
-    first, last = (item[tuple(cut)] for cut in cuts)
-    return last if _close(last, part) else first
 
 
 def _in_words(name: str, operation: Any) -> str:

@@ -57,7 +57,7 @@ class Proxy:
         function.__name__ = "candidate"  # its own name may be anything
         function.__doc__ = str(described.get("text"))
         # what is no signature makes inspect raise, as for functions without one
-        function.__signature__ = _signature(described.get("arguments"))  # type: ignore[attr-defined]
+        function.__signature__ = _signature(described.get("arguments")) or 0  # type: ignore[attr-defined]
         self.function = function
         keywords = keywords_of(function)
         self.names: Mapping[str, str] = {} if keywords is None else keywords.named
@@ -88,14 +88,6 @@ class Proxy:
         return output.transpose(1, 2) if turned else output
 
 
-class _Unknown:
-    """The signature of a function that has none; its docstring tells the arguments."""
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        raise TypeError("nothing tells the arguments")
-
-
 def _signature(arguments: Any) -> Any:
     try:
         return inspect.Signature(
@@ -108,7 +100,7 @@ def _signature(arguments: Any) -> Any:
             ]
         )
     except (TypeError, ValueError, IndexError, OverflowError):
-        return _Unknown()
+        return None
 
 
 def style_of(described: Mapping[str, Any], style: str | None) -> str:
