@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 from attnbench_judge.court import Court
-from attnbench_judge.decision import REFUSALS, Judgement, RefusedError, Row
+from attnbench_judge.decision import REFUSALS, RefusedError
 from attnbench_judge.entry import Answer, Limits
 from attnbench_judge.fresh_calls import Caller
 from attnbench_judge.proxy import Proxy
@@ -54,21 +53,6 @@ def test_every_refusal_has_a_sentence_and_an_exit_code() -> None:
         assert sentence[0].islower()
         assert str(RefusedError(name, "x")) == f"{sentence}: x"
         assert exit_code([status]) in (1, 3)
-
-
-def test_score_means_only_what_is_ranked() -> None:
-    rows = (
-        Row("a", "ok", ratio=2.0, textbook_ratio=4.0, roofline_share=0.5),
-        Row("b", "ok", ratio=0.5, textbook_ratio=1.0, roofline_share=0.5),
-        Row("c", "too_short", ratio=9.0),
-    )
-    found = Judgement("x", "accepted", rows=rows, calls=10, calls_right=10)
-    assert found.score["speed_against_fused"] == pytest.approx(1.0)
-    assert found.score["cases_timed"] == pytest.approx(2 / 3)
-    refused = Judgement("x", "refused", RefusedError("too_fast", ""), rows=rows)
-    assert refused.score["speed_against_fused"] is None
-    assert exit_code(refused.statuses) == 1
-    assert statistics.fmean([1.0]) == found.score["calls_right"]
 
 
 @pytest.mark.parametrize(
