@@ -16,7 +16,6 @@ from torch import Tensor
 
 from attnbench.testing import softmax_backward, transforms_active
 from attnbench_kernels.blocks import Block, blocks
-from attnbench_kernels.folding import fold_mapped, unfold_mapped
 from attnbench_kernels.online import attended_online, differentiated_online, runs_online
 from attnbench_kernels.sums import attend, block_pairs, ran, slopes
 
@@ -166,32 +165,45 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 _backward.register_autograd(_refuse)
 
 
+def _fold_mapped(size: int, dim: int | None, tensor: Tensor, items: int | None = None) -> Tensor:
+    """Fold the vmapped dimension ``dim`` into N of ``(N, ...)``; if ``None``, expand it first."""
+    whole = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    if items is not None:
+        whole = whole.expand(size, items, *whole.shape[2:])
+    return whole.flatten(0, 1)
+
+
+def _unfold_mapped(size: int, folded: Tensor) -> Tensor:
+    """Undo :func:`_fold_mapped`; the vmapped dimension comes first."""
+    return folded.reshape(size, -1, *folded.shape[1:])
+
+
 def _map_forward(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
     size = info.batch_size
     *_, mask, causal, squares, keep = given
-    a, b, w, value = map(partial(fold_mapped, size), dims[:4], given[:4])
+    a, b, w, value = map(partial(_fold_mapped, size), dims[:4], given[:4])
     if mask is not None:
-        mask = fold_mapped(size, dims[4], mask, a.shape[0] // size)
+        mask = _fold_mapped(size, dims[4], mask, a.shape[0] // size)
     output, kept = run_forward(a, b, w, value, mask, causal, squares, keep)
     if keep:
-        return (unfold_mapped(size, output), unfold_mapped(size, kept)), (0, 0)
-    return (unfold_mapped(size, output), kept), (0, None)
+        return (_unfold_mapped(size, output), _unfold_mapped(size, kept)), (0, 0)
+    return (_unfold_mapped(size, output), kept), (0, None)
 
 
 def _map_backward(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
     size = info.batch_size
     *_, mask, kept, causal, squares, mask_grad = given
-    grad, a, b, w, value = map(partial(fold_mapped, size), dims[:5], given[:5])
+    grad, a, b, w, value = map(partial(_fold_mapped, size), dims[:5], given[:5])
     shared = mask is not None and mask.shape[0 if dims[5] is None else dims[5] == 0] == 1
     if mask is not None:
-        mask = fold_mapped(size, dims[5], mask, a.shape[0] // size)
+        mask = _fold_mapped(size, dims[5], mask, a.shape[0] // size)
     if kept.numel():
-        kept = fold_mapped(size, dims[6], kept)
+        kept = _fold_mapped(size, dims[6], kept)
     *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, causal, squares, mask_grad)
-    found = [unfold_mapped(size, t) for t in grads]
+    found = [_unfold_mapped(size, t) for t in grads]
     if not mask_grad:
         return (*found, grad_mask), (0, 0, 0, 0, None)
-    grad_mask = unfold_mapped(size, grad_mask)
+    grad_mask = _unfold_mapped(size, grad_mask)
     return (*found, grad_mask.sum(1, keepdim=True) if shared else grad_mask), (0,) * 5
 
 

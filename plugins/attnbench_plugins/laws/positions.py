@@ -1,11 +1,24 @@
-"""Laws of mechanisms that depend on positions: slots before or after all visible ones are inert."""
+"""Laws on positions: slots before or after all visible ones are inert, and rows are as columns."""
 
 from __future__ import annotations
+
+import functools
 
 import torch
 
 from attnbench import Case, InvariantViolation, Subject
-from attnbench.testing import Baseline, agree, benign, invariant, reject, resizes, select_keys
+from attnbench.testing import (
+    Baseline,
+    LayerCase,
+    LayerSubject,
+    agree,
+    benign,
+    invariant,
+    layer_invariant,
+    reject,
+    resizes,
+    select_keys,
+)
 
 _ANGLES = 2.0**-14
 """What angles of up to 129 positions lose in float32, in which most code computes them: 2⁻¹⁷ each,
@@ -64,3 +77,26 @@ def leading_padding_equals_deleting(subject: Subject, case: Case) -> None:
         if eps > _ANGLES:
             raise
         agree(got, base.output, what, other, units=_ANGLES / eps)
+
+
+def _has_grid(subject: LayerSubject) -> str | None:
+    return None if subject.spec.grid else "its tokens are no grid: declare grid=True"
+
+
+@layer_invariant(
+    hint="rows and columns of the grid are exchanged, or treated unlike, somewhere",
+    regimes=("normal",),
+    dtypes=("float64", "float32"),
+    applies=_has_grid,
+    law=True,
+)
+def transposes_with_the_grid(layer: LayerCase) -> None:
+    """Transposing a grid of tokens transposes the output."""
+    rows, columns = 1 + layer.choose(5), 1 + layer.choose(5)
+    shape = (layer.case.lead[0], rows, columns, layer.case.query_size)
+    grid = layer.other(layer.hidden.new_zeros(shape))
+    expected = layer.run(grid)
+    got = layer.run(grid.transpose(1, 2).contiguous()).transpose(1, 2)
+    what = f"of the transposed grid of {rows} x {columns}, transposed back, output"
+    limits = functools.partial(layer.limits, grid)
+    layer.expect(got, expected, layer.real(grid), what, "that of the grid", allowed=limits)

@@ -21,8 +21,7 @@ from torch import Tensor
 from attnbench import Case, InvariantViolation, Subject
 from attnbench.strategies import CaseStrategy, cases
 from attnbench.testing import agree_within, holds, invariant
-from attnbench_plugins.serving.documents import OPTIONS, Documents
-from attnbench_plugins.serving.pages import Pages
+from attnbench_plugins.serving.documents import OPTIONS, Documents, Pages
 
 _PAGES = (
     (4, False, "in order"),
