@@ -67,7 +67,7 @@ class Failure:
         raised: name of the exception, if the subject raised one.
         source_line: file and line of the subject's code that raised it.
         fault: what is wrong with the answer itself, whichever property is checked: ``raised``,
-            ``form`` (of the result), ``nan``, ``layout``, ``changes`` (its input) or ``random``.
+            ``form`` (of the result), ``nan``, ``changes`` (its input) or ``random``.
         case: id of the case at which it failed.
         smallest: whether no smaller case was found.
         replayed: whether the case comes from the database of earlier failures.

@@ -16,7 +16,6 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_space import CaseSpace, NoCaseError, space_of
 from attnbench.cases.case_strategies import cases, listed
 from attnbench.checking.answer_faults import (
-    Fault,
     KnownFault,
     fault_at,
     raised_text,
@@ -189,7 +188,7 @@ def _found(run: CaseSearch, error: BaseException) -> tuple[str, str, Failure | N
     behind = fault is not None and fault.kind in ("changes", "random")
     kind = ""
     if fault is not None and (behind or run.invariant.name == KEEPS_CONTRACT):
-        kind = _kind_of(run, fault)
+        kind = fault.kind
         text += f"\n  because {fault.text}" * (behind and fault.text not in text)
     return "failed", text, _failure(run, error, kind)
 
@@ -216,15 +215,6 @@ def _failure(run: CaseSearch, error: BaseException, fault: str) -> Failure:
     names = ("quantity", "place", "got", "expected", "allowed", "program")
     values = {name: getattr(error, name) for name in names}
     return replace(failure, **values, multiple=error.error, region=region_of(error))
-
-
-def _kind_of(run: CaseSearch, fault: Fault) -> str:
-    """The kind of a fault; ``layout`` for NaN that contiguous tensors do not give."""
-    assert run.failing is not None
-    if fault.kind != "nan" or run.failing.layout == "contiguous":
-        return fault.kind
-    plain = fault_at(run.subject, run.failing.replace(layout="contiguous"))
-    return "nan" if plain is not None and plain.kind == "nan" else "layout"
 
 
 def _invariant_fault(invariant: Invariant, error: BaseException) -> str:
