@@ -7,8 +7,9 @@ from torch import Tensor
 
 from attnbench.checking.explain.replay import Row
 
-_ROUNDING = 64.0
-"""Units in the last place by which two results may differ for the order of sums."""
+ROUNDING, ALIKE = 64.0, 8.0
+"""Units in the last place by which two results may differ for the order of sums, and by which what
+an operation is given may, if it is to be blamed for its result."""
 
 
 class Alignment:
@@ -49,7 +50,7 @@ class Alignment:
         return whole.view(large.shape)
 
 
-def differ(one: Tensor, other: Tensor) -> bool:
+def differ(one: Tensor, other: Tensor, units: float = ROUNDING) -> bool:
     """Whether two tensors of one shape differ by more than rounding does."""
     if one.shape != other.shape:
         return True
@@ -65,4 +66,4 @@ def differ(one: Tensor, other: Tensor) -> bool:
     if not bool(known.any()):
         return False
     size = max(float(a[known].abs().max()), float(b[known].abs().max()))
-    return float((a - b)[known].abs().max()) > _ROUNDING * eps * size
+    return float((a - b)[known].abs().max()) > units * eps * size

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnbench.checking.explain.alignment import Alignment, differ
+from attnbench.checking.explain.alignment import ALIKE, Alignment, differ
 from attnbench.checking.explain.recorded_operations import Operation, Operations
 from attnbench.checking.explain.replay import Comparison, Row, SubjectCall, row_of
 from attnbench.specs.extensions import Clue
@@ -228,7 +228,7 @@ class _Pair:
 
     def _agree(self, large: Tensor, small: Tensor) -> bool:
         part = self.aligned.part(large, small)
-        return part is not None and not differ(part, small)
+        return part is not None and not differ(part, small, ALIKE)
 
     def _behind(self, one: Operation, other: Operation, k: int) -> Iterator[Suspect]:
         """What only one call did to an argument that differs, if the other shows what it should."""
