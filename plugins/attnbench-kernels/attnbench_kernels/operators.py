@@ -8,6 +8,8 @@ compiled model, a custom operator is one opaque step, which may look at its data
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +17,6 @@ import torch
 from torch import Tensor
 
 from attnbench.testing import softmax_backward, transforms_active
-from attnbench_kernels.blocks import Block, blocks
 from attnbench_kernels.online import attended_online, differentiated_online, runs_online
 from attnbench_kernels.sums import attend, block_pairs, ran, slopes
 
@@ -25,8 +26,51 @@ _BACKWARD_PAIRS = 2**20
 """Pairs in a block of the backward pass, 4 MiB in float32, so that gradients stay in the cache."""
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Some queries of some items, and the keys that they may see under causality."""
+
+    items: slice
+    rows: slice
+    keys: slice
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The number of items, of queries and of keys."""
+        return (
+            self.items.stop - self.items.start,
+            self.rows.stop - self.rows.start,
+            self.keys.stop - self.keys.start,
+        )
+
+    def queries_of(self, tensor: Tensor) -> Tensor:
+        """The block's part of ``(N, L, ...)``."""
+        return tensor[self.items, self.rows]
+
+    def keys_of(self, tensor: Tensor) -> Tensor:
+        """The block's part of ``(N, S, ...)``."""
+        return tensor[self.items, self.keys]
+
+    def pairs_of(self, tensor: Tensor) -> Tensor:
+        """The block's part of a tensor that broadcasts to ``(N, L, S)``."""
+        whole = slice(None)
+        wanted = zip(tensor.shape, (self.items, self.rows, self.keys), strict=True)
+        return tensor[tuple(whole if size == 1 else part for size, part in wanted)]
+
+
+def _blocks(items: int, rows: int, keys: int, causal: bool, pairs: int) -> Iterator[_Block]:
+    """Split all queries of all items into blocks of about ``pairs`` query-key pairs."""
+    height = min(rows, max(8, pairs // keys))
+    width = max(1, pairs // (rows * keys)) if height == rows else 1
+    for n in range(0, items, width):
+        for i in range(0, rows, height):
+            end = min(i + height, rows)
+            last = keys - rows + end if causal else keys
+            yield _Block(slice(n, min(n + width, items)), slice(i, end), slice(0, last))
+
+
 def _pieces(
-    block: Block, a: Tensor, b: Tensor, w: Tensor, mask: Tensor | None, causal: bool, squares: bool
+    block: _Block, a: Tensor, b: Tensor, w: Tensor, mask: Tensor | None, causal: bool, squares: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, int, bool]:
     """The arguments of :func:`attend` for a block."""
     keys = block.keys_of(b)
@@ -58,7 +102,7 @@ def _forward(
         if keep and causal
         else value.new_empty((items, rows, keys) if keep else (0,))
     )
-    for block in blocks(items, rows, keys, causal, block_pairs(a)):
+    for block in _blocks(items, rows, keys, causal, block_pairs(a)):
         weights = kept[block.items, block.rows, block.keys] if keep else None
         pieces = _pieces(block, a, b, w, mask, causal, squares)
         attend(*pieces, block.keys_of(value), block.queries_of(output), weights)
@@ -98,7 +142,7 @@ def _backward(
     grad_value = value.new_zeros(value.mT.shape)  # in this layout the product is fastest
     grad_mask = torch.zeros_like(mask if mask_grad and mask is not None else a[:0])
     pairs = min(_BACKWARD_PAIRS, block_pairs(a))
-    every = list(blocks(a.shape[0], a.shape[1], b.shape[1], causal, pairs))
+    every = list(_blocks(a.shape[0], a.shape[1], b.shape[1], causal, pairs))
     # memory is allocated once, since touching new memory costs as much as the work on it
     room = a.new_empty(
         1 if kept.numel() else 2, max((math.prod(block.shape) for block in every), default=0)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import attnbench
 from attnbench.testing import widen
-from attnbench_plugins.kernels._fused import fused_attention, on_known_devices
+from attnbench_plugins.kernels.fused import fused_attention, on_known_devices
 
 __all__ = ["attend_one_row"]
 

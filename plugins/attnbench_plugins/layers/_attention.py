@@ -1,4 +1,10 @@
-"""Self-attention over hidden states, with any positions, scoring function and cache."""
+"""Self-attention over hidden states, with any positions, scoring function and cache.
+
+The module of a scoring function may have the methods ``project_key(key)``, which returns
+``(..., S, h)``, and ``score_projected(query, projected)``, which returns the scores; ``forward``
+composes them. A layer then caches projected keys, so that a decoding step projects only its own
+token, as in Bahdanau's decoder. For other scoring functions it caches the keys.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +17,12 @@ from torch import Tensor, nn
 import attnbench
 from attnbench.testing import make_scoring
 from attnbench_plugins._projection import Projection
-from attnbench_plugins.layers._kept import over_kept, project_key
 from attnbench_plugins.layers._positions import Positions
 
 __all__ = ["SelfAttention", "legal_size"]
+
+_TERMS = 2**24
+"""Most numbers in a temporary tensor; beyond it, queries are scored in blocks."""
 
 
 def legal_size(size: int, heads: int = 4) -> int:
@@ -59,7 +67,7 @@ class SelfAttention(nn.Module):
         """Zeros in the shapes that a cache stores, ``(B, kv_heads, slots, ·)``."""
         values = self.value_proj.weight.new_zeros(batch_size, self.kv_heads, slots, self.head_size)
         with torch.no_grad():
-            return torch.zeros_like(project_key(self.scoring, values)), values
+            return torch.zeros_like(_project_key(self.scoring, values)), values
 
     def forward(
         self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
@@ -79,8 +87,8 @@ class SelfAttention(nn.Module):
         query, key = self.positions.turn(query, where), self.positions.turn(key, where)
         scoring, first = self.scoring, 0
         if cache is not None:
-            kept, value, first = cache.append(project_key(scoring, key), value)
-            scoring, key = (over_kept(scoring), kept) if past else (scoring, key)
+            kept, value, first = cache.append(_project_key(scoring, key), value)
+            scoring, key = (_over_kept(scoring), kept) if past else (scoring, key)
         heads = attnbench.attend(
             scoring,
             query.to(key.dtype),
@@ -103,3 +111,32 @@ class SelfAttention(nn.Module):
         if real is not None:
             allowed = allowed & real[:, None, None, real.shape[-1] - len(keys) :]
         return {"attn_mask": allowed if bias is None else bias.masked_fill(~allowed, -math.inf)}
+
+
+def _project_key(scoring: Any, key: Tensor) -> Tensor:
+    """The projected keys that a cache stores, or the keys ``(B, H, S, D)`` themselves."""
+    projected: Tensor = scoring.project_key(key) if hasattr(scoring, "project_key") else key
+    return projected
+
+
+def _over_kept(scoring: nn.Module) -> nn.Module:
+    """A scoring function of queries and the results of :func:`_project_key`."""
+    return _OverKept(scoring) if hasattr(scoring, "project_key") else scoring
+
+
+class _OverKept(nn.Module):
+    """Scores of queries and projected keys.
+
+    Args:
+        scoring: the module of the original scoring function.
+    """
+
+    def __init__(self, scoring: nn.Module) -> None:
+        super().__init__()
+        self.scoring: Any = scoring
+
+    def forward(self, query: Tensor, kept: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of queries ``(..., L, D)`` and projected keys ``(..., S, h)``."""
+        rows = max(1, _TERMS // max(1, kept.numel()))
+        score, starts = self.scoring.score_projected, range(0, max(1, query.shape[-2]), rows)
+        return torch.cat([score(query[..., i : i + rows, :], kept) for i in starts], -2)

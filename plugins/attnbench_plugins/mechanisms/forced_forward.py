@@ -5,6 +5,9 @@ Query i continues from where query i - 1 stopped, and stops at key j with probab
 :math:`\alpha_{ij} = p_{ij} \sum_{m \le j} \alpha_{i-1,m} \prod_{n=m}^{j-1} (1 - p_{in})`,
 evaluation the first key with :math:`p \ge \tfrac12`. Rows sum to at most 1: a query that stops
 nowhere gives zeros, and so do all after it. Source: Raffel et al. 2017, arXiv:1704.00784.
+
+The parallel forms of both are exact and only multiply and add positive numbers. Neither divides by
+a product of probabilities as the textbook form does, which underflows after some dozens of keys.
 """
 
 from __future__ import annotations
@@ -15,16 +18,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 import attnbench
 from attnbench import OptionError
 from attnbench.testing import make_scoring, pool, prepare, scores_of, widen
 from attnbench_plugins._floats import Rows
-from attnbench_plugins.mechanisms._scan import expected, forward_choice
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
-__all__ = ["ForcedForwardAttention"]
+__all__ = ["ForcedForwardAttention", "expected"]
 
 _SCORING = "additive"
 
@@ -80,11 +82,73 @@ class ForcedForwardAttention(nn.Module):
             scores = scores + self.noise * torch.randn_like(scores) if self.noise else scores
             weights = expected(scores, call.mask.allowed)
         else:
-            chosen = forward_choice(scores, call.mask.allowed)
+            chosen = _forward_choice(scores, call.mask.allowed)
             weights = one_hot(chosen, kv_len + 1)[..., :kv_len].to(scores.dtype)
             weights = call.zero_empty_rows(weights)
         output = pool(weights, call.value).to(query.dtype)
         return (output, weights.to(query.dtype)) if return_weights else output
+
+
+def _carried(stay: Tensor, enter: Tensor) -> Tensor:
+    r"""All :math:`x_j = \text{stay}_j x_{j-1} + \text{enter}_j` over the last dimension.
+
+    By doubling: after k rounds an entry includes the 2^k before it, so it takes log2(S) rounds.
+    """
+    step = 1
+    while step < enter.shape[-1]:
+        enter = enter + stay * pad(enter[..., :-step], (step, 0))
+        stay = stay * pad(stay[..., :-step], (step, 0))
+        step *= 2
+    return enter
+
+
+def expected(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """The probability ``(..., L, S)`` that a query stops at a key, by p(stop) = sigmoid(score).
+
+    Each query continues from where the previous one stopped. Hidden keys are skipped, and a query
+    without keys leaves the position unchanged. All keys of a row are computed at once.
+    """
+    stop, go = scores.sigmoid(), (-scores).sigmoid()
+    if allowed is not None:
+        stop, go = stop.masked_fill(~allowed, 0.0), go.masked_fill(~allowed, 1.0)
+    # a query reaches key j if it started there or continued from key j - 1
+    go = pad(go[..., :-1], (1, 0))
+    alive = None
+    if allowed is not None:
+        alive = allowed.any(-1, keepdim=True).expand(*stop.shape[:-1], 1)
+    standing = torch.zeros_like(stop[..., 0, :])
+    standing[..., 0] = 1.0
+    rows = []
+    for row in range(stop.shape[-2]):
+        weights = stop[..., row, :] * _carried(go[..., row, :], standing)
+        rows.append(weights)
+        # a query without keys leaves the position unchanged
+        standing = weights if alive is None else weights.where(alive[..., row, :], standing)
+    return torch.stack(rows, -2)
+
+
+def _forward_choice(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """The slot ``(..., L)`` at which each query stops; S if it and all later queries stop nowhere.
+
+    A query stops at the first key with a positive score, starting where the previous one stopped:
+    a map from slots to slots. The maps are composed by doubling, in log2(L) rounds.
+    """
+    kv_len = scores.shape[-1]
+    stops = scores > 0
+    if allowed is not None:
+        stops = stops & allowed
+    slots = torch.arange(kv_len, device=scores.device)
+    here = torch.where(stops, slots, kv_len)
+    jump = pad(here.flip(-1).cummin(-1).values.flip(-1), (0, 1), value=kv_len)
+    if allowed is not None:  # a query without keys leaves the position unchanged
+        every = torch.arange(kv_len + 1, device=scores.device)
+        jump = torch.where(allowed.any(-1, keepdim=True), jump, every)
+    step = 1
+    while step < jump.shape[-2]:
+        later = jump[..., step:, :].gather(-1, jump[..., :-step, :])
+        jump = torch.cat([jump[..., :step, :], later], -2)
+        step *= 2
+    return jump[..., 0]
 
 
 def _reference(

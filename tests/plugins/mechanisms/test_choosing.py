@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_plugins.mechanisms._scan import expected
+from attnbench_plugins.mechanisms.forced_forward import expected
 
 import attnbench
 from attnbench.errors import OptionError, ShapeError
