@@ -13,25 +13,25 @@ import contextlib
 import importlib
 import inspect
 import math
-import multiprocessing
-import os
 import pkgutil
 import re
 import resource
-import signal
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from typing import Any
 
 from torch import nn
+
+from attnbench.commands import Task, Workers
 
 __all__ = ["classes_of", "line_of", "main"]
 
 
 _LIKELY = re.compile(r"attention|model|layers|transformer|attn|activation")
 _PATIENCE = 6
-"""How many times its limit of the processor a class may take by the clock on the wall."""
+"""How many times its limit of the processor a class may wait for the next property."""
+_MEMORY_GIB = 8.0
+_HERE = "attnbench_peers.sweep"  # not __name__, which is __main__ where the command runs
 
 
 def classes_of(package: str) -> Iterator[tuple[str, type[nn.Module]]]:
@@ -75,53 +75,43 @@ def _plain_source(cls: type[nn.Module]) -> str:
 
 def line_of(place: str, cls: type[nn.Module], limit_s: float) -> str:
     """The line of a class."""
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_tell, args=(cls, theirs, limit_s))
-    child.start()
-    theirs.close()
-    end, told = time.monotonic() + _PATIENCE * limit_s, []
-    stopped = f"no answer in {_PATIENCE * limit_s:.0f} s"
-    while ours.poll(max(0.0, end - time.monotonic())):
-        try:
-            told.append(ours.recv())
-        except EOFError:
-            child.join()
-            stopped = _ending(child.exitcode or 0, limit_s)
-            break
-    child.kill()
-    child.join()
+    name = f"{place}:{cls.__name__}"
+    arguments = {"place": place, "name": cls.__name__, "limit_s": limit_s}
+    told, stopped = [], ""
+    with Workers() as workers:
+        workers.submit(
+            Task(name, f"{_HERE}:told", arguments, _PATIENCE * limit_s, _MEMORY_GIB, fork=True)
+        )
+        for event in workers.events():
+            if event.kind == "value":
+                told.append(event.value)
+            elif event.kind != "done":
+                stopped = event.reason
+    if "SIGXCPU" in stopped:
+        stopped = f"CPU limit of {limit_s:g} s"
     failed = [text for kind, text in told if kind in ("failed", "crashed")]
     refused = [text for kind, text in told if kind == "refused"]
     held = sum(kind == "passed" for kind, _ in told)
     status = "fails" if failed else "checked" if ("made", "") in told[:1] else "refused"
     status = "refused" if refused else status
     detail = " ".join(" ".join([*(failed or refused), *([stopped] if stopped else [])]).split())
-    return f"{place}:{cls.__name__}\t{status}\t{held}\t{detail}"
+    return f"{name}\t{status}\t{held}\t{detail}"
 
 
-def _ending(code: int, limit_s: float) -> str:
-    """Why a child told no more; empty where it had told all."""
-    if code == -signal.SIGXCPU:
-        return f"CPU limit of {limit_s:g} s"
-    return f"ended by {signal.Signals(-code).name}" if code < 0 else ""
-
-
-def _tell(cls: type[nn.Module], pipe: Connection, limit_s: float) -> None:
-    """Send what is found out about a class, as it comes, for so many seconds of the processor."""
+def told(place: str, name: str, limit_s: float) -> Iterator[tuple[str, str]]:
+    """Yield what is found out about a class, as it comes, for so many seconds of the processor."""
     import attnbench.adapters
     import attnbench.testing
 
     used = int(time.process_time())
     resource.setrlimit(resource.RLIMIT_CPU, (used + math.ceil(limit_s), -1))
-    with open(os.devnull, "w") as hushed, contextlib.redirect_stdout(hushed):
-        try:
-            spec: Any = attnbench.adapters.spec_of(cls)
-            pipe.send(("made", ""))
-            for outcome in attnbench.testing.run_invariants(spec, profile="quick"):
-                pipe.send((outcome.status, outcome.invariant))
-        except BaseException as error:
-            pipe.send(("refused", f"{type(error).__name__}: {error}"[:300]))
-    pipe.close()
+    try:
+        spec: Any = attnbench.adapters.spec_of(getattr(importlib.import_module(place), name))
+        yield "made", ""
+        for outcome in attnbench.testing.run_invariants(spec, profile="quick"):
+            yield outcome.status, outcome.invariant
+    except (Exception, SystemExit) as error:
+        yield "refused", f"{type(error).__name__}: {error}"[:300]
 
 
 def main() -> None:
