@@ -27,6 +27,10 @@ SOURCES += ["attnbench_kernels/vectors.h", "setup.py"]
 class Libraries(build_ext):
     """Builds libraries that ctypes loads, with OpenMP where the compiler has it."""
 
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = os.cpu_count()  # each library takes 3 s
+
     def get_ext_filename(self, fullname: str) -> str:
         return f"{fullname.replace('.', '/')}.so"
 
