@@ -120,24 +120,26 @@ def _random(subject: Subject, first: Tensor, repeat: Tensor, drawn: str) -> Faul
 
 @dataclass(frozen=True)
 class KnownFault:
-    """A fault that the check of the contract found, and that other properties need not tell again.
+    """A fault that the check of one property found, and that others need not tell again.
 
     Args:
         fault: the fault.
         case: the case at which it was found.
         domain: the cases of the contract.
         is_everywhere: whether no ordinary call is without a fault.
+        told_by: name of the property that tells it.
     """
 
     fault: Fault
     case: Case
     domain: Domain
     is_everywhere: bool
+    told_by: str = KEEPS_CONTRACT
 
     @property
     def text(self) -> str:
         """What calls with this fault do."""
-        return f"calls {self._deed}, as {KEEPS_CONTRACT} tells"
+        return f"calls {self._deed}, as {self.told_by} tells"
 
     @property
     def note(self) -> str:

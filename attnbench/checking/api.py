@@ -177,10 +177,10 @@ def outcomes_of(
                 outcome = Outcome(subject.name, invariant.name, "crashed", changed)
             elif outcome.failure is not None and outcome.failure.device_lost:
                 consequence = f"{device} cannot be used since {invariant.name} failed"
-            elif invariant.name == KEEPS_CONTRACT:
+            elif known is None:
                 known = known_from(subject, outcome, device, asked)
                 if known is not None and known.is_everywhere:
-                    consequence = f"{KEEPS_CONTRACT} failed, and so would this"
+                    consequence = f"{invariant.name} failed, and so would this"
                 elif known is not None:
                     line = f"Not looked at, {subject.name}: {known.note}"
                     outcome = replace(outcome, note="\n".join(filter(None, (outcome.note, line))))
@@ -272,14 +272,21 @@ def run_invariants(
 def known_from(
     subject: Subject, outcome: Outcome, device: str = "cpu", dtypes: tuple[str, ...] = ()
 ) -> KnownFault | None:
-    """What the outcome of the contract says of other properties' calls; ``None`` if nothing."""
+    """What an outcome says of other properties' calls; ``None`` if nothing.
+
+    That is a fault of the contract, whether its own check found it, or that of another property in
+    which the subject raised.
+    """
     failure = outcome.failure
     if failure is None or failure.case is None:
+        return None
+    if outcome.invariant != KEEPS_CONTRACT and not failure.raised:
         return None
     (contract,) = select_invariants([KEEPS_CONTRACT])
     (space,) = space_of((contract.cases or cases)(subject)).parts
     assert isinstance(space, Space)
-    return known_fault(subject, Case.from_id(failure.case), space.domain, device, dtypes)
+    found = known_fault(subject, Case.from_id(failure.case), space.domain, device, dtypes)
+    return found and replace(found, told_by=outcome.invariant)
 
 
 def outcomes(

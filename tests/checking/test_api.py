@@ -201,6 +201,18 @@ def test_where_the_contract_breaks_in_part_the_rest_is_checked_on_what_is_sound(
             Check(check)(subject)
 
 
+def test_a_call_that_raises_is_told_once_whichever_property_finds_it() -> None:
+    names = ["layouts_agree", "agrees_with_float64", "keys_permute_freely"]
+    (subject,) = resolve(adapters.sdpa(viewed, accepts=frozenset(), dtypes=("float32",)))
+    first, *others = outcomes_of(subject, select_invariants(names), profile="quick")
+    assert first.failure is not None
+    assert first.failure.raised == "RuntimeError"
+    assert "other properties in calls that raise RuntimeError at" in first.note
+    assert [other.status for other in others] == ["passed", "passed"]
+    (alone,) = outcomes_of(subject, select_invariants(names[1:2]), profile="quick")
+    assert alone.status == "failed"
+
+
 def test_where_no_call_is_sound_nothing_else_is_run() -> None:
     names = ["keeps_the_contract", "query_alone_equals_query_among_others"]
     (subject,) = resolve(adapters.sdpa(never))
