@@ -61,6 +61,8 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     if recipe is not None and recipe.line:
         made = re.sub(r"\bsize\b(?!=)", "E", recipe.line)
         notes.append(f"made by {made if len(made) < 160 else f'{made[:156]}...'}")
+    if recipe is not None and any(map(_is_unset, recipe().named_parameters())):
+        notes.append("weights that start at zero, or that nothing initialises, are drawn")
     if recipe is not None and recipe.on_cpu:
         notes.append("what its constructor asks of a GPU was done on the CPU")
     if recipe is not None and recipe.guessed:
@@ -69,14 +71,21 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
 
 
 def without_zeros(module: nn.Module, biases: bool = False) -> nn.Module:
-    """A module whose weights that start at zero are drawn: behind them nothing could be seen."""
+    """A module whose weights that start at zero or unset are drawn: they would hide the rest."""
     with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            is_held = is_lazy(parameter) or not parameter.requires_grad
-            is_held = is_held or (name.endswith("bias") and not biases)
-            if not is_held and parameter.is_floating_point() and not bool(parameter.any()):
-                parameter.normal_(0.0, 0.1)
+        for named in module.named_parameters():
+            if _is_unset(named, biases):
+                named[1].normal_(0.0, 0.1)
     return module
+
+
+def _is_unset(named: tuple[str, nn.Parameter], biases: bool = False) -> bool:
+    """Whether a parameter that is trained is zero, but for biases, or is not initialised."""
+    name, parameter = named
+    if is_lazy(parameter) or not parameter.requires_grad or not parameter.is_floating_point():
+        return False
+    is_zero = not bool(parameter.any()) and (biases or not name.endswith("bias"))
+    return is_zero or bool(parameter.isnan().any())
 
 
 def spec_of(
@@ -147,6 +156,7 @@ def _of_textbook(
 
 _TEXTBOOK = Prior(
     layouts=(("BLE", "BSE"),),
+    style=True,
     masks={
         **LENGTHS,
         "mask": tuple(Mask(axes, "shows") for axes in ("BLS", "B1LS", "LS")),

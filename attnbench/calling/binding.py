@@ -210,7 +210,8 @@ class Binding:
 
     def _tensors(self) -> list[str]:
         """The arguments that get the tensors of a call."""
-        return [name for name, role in self.roles.items() if role in _TENSORS]
+        tensors = [name for name, role in self.roles.items() if role in _TENSORS]
+        return [name for name in tensors if not isinstance(self.values.get(name), Given)]
 
     def _others(self) -> str:
         """What is said of the arguments that nothing varies."""

@@ -33,7 +33,7 @@ from attnbench.calling.shown_call import (
     shown_call,
 )
 from attnbench.calling.signature import NOTHING, Argument, arguments, forward_of
-from attnbench.calling.trials.fitting import Prior, bound, masked, without_copies
+from attnbench.calling.trials.fitting import Prior, bound, masked, with_values, without_copies
 from attnbench.calling.trials.layouts import LAYOUTS, parts_of, sums_to_one, trials
 from attnbench.calling.trials.small_calls import Callee, Calls, close, repeatable
 from attnbench.errors import StyleError, headline
@@ -67,9 +67,10 @@ def example_spec(
             named = [a for a in _arguments(shown) if a.role is None]
             given = {a.name: _as_given(a, shown, _slots(shown)) for a in named}
             given = {name: each for name, each in given.items() if each.given is not NOTHING}
+            prior = Prior(_layouts(shown), given=given)
             if given:  # which a style would leave out
-                return bound_spec(target, *bound(shown.callee, callee, Prior(given=given)), known)
-            return spec_of(shown.callee, callee, **known)
+                return bound_spec(target, *bound(shown.callee, callee, prior), known)
+            return spec_of(shown.callee, callee, prior, **known)
     if (step := _step(shown)) is not None:
         return bound_spec(target, *step, {"name": called_name(target), **fields})
     raised: list[str] = []
@@ -96,10 +97,22 @@ def _attends(shown: Example) -> bool:
     return len(shown.hidden) == 1 and "query" in roles and bool({"key", "memory", "value"} & roles)
 
 
+def _keys(shown: Example) -> Tensor:
+    """The keys of an example, or its memory."""
+    roles = {role_of(n, "forward"): v for n, v in shown.named.items() if isinstance(v, Tensor)}
+    return next(roles[role] for role in ("key", "memory", "value") if role in roles)
+
+
+def _layouts(shown: Example) -> tuple[tuple[str, str], ...]:
+    """The axes that query and keys of an example may have; any, if none fit."""
+    keys = _keys(shown)
+    fitting = [(one, two) for one, two in LAYOUTS if _fit(shown.states, one, keys, two)]
+    return tuple(fitting) or LAYOUTS
+
+
 def _slots(shown: Example) -> int:
     """The number of keys in an example: the size that they have and the query has not, or L."""
-    roles = {role_of(n, "forward"): v for n, v in shown.named.items() if isinstance(v, Tensor)}
-    keys = next(roles[role] for role in ("key", "memory", "value") if role in roles)
+    keys = _keys(shown)
     apart = [n for n in keys.shape[:-1] if n not in shown.states.shape[:-1]]
     return next(iter(apart or [n for n in keys.shape[:-1] if n != shown.states.shape[0]]), 0)
 
@@ -107,6 +120,12 @@ def _slots(shown: Example) -> int:
 def _advice(states: Tensor) -> str:
     """What to do about an example of which no other call can be cut."""
     *sizes, width = states.shape
+    if states.dim() == 2:
+        return (
+            "Its two axes were taken for tokens and features. If its rows are items of one step, "
+            "wrap it in a function or module of a query (B, E) and a memory (B, S, E), which makes "
+            "or keeps what else a call needs, and give an example of that."
+        )
     if max(sizes) < _FEWEST:
         return f"Give an example of at least {_FEWEST} tokens."
     if len({*sizes, width}) <= len(sizes):
@@ -139,7 +158,8 @@ def _step(shown: Example) -> tuple[Callee, Binding] | None:
             apart, _, _ = trials(callee, named, mains, [layout])
             for binding in apart:
                 if _pools(callee, binding):
-                    return callee, without_copies(callee, masked(callee, binding, named))
+                    found = masked(callee, with_values(callee, binding), named)
+                    return callee, without_copies(callee, found)
     return None
 
 

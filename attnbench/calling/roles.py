@@ -180,7 +180,7 @@ _ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"(kv|key_value).*(heads?|groups?)$", "kv_heads"),
         (r"head_?(dim|size|width)s?$|dim_per_head$", "head_dim"),
         (r"heads?$", "heads"),
-        (r"drop(out|_?path)?(_?(p|prob|rate|ratio))?$|_pdrop$", "dropout"),
+        (r"drop(out|_?path)?(_?(p|prob|probability|rate|ratio))?$|_pdrop$", "dropout"),
         (r"(ffn?|feed_?forward|mlp|inter(mediate)?).*(dim|size|hidden)$", "feedforward"),
         (r"(max|seq|context|ctx).*(len|length|positions?|embeddings)$|_ctx$", "length"),
         (r"(^|_)(layer|block)_?(idx|id|index|num(ber)?)$", "layer"),

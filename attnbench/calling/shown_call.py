@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from attnbench.calling.calls.caches import copied
 from attnbench.calling.roles import role_of
 from attnbench.calling.trials.small_calls import repeatable
 from attnbench.errors import StyleError, headline
@@ -42,7 +43,7 @@ class Example:
 
     def another(self, *sizes: int) -> Any:
         """A copy of a module, as checks of copies and of traces compare two; a function itself."""
-        return copy.deepcopy(self.callee) if isinstance(self.callee, nn.Module) else self.callee
+        return copied(self.callee) if isinstance(self.callee, nn.Module) else self.callee
 
 
 def call_of(example: Any) -> Call:
@@ -62,7 +63,7 @@ def prepared(target: Any) -> Any:
     if not isinstance(target, nn.Module):
         return target
     try:
-        module = copy.deepcopy(target)
+        module = copied(target)
     except Exception as error:
         raise StyleError(
             f"{called_name(target)} cannot be copied: {headline(error)}\nA tensor with a graph "

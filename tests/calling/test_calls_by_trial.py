@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import weight_norm
 
 import attnbench
 from attnbench.calling.adaptation import spec_of
+from attnbench.calling.examples import example_spec
+from attnbench.calling.trials.fitting import prior_of
+from attnbench.errors import StyleError
 
 FEW = ["keeps_the_contract", "leading_sizes_fold", "keys_permute_freely"]
 
@@ -92,3 +96,101 @@ def test_what_views_its_tensors_gets_contiguous_ones_and_that_is_said() -> None:
 def test_which_axis_and_which_argument_is_which_is_told_by_sizes(target: type[nn.Module]) -> None:
     found = attnbench.check(spec_of(target), profile="quick", invariants=FEW)
     assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
+
+
+class Normed(nn.Module):
+    """A projection whose weight is computed anew in each call, and kept with its graph."""
+
+    def __init__(self, q_dim: int, v_dim: int) -> None:
+        super().__init__()
+        self.project = weight_norm(nn.Linear(v_dim, q_dim))
+
+    def forward(self, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """``(B, E)`` and ``(B, S, E)`` to a context and weights."""
+        weights = (self.project(v) @ q.unsqueeze(-1)).squeeze(-1).softmax(-1)
+        return (weights[:, None] @ v).squeeze(1), weights
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_module_that_keeps_what_it_computes_is_copied() -> None:
+    example = (torch.randn(3, 16), torch.randn(3, 9, 12))
+    found = attnbench.check(Normed(16, 12), example=example, profile="quick", invariants=FEW)
+    assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
+
+
+class Pointer(nn.Module):
+    """Its output is weights times a projection of the memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.spots = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, state: Tensor, spots: Tensor) -> tuple[Tensor, Tensor]:
+        own = self.spots(spots)
+        weights = (own @ self.state(state).unsqueeze(-1)).squeeze(-1).softmax(-1)
+        return (weights[:, None] @ own).squeeze(1), weights
+
+
+def test_what_is_made_of_the_memory_of_an_example_is_checked_as_it_is() -> None:
+    example = (torch.randn(3, 32), torch.randn(3, 9, 32))
+    names = ["agrees_with_float64", "autocast_agrees"]
+    found = attnbench.check(Pointer(), example=example, profile="quick", invariants=names)
+    assert "its output is more than weights times memory" in found.about[0]
+    assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
+
+
+class Broadcast(nn.Module):
+    """Additive weights that other axes give, too, as they broadcast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.score = nn.Linear(16, 16), nn.Linear(16, 1)
+
+    def forward(self, memory: Tensor, query: Tensor) -> Tensor:
+        scores = self.score((self.one(query).unsqueeze(1) + memory).tanh()).squeeze(-1)
+        return scores.softmax(1).unsqueeze(1)
+
+
+def test_an_example_is_called_in_axes_that_it_has() -> None:
+    spec = example_spec(Broadcast(), (torch.randn(3, 9, 16), torch.randn(3, 16)))
+    assert "called with memory (B, S, E), query (B, E)" in " ".join(spec.notes)
+
+
+class Unset(nn.Module):
+    """It leaves its weights to the model around it, and checks a number that is no size."""
+
+    def __init__(self, dim: int, method: str, conv_kernel_size: int = 201) -> None:
+        super().__init__()
+        if conv_kernel_size % 2 != 1 or method not in ("left", "right"):
+            raise ValueError("a kernel is odd")
+        self.project = nn.utils.skip_init(nn.Linear, dim, dim)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        assert query.dim() == 3
+        return (self.project(query) @ key.mT).softmax(-1) @ value
+
+
+def test_weights_that_nothing_initialises_are_drawn_and_defaults_that_are_no_size_stay() -> None:
+    spec = spec_of(Unset)
+    said = " ".join(spec.notes)
+    assert "weights that start at zero, or that nothing initialises, are drawn" in said
+    found = attnbench.check(spec, profile="quick", invariants=FEW)
+    assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
+
+
+class Numbered(nn.Module):
+    """A step whose number nobody can guess."""
+
+    def forward(
+        self, query: Tensor, context: Tensor, step: int, kind: str
+    ) -> tuple[Tensor, Tensor]:
+        assert (step + 1, kind) == (4, "dot")
+        weights = (query @ context.mT).softmax(-1)
+        return weights @ context, weights
+
+
+def test_a_call_may_say_constants() -> None:
+    spec = spec_of(Numbered, prior=prior_of("step=3, kind='dot')"))
+    assert "always step=3, kind='dot'" in " ".join(spec.notes)
+    with pytest.raises(StyleError, match="no argument 'stop'"):
+        spec_of(Numbered, prior=prior_of("stop=3)"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Fill, Given, Part, part_of
-from attnbench.calling.calls.caches import drop_graphs
+from attnbench.calling.calls.caches import copied, drop_graphs
 from attnbench.calling.calls.frame import Frame
 from attnbench.calling.making.refusing import refusals
 from attnbench.calling.roles import SETTINGS
@@ -31,6 +32,14 @@ class Called(nn.Module):
     def __init__(self, callee: Any, binding: Binding) -> None:
         super().__init__()
         self.callee, self.binding, self.keeps_graphs = callee, binding, False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        other = type(self).__new__(type(self))
+        memo[id(self)] = other
+        if isinstance(self.callee, nn.Module):
+            memo[id(self.callee)] = copied(self.callee, memo)
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return other
 
     def _called(self, given: Mapping[str, Any], like: Tensor, masked: bool) -> Any:
         """What the callee gives; its refusals are raised as such."""

@@ -65,6 +65,15 @@ class Held:
             _install(module, rest)
 
 
+def copied(module: nn.Module, memo: dict[int, Any] | None = None) -> Any:
+    """A copy of a module, also of one that keeps tensors which it computed, as weight_norm does."""
+    kept = [value for part in module.modules() for value in vars(part).values()]
+    computed = [value for value in kept if isinstance(value, Tensor) and not value.is_leaf]
+    memo = {} if memo is None else memo
+    memo.update({id(tensor): tensor.detach().clone() for tensor in computed})
+    return copy.deepcopy(module, memo)
+
+
 def drop_graphs(module: Any) -> None:
     """Detach the tensors that a call left on a module, since none with a graph can be copied."""
     for part in module.modules() if isinstance(module, nn.Module) else ():

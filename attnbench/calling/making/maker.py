@@ -23,7 +23,7 @@ from torch import nn
 from attnbench.calling.making.sandbox import confined
 from attnbench.calling.making.widths import LONGEST, VARIED, Widths
 from attnbench.calling.roles import METHODS, role_of
-from attnbench.calling.signature import Argument, arguments, plain_type
+from attnbench.calling.signature import NOTHING, Argument, arguments, plain_type
 from attnbench.errors import StyleError
 
 _DEPTH = 3
@@ -131,7 +131,9 @@ class Maker:
         known = None if role in _SIDES else self.sizes.of(role)
         if known is not None:
             return known
-        return self.guess(prefix + argument.name, _guesses(self.target, role, kind, self.sizes))
+        named = () if role or kind is not NOTHING else _choices(self.target, argument.name)
+        options = (*named, *_guesses(self.target, role, kind, self.sizes))
+        return self.guess(prefix + argument.name, options)
 
     def instead_of(self, argument: Argument, prefix: str, depth: int) -> tuple[Any, str] | None:
         """What is given in place of a default: a small size, no dropout, or what a call needs."""
@@ -153,13 +155,25 @@ class Maker:
             return self.guess(f"{prefix}{argument.name}{_UNSAID}", (side, default))
         if isinstance(default, bool) or not isinstance(default, int | float):
             return None
-        is_size = default > 1 or role_of(argument.name, "constructor", exact=True) == role
+        return self.instead_of_number(argument, prefix, default)
+
+    def instead_of_number(
+        self, argument: Argument, prefix: str, default: float
+    ) -> tuple[Any, str] | None:
+        """What is given in place of a default that is a number."""
+        role = argument.role
+        is_exact = role_of(argument.name, "constructor", exact=True) == role
         if role == "length" and default > LONGEST:
             return LONGEST, repr(LONGEST)
         if role == "dropout":
             share = type(default)(self.sizes.dropout)
             return share, repr(share)
-        return self.sizes.of(role) if role in VARIED and is_size else None
+        size = self.sizes.of(role) if role in VARIED and (default > 1 or is_exact) else None
+        if size is None or is_exact:
+            return size
+        # only the ending of its name says that it is a size, as of a kernel: it may be another
+        chosen = self.guess(f"{prefix}{argument.name}{_UNSAID}", (size[0], default))
+        return size if chosen[0] == size[0] else chosen
 
     def processor(self) -> tuple[Any, str] | None:
         """What computes the attention of a class that leaves it to another: one of its file."""
@@ -305,15 +319,26 @@ def _guesses(target: Any, role: str | None, kind: Any, sizes: Widths) -> tuple[A
     return by_kind.get(kind, (sizes.width, None, 1) if role is None else (None, sizes.width))
 
 
-def _choices(target: Any) -> tuple[str, ...]:
-    """The strings with which the code of a class compares."""
+def _choices(target: Any, name: str = "") -> tuple[str, ...]:
+    """The strings with which the code of a class compares, or compares what has a name."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(target)))
     except (OSError, TypeError, SyntaxError):
         return ()
-    compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    compared = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and name in (*_named_in(node), "")
+    ]
     found = [n.value for c in compared for n in ast.walk(c) if isinstance(n, ast.Constant)]
     return tuple(dict.fromkeys(value for value in found if isinstance(value, str)))
+
+
+def _named_in(node: ast.AST) -> list[str]:
+    """The variables and attributes that an expression names."""
+    parts = [*ast.walk(node)]
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    return names + [part.attr for part in parts if isinstance(part, ast.Attribute)]
 
 
 def _listed(source: Mapping[str, str]) -> str:

@@ -295,15 +295,20 @@ _FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn, tor
 
 @contextlib.contextmanager
 def confined() -> Iterator[OnCPU]:
-    """Without connections, for a limited time, on the CPU, and with limited memory."""
+    """Without connections, for a limited time, on the CPU, and with limited memory.
+
+    What is not initialised is NaN, so that it shows.
+    """
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise DownloadError("it opens a connection")
 
-    before = socket.getaddrinfo
+    before, is_strict = socket.getaddrinfo, torch.are_deterministic_algorithms_enabled()
     socket.getaddrinfo = refuse
+    torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         with within(LIMIT_S), torch.random.fork_rng(devices=[]), Bounded() as mode:
             yield mode
     finally:
         socket.getaddrinfo = before
+        torch.use_deterministic_algorithms(is_strict)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.binding import Binding
+from attnbench.calling.binding import Binding, Given
 from attnbench.calling.trials.formulas import SCALED_DOT, formula_of, scaled_dot_rows
 from attnbench.calling.trials.layouts import folds
 from attnbench.calling.trials.projections import projected_of
@@ -86,6 +86,8 @@ def _layer(calls: Calls, found: Facts) -> None:
 
 def _asked_of_tokens(calls: Calls, found: Facts, causal: bool) -> None:
     """What no file can declare, asked with numbers: whether positions count, and sums are one."""
+    if any(isinstance(value, Given) for value in calls.binding.values.values()):
+        return  # what an example gives may belong to its tokens, which stay in their order
     tensors, plain = calls.tensors(), calls()
     alike = calls([tensor * 0 + tensor[:, :1] for tensor in tensors])
     if plain is not None and not causal and not calls.binding.tokens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
 import re
@@ -44,7 +45,8 @@ class Prior:
         masks: by role, the forms of a mask that hides nothing as it should in any.
         dtypes: those that are looked at; by default those in which it can be called.
         roles: those of some arguments, whatever they are called; a call gives these arguments.
-        given: arguments of no known role, as an example gives them.
+        given: arguments of no known role, as an example gives them, or a constant.
+        style: whether it is a style whose first three arguments are query, key and value.
     """
 
     layouts: tuple[tuple[str, str], ...] = LAYOUTS
@@ -52,11 +54,12 @@ class Prior:
     dtypes: tuple[str, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, Argument] = field(default_factory=dict)
+    style: bool = False
 
     @property
     def is_free(self) -> bool:
         """Whether no style is meant."""
-        return self is FREE or bool(self.roles or self.given)
+        return not self.style or bool(self.roles or self.given)
 
     def told(self, argument: Argument) -> Argument:
         """An argument with the role that is said of it."""
@@ -71,7 +74,7 @@ FREE = Prior()
 
 
 def prior_of(call: str, layouts: tuple[tuple[str, str], ...] | None = None) -> Prior:
-    """What a call says of arguments: ``(state=query, outputs=memory)``.
+    """What a call says of arguments: ``(state=query, outputs=memory, step=0)``.
 
     Args:
         call: the call.
@@ -80,15 +83,28 @@ def prior_of(call: str, layouts: tuple[tuple[str, str], ...] | None = None) -> P
     Raises:
         StyleError: it says nothing, or names a role that there is not.
     """
-    roles = dict(re.findall(r"(\w+)\s*=\s*~?(\w+)", call))
-    roles = {name: role.replace("attn_mask", "mask") for name, role in roles.items()}
-    for role in [*roles.values(), *([] if roles or layouts else [""])]:
+    said = re.findall(r"(\w+)\s*=\s*~?([-\w.]+|'[^']*'|\"[^\"]*\")", call)
+    given = {
+        name: Argument(name, None, given=value)
+        for name, text in said
+        if (value := _constant(text)) is not NOTHING
+    }
+    roles = {n: role.replace("attn_mask", "mask") for n, role in said if n not in given}
+    for role in [*roles.values(), *([] if said or layouts else [""])]:
         if role not in FORWARD:
             raise StyleError(
                 f"--call f({call}: it should say what arguments are, such as f(state=query, "
                 f"outputs=memory, seen=mask); {role!r} is none of {', '.join(FORWARD)}."
             )
-    return Prior(layouts=layouts or LAYOUTS, roles=roles)
+    return Prior(layouts or LAYOUTS, roles=roles, given=given, style=layouts is not None)
+
+
+def _constant(text: str) -> Any:
+    """A constant of Python, such as 0, None or 'add'; ``NOTHING`` for a name."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return NOTHING
 
 
 def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Binding]:
@@ -107,7 +123,7 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
     if named is None:
         raise StyleError(f"{name_of(target)}: nothing tells its arguments; wrap it in a function.")
     named = [prior.told(each) for each in named if each.name != "self"]
-    if unknown := {*prior.roles} - {each.name for each in named}:
+    if unknown := {*prior.roles, *prior.given} - {each.name for each in named}:
         names = ", ".join(each.name for each in named)
         raise StyleError(f"{name_of(target)} has no argument {min(unknown)!r}, but {names}.")
     raised: list[str] = []
@@ -189,7 +205,7 @@ def _attended(
                 "(B, H, L, E), or --as flash, which is (B, L, H, E)."
             )
         if fitting:
-            return _with_values(callee, _reading_most(callee, fitting, named, prior))
+            return with_values(callee, _reading_most(callee, fitting, named, prior))
     return None
 
 
@@ -209,7 +225,7 @@ def _heads_named(callee: Callee, mains: Mapping[str, str]) -> str | None:
 _HEADS = ("h", "nh", "n_h", "n_head", "n_heads", "nhead", "nheads", "num_heads", "heads")
 
 
-def _with_values(callee: Callee, binding: Binding) -> Binding:
+def with_values(callee: Callee, binding: Binding) -> Binding:
     """The binding, of a memory with whether its output is the weights times it.
 
     Where all of a memory is alike, any pooling gives it back, also one that mixes up slots, and

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, is_plain
 from attnbench.calling.calls.attention_call import Attention
+from attnbench.calling.calls.caches import copied
 from attnbench.calling.calls.layer_call import Layer
 from attnbench.errors import RefusalError, headline
 
@@ -54,7 +54,7 @@ class Callee:
         if not isinstance(made, nn.Module):
             return made
         try:
-            return copy.deepcopy(made)
+            return copied(made)
         except (
             TypeError,
             RuntimeError,
