@@ -62,8 +62,8 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     if recipe is not None and recipe.line:
         made = re.sub(r"\bsize\b(?!=)", "E", recipe.line)
         notes.append(f"made by {made if len(made) < 160 else f'{made[:156]}...'}")
-    if recipe is not None and any(map(_is_unset, recipe().named_parameters())):
-        notes.append("weights that start at zero, or that nothing initialises, are drawn")
+    if recipe is not None and any(map(_is_zero, recipe().named_parameters())):
+        notes.append("weights that start at zero are drawn")
     if recipe is not None and has_groups():
         notes.append("the parallel groups that it asks for are of one process")
     if recipe is not None and recipe.on_cpu:
@@ -74,21 +74,20 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
 
 
 def without_zeros(module: nn.Module, biases: bool = False) -> nn.Module:
-    """A module whose weights that start at zero or unset are drawn: they would hide the rest."""
+    """A module whose weights that start at zero are drawn: they would hide the rest."""
     with torch.no_grad():
         for named in module.named_parameters():
-            if _is_unset(named, biases):
+            if _is_zero(named, biases):
                 named[1].normal_(0.0, 0.1)
     return module
 
 
-def _is_unset(named: tuple[str, nn.Parameter], biases: bool = False) -> bool:
-    """Whether a parameter that is trained is zero, but for biases, or is not initialised."""
+def _is_zero(named: tuple[str, nn.Parameter], biases: bool = False) -> bool:
+    """Whether a parameter that is trained is zero throughout; no bias, unless these count."""
     name, parameter = named
-    if is_lazy(parameter) or not parameter.requires_grad or not parameter.is_floating_point():
-        return False
-    is_zero = not bool(parameter.any()) and (biases or not name.endswith("bias"))
-    return is_zero or bool(parameter.isnan().any())
+    is_held = is_lazy(parameter) or not parameter.requires_grad
+    is_held = is_held or (name.endswith("bias") and not biases)
+    return not is_held and parameter.is_floating_point() and not bool(parameter.any())
 
 
 def spec_of(
