@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -213,11 +212,13 @@ def _kind_at(subject: Subject, case: Case) -> str:
     return "" if fault is None else fault.kind
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _chain(error: BaseException | None) -> list[BaseException]:
     """An exception, and those by which, or while they were handled, it was raised."""
-    while error is not None:
-        yield error
+    found: list[BaseException] = []
+    while error is not None and error not in found:  # one may be its own cause
+        found.append(error)
         error = error.__cause__ or error.__context__
+    return found
 
 
 def _place_of(error: BaseException) -> tuple[type, str, int | None]:

@@ -151,7 +151,8 @@ def viewed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def few_features(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attention that raises for more than 12 features."""
     if key.shape[-1] > 12:
-        raise ValueError("at most 12 features")
+        error = ValueError("at most 12 features")
+        raise error from error
     return (query @ key.mT * key.shape[-1] ** -0.5).softmax(-1) @ value
 
 
