@@ -156,21 +156,14 @@ def outcomes_of(
     """
     guard, asked = guard or SuiteGuard(), tuple(dtypes or ())
     options: dict[str, Any] = {"device": device, "dtypes": asked or None, "seed": seed}
+    options |= {"shrink": evidence, "case": case}
     consequence = ""
     for invariant in invariants:
         if consequence and skip_reason(subject, invariant) is None:
             yield Outcome(subject.name, invariant.name, "skipped", f"not run: {consequence}")
             continue
         with seeded():
-            outcome = run_invariant(
-                subject,
-                invariant,
-                PROFILES[profile],
-                shrink=evidence,
-                case=case,
-                known=known,
-                **options,
-            )
+            outcome = run_invariant(subject, invariant, PROFILES[profile], known=known, **options)
             change = guard.change()
             if change is not None:
                 changed = CHANGED.format(change)
