@@ -114,9 +114,3 @@ def test_a_size_that_make_refuses_is_told_with_what_to_declare() -> None:
     assert outcome.status == "failed"
     assert "not divisible by 4 heads" in outcome.reason
     assert "sizes=lambda size: ..." in outcome.reason
-
-
-def test_invariants_of_mechanisms_are_not_asked_of_a_layer() -> None:
-    report = attnbench.check(spec(), profile="quick", invariants=["weights_sum_to_one"])
-    (outcome,) = report.outcomes
-    assert (outcome.status, outcome.reason) == ("skipped", "it does not apply to a layer")

@@ -13,7 +13,7 @@ from attnbench_zoo.right.layers import GROWING
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
-from attnbench import CacheSpec, LayerSpec, ScoringSpec, adapters
+from attnbench import CacheSpec, KernelSpec, LayerSpec, ScoringSpec, adapters
 from tests.invariant_runs import mutant, run, zoo
 
 FAILURES = {
@@ -82,6 +82,17 @@ def tied(**more: Any) -> Any:
 
 BARE = ScoringSpec(name="bare", make=attnbench.get("dot").make, equal_sizes=True)
 SKIPS: list[tuple[Any, str, str]] = [
+    ("causal_attention", "weights_sum_to_one", "^it does not apply to a layer$"),
+    (
+        KernelSpec(
+            name="unmasked",
+            scoring="scaled_dot",
+            attend=lambda module, query, key, value, attn_mask=None, is_causal=False: value,
+            supports=lambda case: None if case.mask == "none" else "it takes no mask",
+        ),
+        "masked_weights_are_zero",
+        "^it takes none of the property's cases: it takes no mask$",
+    ),
     (HEADS.spec, "common_shift_of_scores_changes_nothing", "dot products"),
     (HEADS.spec, "grouped_heads_equal_expanded_heads", "^does not accept enable_gqa$"),
     (ATTENTION.spec, "gradients_reach_every_parameter", "^it has no parameters$"),

@@ -182,17 +182,6 @@ def test_only_floating_parameters_that_are_there_are_moved() -> None:
     assert subject.constant_parameters == ("bias",)
 
 
-def test_an_invariant_that_a_kernel_has_no_case_for_is_skipped_with_its_reason() -> None:
-    kernel = attnbench.KernelSpec(
-        name="unmasked",
-        scoring="scaled_dot",
-        attend=lambda module, query, key, value, attn_mask=None, is_causal=False: value,
-        supports=lambda case: None if case.mask == "none" else "it takes no mask",
-    )
-    found = run(kernel, "masked_weights_are_zero")
-    assert found.reason == "it takes none of the property's cases: it takes no mask"
-
-
 def test_a_mistyped_attribute_of_a_file_without_a_spec_is_told_what_the_file_has(
     tmp_path: Path,
 ) -> None:
