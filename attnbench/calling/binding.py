@@ -68,18 +68,33 @@ class Fill:
         axes: its axes; G are items times the callee's own heads.
         number: the number, or ``None`` for one over the number of keys.
         boolean: whether it holds truth values.
+        counts: whether it holds the number of keys, as an integer.
     """
 
     axes: str
     number: float | None = None
     boolean: bool = False
+    counts: bool = False
 
     def tensor(self, sizes: Mapping[str, int], like: Tensor) -> Tensor:
         """The tensor of these sizes, on the device and in the dtype of another."""
         number = 1 / sizes["S"] if self.number is None else self.number
         shape = [sizes[letter] for letter in self.axes]
+        if self.counts:
+            return torch.full(shape, sizes["S"], device=like.device)
         dtype = torch.bool if self.boolean else like.dtype
         return torch.full(shape, number, dtype=dtype, device=like.device)
+
+
+@dataclass(frozen=True)
+class Through:
+    """What a submodule of the callee makes of the memory, as keys that are projected beforehand.
+
+    Args:
+        place: the name of the submodule.
+    """
+
+    place: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +156,8 @@ class Binding:
         masks: the forms of those that are masks.
         output: where the output is, and its axes; without one it is weights times value.
         weights: where the weights, the scores or the log-sums of scores are, and their axes.
-        prepare: a method that gets the keys before each call.
+        prepare: methods that are called before each call, such as one that resets what it keeps,
+            and one that gets the keys.
         pools: whether a memory's output is the weights times it; else no value is part of a call.
         square: whether it takes as many queries as keys only.
         one_mask: whether it takes causality in its mask, where it is given one.
@@ -160,7 +176,7 @@ class Binding:
     masks: Mapping[str, Mask] = field(default_factory=dict)
     output: tuple[Part, str] | None = None
     weights: tuple[Part, str] | None = None
-    prepare: str | None = None
+    prepare: tuple[str, ...] = ()
     pools: bool = True
     square: bool = False
     one_mask: bool = False
@@ -218,6 +234,7 @@ class Binding:
         shown = [name for name, value in self.values.items() if isinstance(value, Given)]
         others = {
             "as in the example, of its first item:": shown if self.shape != "layer" else [],
+            "prepared by": list(self.prepare),
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
             **self._following(),
             "left at their defaults:": [name for name in self.left if name not in self.unread],
@@ -240,11 +257,12 @@ class Binding:
             for name, value in self.values.items()
             if name not in self.masks
             and self.roles.get(name) not in (*_TENSORS, *_VARIED)
-            and (value is None or isinstance(value, bool | int | float | str | Fill | tuple))
+            and (value is None or isinstance(value, _SAID))
         }
 
 
 _LONGEST = 160
+_SAID = (bool, int, float, str, Fill, Through, tuple)
 _TENSORS = ("query", "key", "value", "memory", "hidden")
 _FOLLOWING = {
     "grid": "the tokens' rows and columns in",
@@ -263,8 +281,12 @@ def _constant(value: Any) -> str:
     """A constant in a few characters."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_constant, value))})"
+    if isinstance(value, Through):
+        return f"{value.place}(memory)"
     if not isinstance(value, Fill):
         return repr(value)
+    if value.counts:
+        return f"S {in_words(value.axes)}"
     number = "1/S" if value.number is None else f"{value.number:g}"
     return f"{bool(value.number) if value.boolean else number} {in_words(value.axes)}"
 

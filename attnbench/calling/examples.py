@@ -34,8 +34,8 @@ from attnbench.calling.shown_call import (
 )
 from attnbench.calling.signature import NOTHING, Argument, arguments, forward_of
 from attnbench.calling.trials.fitting import Prior, bound, masked, with_values, without_copies
-from attnbench.calling.trials.layouts import LAYOUTS, parts_of, sums_to_one, trials
 from attnbench.calling.trials.small_calls import Callee, Calls, close, repeatable
+from attnbench.calling.trials.trial_layouts import LAYOUTS, parts_of, sums_to_one, trials
 from attnbench.errors import StyleError, headline
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 

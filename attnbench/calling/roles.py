@@ -120,7 +120,8 @@ FORWARD: Mapping[str, str] = {
     "attention_weights_cat alignment prev_attention previous_attention attn_prev last_align "
     "prev_alignment alpha_prev last_alpha",
     "coverage": "coverage cov coverage_vector",
-    "processed_keys": "processed_memory proj_keys proj_key projected_keys processed_keys",
+    "processed_keys": "processed_memory proj_keys proj_key projected_keys processed_keys "
+    "processed_inputs processed_encoder_outputs projected_memory proj_memory memory_proj",
     "causal": "is_causal causal use_causal_mask is_masked",
     "scale": "scale softmax_scale scaling sm_scale",
     "dropout": "dropout dropout_p attn_dropout",
@@ -177,6 +178,8 @@ _OWNERS = re.compile(
 )
 _ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "constructor": (
+        (r"kernel(_?(size|width|length))?$", "kernel"),
+        (r"filters$", "width"),
         (r"(kv|key_value).*(heads?|groups?)$", "kv_heads"),
         (r"head_?(dim|size|width)s?$|dim_per_head$", "head_dim"),
         (r"heads?$", "heads"),

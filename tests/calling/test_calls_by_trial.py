@@ -212,3 +212,85 @@ def test_process_groups_that_a_constructor_asks_for_are_of_one_process() -> None
     finally:
         torch.distributed.destroy_process_group()
     assert "the parallel groups that it asks for are of one process" in said
+
+
+class Tacotron(nn.Module):
+    """Its keys are projected beforehand, and earlier weights come in two rows through a kernel."""
+
+    def __init__(self, rnn_dim: int, embedding_dim: int, n_filters: int, kernel_size: int) -> None:
+        super().__init__()
+        self.query_layer = nn.Linear(rnn_dim, embedding_dim)
+        self.memory_layer = nn.Linear(embedding_dim, embedding_dim)
+        padding = (kernel_size - 1) // 2
+        self.conv = nn.Conv1d(2, n_filters, kernel_size, padding=padding)
+        self.located, self.score = nn.Linear(n_filters, embedding_dim), nn.Linear(embedding_dim, 1)
+
+    def forward(
+        self,
+        attention_hidden_state: Tensor,
+        memory: Tensor,
+        processed_memory: Tensor,
+        attention_weights_cat: Tensor,
+        mask: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        own = self.query_layer(attention_hidden_state.unsqueeze(1)) + processed_memory
+        energies = self.score((own + self.located(self.conv(attention_weights_cat).mT)).tanh())
+        weights = energies.squeeze(-1).masked_fill(mask, -torch.inf).softmax(-1)
+        return (weights[:, None] @ memory).squeeze(1), weights
+
+
+def test_keys_projected_beforehand_and_weights_in_two_rows_are_given() -> None:
+    found = attnbench.check(spec_of(Tacotron), profile="quick", invariants=FEW[:2])
+    assert (
+        "processed_memory=memory_layer(memory), attention_weights_cat=1/S (B, 2, S)"
+        in (found.about[0])
+    )
+    assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
+
+
+class Kept(nn.Module):
+    """It projects its keys once, and keeps them until it is reset."""
+
+    def __init__(self, enc_dim: int, dec_dim: int) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(enc_dim, 8), nn.Linear(dec_dim, 8)
+        self.reset()
+
+    def reset(self) -> None:
+        self.keys: Tensor | None = None
+
+    def forward(
+        self, enc_states: Tensor, enc_len: Tensor, dec_states: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self.keys is None:
+            self.keys = self.enc(enc_states)
+            self.seen = torch.arange(enc_states.shape[1]) < enc_len[:, None]
+        scores = (self.keys @ self.dec(dec_states).unsqueeze(-1)).squeeze(-1)
+        weights = scores.masked_fill(~self.seen, -torch.inf).softmax(-1)
+        return (weights[:, None] @ enc_states).squeeze(1), weights
+
+
+def test_what_a_module_keeps_between_calls_is_reset_and_that_is_said() -> None:
+    found = attnbench.check(spec_of(Kept), profile="quick", invariants=FEW)
+    assert "prepared by reset" in found.about[0]
+    assert "enc_len (B, L), lengths" in found.about[0] or "enc_len (B,), lengths" in found.about[0]
+    assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
+
+
+class Unweighted(nn.Module):
+    """A query over other keys, of which no weights are given."""
+
+    def __init__(self, query_dim: int, key_dim: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(query_dim, query_dim), nn.Linear(key_dim, query_dim)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        assert query.dim() == 3
+        own = self.two(key)
+        return (self.one(query) @ own.mT).softmax(-1) @ own
+
+
+def test_a_query_over_other_keys_without_weights_is_a_layer_over_a_memory() -> None:
+    spec = spec_of(Unweighted)
+    assert isinstance(spec, attnbench.LayerSpec)
+    assert spec.accepts == ("source",)

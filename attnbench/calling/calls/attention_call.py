@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,13 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.binding import Binding, Fill, Given, Part, part_of
+from attnbench.calling.binding import Binding, Fill, Given, Part, Through, part_of
 from attnbench.calling.calls.caches import copied, drop_graphs
 from attnbench.calling.calls.frame import Frame
 from attnbench.calling.making.refusing import refusals
 from attnbench.calling.roles import SETTINGS
 from attnbench.calling.styles import name_of, with_causality
 from attnbench.errors import DtypeError, ShapeError
+
+
+def takes_one(method: Any) -> bool | None:
+    """Whether a call of a method has to give one argument, or none; ``None`` if it is more."""
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    needed = [each for each in parameters if each.default is each.empty]
+    return bool(needed) if len(needed) < 2 else None
 
 
 class Called(nn.Module):
@@ -136,8 +147,8 @@ class Attention(Called):
         own |= dict.fromkeys(("query", "hidden"), queries) | dict.fromkeys(("key", "memory"), keys)
         own["value"] = values
         arguments = self._arguments(frame, own, frame.masks(mask, lens), query, key)
-        if bound.prepare:
-            getattr(self.callee, bound.prepare)(own["key"])
+        for method in map(self.callee.__getattribute__, bound.prepare):
+            method(*[own["key"]][: takes_one(method)])
         return self._called(arguments, query, masked)
 
     def _arguments(
@@ -155,6 +166,8 @@ class Attention(Called):
                 found[name] = frame.scale(own[role], key, by_head=by_head) if scales else own[role]
             elif isinstance(values.get(name), Fill):
                 found[name] = values[name].tensor(sizes, query)
+            elif isinstance(values.get(name), Through):
+                found[name] = self.callee.get_submodule(values[name].place)(own["memory"])
             elif isinstance(values.get(name), Given):
                 found[name] = values[name].value(
                     frame.items[0], self.binding.tokens, query, frame.slots

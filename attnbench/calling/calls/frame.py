@@ -64,7 +64,7 @@ class Frame:
         """The sizes of the axes of a call."""
         heads = self.items[1] if self.by_head else heads_of(callee)
         count = self.items[0]
-        own = {"B": count, "H": heads, "G": count * heads, "1": 1}
+        own = {"B": count, "H": heads, "G": count * heads, "1": 1, "2": 2}
         return own | {"L": self.length, "S": self.slots}
 
     def masks(self, mask: Tensor | None, lens: Tensor | None) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Widths:
 
 _FIXED: Mapping[str, Any] = {
     "length": 64,
+    "kernel": 3,
     "vocabulary": 32,
     "bias": False,
     "flag": False,

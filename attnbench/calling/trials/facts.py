@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Given
 from attnbench.calling.trials.formulas import SCALED_DOT, formula_of, scaled_dot_rows
-from attnbench.calling.trials.layouts import folds
 from attnbench.calling.trials.projections import projected_of
 from attnbench.calling.trials.small_calls import KEYS, QUERIES, Callee, Calls, close
+from attnbench.calling.trials.trial_layouts import folds
 from attnbench.specs import DTYPES
 
 

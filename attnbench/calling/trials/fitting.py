@@ -24,9 +24,9 @@ from attnbench.calling.signature import (
 )
 from attnbench.calling.styles import name_of
 from attnbench.calling.trials.facts import hiding, is_scaled_dot
-from attnbench.calling.trials.layouts import LAYOUTS, trials
-from attnbench.calling.trials.mask_forms import mask_form
+from attnbench.calling.trials.mask_trials import mask_form
 from attnbench.calling.trials.small_calls import Callee, Calls, close
+from attnbench.calling.trials.trial_layouts import LAYOUTS, trials
 from attnbench.errors import StyleError
 
 _MAINS = ("query", "key", "value", "memory", "hidden")
@@ -308,7 +308,7 @@ def layer_plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
     hidden = next((a for a in required if a.role == "hidden"), required[0])
     others = [a for a in arguments if a is not hidden]
     unknown = [a for a in others if a.name == "y" or (a.required and a.role is None)]
-    memories = [a for a in others if a.role == "memory"] or unknown[:1]
+    memories = [a for a in others if a.role in ("memory", "key")] or unknown[:1]
     own = {hidden.name: "hidden"}
     return [*({**own, each.name: "memory"} for each in memories), own]
 

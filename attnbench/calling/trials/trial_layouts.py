@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.binding import Binding, Fill, Part, part_of
+from attnbench.calling.binding import Binding, Fill, Part, Through, part_of
+from attnbench.calling.calls.attention_call import takes_one
 from attnbench.calling.calls.frame import arranged
 from attnbench.calling.calls.layer_call import tables_of
 from attnbench.calling.roles import role_of
@@ -248,7 +249,7 @@ def _tried(
         shape="layer" if is_layer else "memory" if pair else "attention",
         roles={a.name: taken[a.name] for a in arguments if a.name in taken},
         left=tuple(a.name for a in arguments if a.name not in taken),
-        prepare=None if is_layer else prepare_of(made),
+        prepare=() if is_layer else prepare_of(made),
         dense=True,
         **way,
     )
@@ -265,14 +266,15 @@ def _tried(
             continue
         parts = _read_layer(result, calls) if is_layer else _read(result, called, calls)
         found = _placed(binding, parts)
-        if found is not None and _is_finite(Calls(callee, found)):
+        if found is not None and _is_finite(Calls(callee, found), result, called):
             return found
     return error or "it gives no tensor of the query's shape, or of one number a key"
 
 
-def _is_finite(calls: Calls) -> bool:
+def _is_finite(calls: Calls, result: Any, called: Any) -> bool:
+    where = calls.binding.output
     if not calls.is_layer:
-        return True
+        return where is None or bool(part_of(result, where[0], called).isfinite().all())
     output = calls()
     return output is not None and bool(output.isfinite().all())
 
@@ -298,18 +300,27 @@ def _likely_first(options: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]
         yield tuple(each[place] for each, place in zip(options, chosen, strict=True))
 
 
-def prepare_of(callee: Any) -> str | None:
-    """The method by which a module is given its keys before a call, as it keeps them projected."""
-    names = [name for name in dir(callee) if _PREPARES.match(name)]
-    return names[0] if len(names) == 1 and callable(getattr(callee, names[0])) else None
+def prepare_of(callee: Any) -> tuple[str, ...]:
+    """The methods that a module has for what it keeps: one that resets it, one that gets keys."""
+    found: list[str] = []
+    for pattern, with_keys in ((_RESETS, False), (_PREPARES, True)):
+        names = [name for name in dir(type(callee)) if pattern.match(name)]
+        names = [name for name in names if takes_one(getattr(callee, name)) is with_keys]
+        found += names if len(names) == 1 else []
+    return tuple(found)
 
 
-_PREPARES = re.compile(r"(?:compute|precompute|init|set|process)_(?:\w*keys?|\w*memory)$")
+_RESETS = re.compile(r"(?:reset|clear)(?:_(?:mem|memory|states?|attention|cache))?$")
+_PREPARES = re.compile(
+    r"(?:compute|precompute|init|set|process)_(?:\w*keys?|\w*memory|states?|attention)$"
+)
+_OF_MEMORY = re.compile(r"mem|key|input|enc|source|context|annot")
+"""Names of submodules that may project a memory beforehand."""
 _CONSTANTS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("causal", "use_cache", "flag", "gqa"), (False,)),
     "scale": (0.25, None),
     "dropout": (0.0, None),
-    "previous_weights": tuple(Fill(axes) for axes in ("BS", "B1S", "GS", "BS1")),
+    "previous_weights": tuple(Fill(axes) for axes in ("BS", "B2S", "B1S", "GS", "BS1")),
     "coverage": tuple(Fill(axes) for axes in ("BS", "B1S", "GS", "BS1")),
 }
 """What is tried for an argument of a role in every layout."""
@@ -326,7 +337,10 @@ def _options(argument: Argument, binding: Binding, callee: Any) -> Sequence[Any]
         return [None, *(Fill(each, *kind) for each in axes for kind in kinds)]
     if role == "lengths" and not is_layer:
         keys = QUERIES if binding.square else KEYS
-        return [torch.full((ITEMS,), keys), [keys] * ITEMS, None]
+        return [Fill("B", counts=True), [keys] * ITEMS, None]
+    if role == "processed_keys" and isinstance(callee, nn.Module) and not is_layer:
+        places = [name for name, _ in callee.named_children() if _OF_MEMORY.search(name)]
+        return [*map(Through, places), None]
     if role == "return_weights":
         return [not is_layer]
     if role in ("rotary", "cos", "sin", "embedded_positions") and is_layer:

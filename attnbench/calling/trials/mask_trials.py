@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.trials.layouts import MASK_AXES
 from attnbench.calling.trials.small_calls import KEYS, QUERIES, SHOWN, Callee, Calls, close
+from attnbench.calling.trials.trial_layouts import MASK_AXES
 
 _SAYS = ("shows", "hides", "added", "ones", "zeros")
 
