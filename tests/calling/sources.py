@@ -1,5 +1,10 @@
 """Attention as people write it, as the text of files."""
 
+from pathlib import Path
+from typing import Any
+
+from attnbench.calling.making.importing import load
+
 HEAD = """
 import math
 import torch
@@ -312,61 +317,6 @@ class Captioning(nn.Module):
         return (spots * weights.unsqueeze(2)).sum(1), weights
 '''
 
-MASKED = '''
-class Valued(nn.Module):
-    """Its mask hides values, and leaves the keys in the sums."""
-    def __init__(self, dim, heads):
-        super().__init__()
-        self.qkv = nn.Linear(dim, 3 * dim)
-    def forward(self, x, mask=None):
-        q, k, v = self.qkv(x).chunk(3, -1)
-        if mask is not None:
-            v = v * mask[..., None]
-        return (q @ k.mT / 8).softmax(-1) @ v
-
-class Handing(Valued):
-    def forward(self, *args, **kwargs):
-        return super().forward(*args, **kwargs)
-
-class Added(nn.Module):
-    """Its mask is added to scores, which have to keep their dtype."""
-    def forward(self, query, key, value, attn_bias=None):
-        scores = query @ key.mT / query.shape[-1] ** 0.5
-        if attn_bias is not None:
-            scores = scores + attn_bias
-        return scores.softmax(-1) @ value
-
-class Graph(nn.Module):
-    """Of the nodes of one graph (L, E), with a mask (L, L) that is added."""
-    def __init__(self, dim):
-        super().__init__()
-        self.turned, self.one, self.two = nn.Linear(dim, dim), nn.Linear(dim, 1), nn.Linear(dim, 1)
-    def forward(self, x, mask):
-        nodes = self.turned(x.view(-1, x.shape[-1]))
-        scores = F.leaky_relu(self.one(nodes) + self.two(nodes).mT, 0.2)
-        return (scores + mask).softmax(-1) @ nodes
-
-class Rows(nn.Module):
-    """Of aligned sequences (R, L, B, E), whose padding is (B, R, L)."""
-    def __init__(self, dim, heads):
-        super().__init__()
-        self.qkv, self.heads = nn.Linear(dim, 3 * dim), heads
-    def forward(self, x, padding_mask=None):
-        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in self.qkv(x).chunk(3, -1))
-        scores = torch.einsum("rinhd,rjnhd->hnij", q, k)
-        if padding_mask is not None:
-            scores = scores.masked_fill(padding_mask[:, 0].unsqueeze(0).unsqueeze(2), -1e4)
-        return torch.einsum("hnij,rjnhd->rinhd", scores.softmax(-1), v).flatten(-2)
-
-class Tiled(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.out = nn.Linear(dim, dim)
-    def forward(self, x, H, W):
-        q = self.out(x).reshape(x.shape[0], H, W, -1).flatten(1, 2)
-        return F.scaled_dot_product_attention(q, x, x)
-'''
-
 PROJECTED = '''
 class Named(nn.Module):
     """Heads behind projections that have usual names."""
@@ -421,3 +371,10 @@ class Held(nn.Module):
     def forward(self, x):
         return self.inner(x, x, x)[0]
 '''
+
+
+def found(folder: Path, text: str, name: str) -> Any:
+    """What a file with this text has under a name."""
+    path = folder / f"{name.lower()}_net.py"
+    path.write_text(HEAD + text)
+    return getattr(load(str(path)), name)

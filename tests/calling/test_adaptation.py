@@ -7,30 +7,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import attnbench
 from attnbench.calling.adaptation import callee_of, spec_of
-from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.calls.attention_call import Attention
-from attnbench.calling.making.importing import load
+from attnbench.calling.binding import Binding
 from attnbench.calling.making.recipes import recipe_from, recipe_of
 from attnbench.calling.trials import formulas
 from attnbench.calling.trials.fitting import bound
-from attnbench.calling.trials.small_calls import Callee, Calls
+from attnbench.calling.trials.small_calls import Calls
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 from tests.attention_functions import statuses
-from tests.calling.sources import HEAD, LAYERS, MASKED, PROJECTED, SCORED, STEPS
+from tests.calling.sources import LAYERS, PROJECTED, SCORED, STEPS, found
 
 SOURCE = {"formula": "", "source": ""}
 WRITTEN = "Causal(types.SimpleNamespace(**dict(n_head=1, n_embd=E)))"
-
-
-def found(folder: Path, text: str, name: str):  # type: ignore[no-untyped-def]
-    path = folder / f"{name.lower()}_net.py"
-    path.write_text(HEAD + text)
-    return getattr(load(str(path)), name)
 
 
 @pytest.mark.parametrize(
@@ -302,44 +294,6 @@ def test_what_gives_scores_is_a_scoring_function(tmp_path: Path) -> None:
     assert "Unnormalised: called with " in report.about[0]
 
 
-@pytest.mark.parametrize("name", ["Valued", "Handing"])
-def test_a_mask_that_hides_too_little_is_said_and_fails(tmp_path: Path, name: str) -> None:
-    target = found(tmp_path, MASKED, name)
-    names = ["padded_tokens_are_inert"]
-    report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
-    assert set(statuses(report).values()) == {"failed"}, str(report)
-    told = "mask (B, S), True may attend but **a hidden slot keeps "
-    assert any(told in line for line in report.about), report.about
-
-
-def test_a_mask_that_is_added_has_the_dtype_of_the_query(tmp_path: Path) -> None:
-    spec = spec_of(found(tmp_path, MASKED, "Added"))
-    assert isinstance(spec, MechanismSpec)
-    assert spec.dtypes is None
-    assert spec.conventions["masks"] == ("boolean", "floating")
-
-
-def test_a_mask_of_one_sequence_is_found(tmp_path: Path) -> None:
-    spec = spec_of(found(tmp_path, MASKED, "Graph"))
-    assert isinstance(spec, LayerSpec)
-    assert spec.notes[0] == "called with x (L, E); mask (L, S), added to the scores"
-    names = ["padded_tokens_are_inert", "items_are_independent"]
-    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
-    assert set(statuses(report).values()) == {"passed"}, str(report)
-
-
-def test_four_axes_that_are_no_grid_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(StyleError, match="an item changes with the others"):
-        spec_of(found(tmp_path, MASKED, "Rows"))
-
-
-def test_sizes_that_a_call_passes_are_named(tmp_path: Path) -> None:
-    spec = spec_of(found(tmp_path, MASKED, "Tiled"))
-    assert isinstance(spec, LayerSpec)
-    said = "called with x (B, L, E); the tokens' rows in H; their columns in W"
-    assert spec.notes[0] == said
-
-
 def test_what_fits_no_call_is_refused_with_what_was_tried(tmp_path: Path) -> None:
     target = found(tmp_path, "def attend(q, k, v): raise RuntimeError('a gate is shut')", "attend")
     with pytest.raises(StyleError, match=r"attend cannot be called: (.|\n)*a gate is shut"):
@@ -386,55 +340,6 @@ def test_a_formula_of_a_plugin_that_cannot_be_tried_stops_nothing(
     before = torch.get_rng_state()
     assert formulas.formula_of(Calls(callee, binding)) is None
     assert torch.equal(torch.get_rng_state(), before)
-
-
-class WithAGraph(nn.Module):
-    """It keeps a tensor with a graph, which torch does not copy."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept = nn.Parameter(torch.ones(3)) * 2
-
-
-def test_what_torch_does_not_copy_is_made_anew() -> None:
-    callee = Callee(lambda *_: WithAGraph())
-    assert callee.at() is not callee.at()
-
-
-NEEDING = Binding(
-    shape="attention",
-    layout="BLE",
-    memory="BSE",
-    roles={"0": "query", "1": "key", "2": "value", "mask": "mask", "lens": "lengths"},
-    masks={"mask": Mask("BLS", "shows"), "lens": Mask("B", "lengths")},
-    output=(None, "BLE"),
-    values={"mask": True, "lens": True},
-)
-
-
-def test_a_mask_that_a_call_needs_is_on_the_device_of_its_query() -> None:
-    devices = []
-
-    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, lens: Tensor) -> Tensor:
-        devices.extend([mask.device.type, lens.device.type])
-        return query
-
-    Attention(attend, NEEDING)(*(torch.ones(2, 3, 4, device="meta") for _ in range(3)))
-    assert devices == ["meta", "meta"]
-
-
-def test_graphs_that_a_call_leaves_are_kept_where_they_are_asked_for() -> None:
-    class Keeping(nn.Module):
-        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            self.kept = query * 2
-            return query
-
-    bare = NEEDING.replace(roles={"0": "query", "1": "key", "2": "value"}, masks={}, values={})
-    for keeps in (False, True):
-        module = Attention(Keeping(), bare)
-        module.keeps_graphs = keeps
-        module(*(torch.ones(2, 3, 4, requires_grad=True) for _ in range(3)))
-        assert (module.callee.kept.grad_fn is not None) == keeps
 
 
 DROPS = """

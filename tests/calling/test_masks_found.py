@@ -1,0 +1,107 @@
+"""Masks as small calls show them: what hides too little, what is added, what has other axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import attnbench
+from attnbench.calling.adaptation import spec_of
+from attnbench.errors import StyleError
+from attnbench.specs import LayerSpec, MechanismSpec
+from tests.attention_functions import statuses
+from tests.calling.sources import found
+
+MASKED = '''
+class Valued(nn.Module):
+    """Its mask hides values, and leaves the keys in the sums."""
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+    def forward(self, x, mask=None):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if mask is not None:
+            v = v * mask[..., None]
+        return (q @ k.mT / 8).softmax(-1) @ v
+
+class Handing(Valued):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+class Added(nn.Module):
+    """Its mask is added to scores, which have to keep their dtype."""
+    def forward(self, query, key, value, attn_bias=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if attn_bias is not None:
+            scores = scores + attn_bias
+        return scores.softmax(-1) @ value
+
+class Graph(nn.Module):
+    """Of the nodes of one graph (L, E), with a mask (L, L) that is added."""
+    def __init__(self, dim):
+        super().__init__()
+        self.turned, self.one, self.two = nn.Linear(dim, dim), nn.Linear(dim, 1), nn.Linear(dim, 1)
+    def forward(self, x, mask):
+        nodes = self.turned(x.view(-1, x.shape[-1]))
+        scores = F.leaky_relu(self.one(nodes) + self.two(nodes).mT, 0.2)
+        return (scores + mask).softmax(-1) @ nodes
+
+class Rows(nn.Module):
+    """Of aligned sequences (R, L, B, E), whose padding is (B, R, L)."""
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.qkv, self.heads = nn.Linear(dim, 3 * dim), heads
+    def forward(self, x, padding_mask=None):
+        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in self.qkv(x).chunk(3, -1))
+        scores = torch.einsum("rinhd,rjnhd->hnij", q, k)
+        if padding_mask is not None:
+            scores = scores.masked_fill(padding_mask[:, 0].unsqueeze(0).unsqueeze(2), -1e4)
+        return torch.einsum("hnij,rjnhd->rinhd", scores.softmax(-1), v).flatten(-2)
+
+class Tiled(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.out = nn.Linear(dim, dim)
+    def forward(self, x, H, W):
+        q = self.out(x).reshape(x.shape[0], H, W, -1).flatten(1, 2)
+        return F.scaled_dot_product_attention(q, x, x)
+'''
+
+
+@pytest.mark.parametrize("name", ["Valued", "Handing"])
+def test_a_mask_that_hides_too_little_is_said_and_fails(tmp_path: Path, name: str) -> None:
+    target = found(tmp_path, MASKED, name)
+    names = ["padded_tokens_are_inert"]
+    report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
+    assert set(statuses(report).values()) == {"failed"}, str(report)
+    told = "mask (B, S), True may attend but **a hidden slot keeps "
+    assert any(told in line for line in report.about), report.about
+
+
+def test_a_mask_that_is_added_has_the_dtype_of_the_query(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, MASKED, "Added"))
+    assert isinstance(spec, MechanismSpec)
+    assert spec.dtypes is None
+    assert spec.conventions["masks"] == ("boolean", "floating")
+
+
+def test_a_mask_of_one_sequence_is_found(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, MASKED, "Graph"))
+    assert isinstance(spec, LayerSpec)
+    assert spec.notes[0] == "called with x (L, E); mask (L, S), added to the scores"
+    names = ["padded_tokens_are_inert", "items_are_independent"]
+    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
+    assert set(statuses(report).values()) == {"passed"}, str(report)
+
+
+def test_four_axes_that_are_no_grid_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StyleError, match="an item changes with the others"):
+        spec_of(found(tmp_path, MASKED, "Rows"))
+
+
+def test_sizes_that_a_call_passes_are_named(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, MASKED, "Tiled"))
+    assert isinstance(spec, LayerSpec)
+    said = "called with x (B, L, E); the tokens' rows in H; their columns in W"
+    assert spec.notes[0] == said
