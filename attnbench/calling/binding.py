@@ -219,7 +219,9 @@ class Binding:
         tensors = [f"{name} {in_words(axes[self.roles[name]])}" for name in self._tensors()]
         text = f"called with {', '.join(tensors)}"
         text += f"; L = {self.tokens} only" if self.tokens else ""
-        text += "" if self.pools else "; its output is more than weights times memory"
+        if not self.pools:
+            told = "its output is more than weights times memory"
+            text += f"; {told if self.weights else 'it gives no weights'}"
         for name, mask in self.masks.items():
             text += f"; {name} {mask}"
         return text

@@ -94,7 +94,8 @@ def example_spec(
 def _attends(shown: Example) -> bool:
     """Whether an example gives a query, and other keys or a memory."""
     roles = {role_of(n, "forward") for n, v in shown.named.items() if isinstance(v, Tensor)}
-    return len(shown.hidden) == 1 and "query" in roles and bool({"key", "memory", "value"} & roles)
+    others = {"key", "memory", "value"} & roles
+    return len(shown.hidden) == 1 and bool({"query", "hidden"} & roles) and bool(others)
 
 
 def _keys(shown: Example) -> Tensor:
@@ -166,7 +167,7 @@ def _step(shown: Example) -> tuple[Callee, Binding] | None:
 def _pools(callee: Callee, binding: Binding) -> bool:
     """Whether weights over a memory are given, or values apart from the keys are pooled."""
     if binding.shape != "attention":
-        return binding.weights is not None
+        return binding.weights is not None or binding.one_query
     calls = Calls(callee, binding)
     query, key, value = calls.tensors()
     output = calls([query, key, value * 0 + 3])
@@ -230,11 +231,17 @@ def _bindings(shown: Example, layout: str) -> Iterator[Binding]:
             yield Binding(
                 shape="layer",
                 layout=layout,
-                roles={**roles, **{name: role_of(name, "forward") or "given" for name in others}},
+                roles={**roles, **{name: _role_beside(name) for name in others}},
                 values=values,
                 output=(where, layout),
                 dense=True,
             )
+
+
+def _role_beside(name: str) -> str:
+    """The role of an argument beside the hidden states, of which no other sequence varies."""
+    role = role_of(name, "forward")
+    return "given" if role is None or role in SEQUENCES else role
 
 
 def _axes(value: Any, items: int, tokens: int) -> list[tuple[str, ...]]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from attnbench.calling.adaptation import without_zeros
 from attnbench.calling.calls.caches import copied
 from attnbench.calling.roles import role_of
 from attnbench.calling.trials.small_calls import repeatable
@@ -43,7 +44,9 @@ class Example:
 
     def another(self, *sizes: int) -> Any:
         """A copy of a module, as checks of copies and of traces compare two; a function itself."""
-        return copied(self.callee) if isinstance(self.callee, nn.Module) else self.callee
+        if not isinstance(self.callee, nn.Module):
+            return self.callee
+        return without_zeros(copied(self.callee))
 
 
 def call_of(example: Any) -> Call:

@@ -294,3 +294,67 @@ def test_a_query_over_other_keys_without_weights_is_a_layer_over_a_memory() -> N
     spec = spec_of(Unweighted)
     assert isinstance(spec, attnbench.LayerSpec)
     assert spec.accepts == ("source",)
+
+
+class ContextOnly(nn.Module):
+    """A step of a decoder that gives the context alone."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(2 * dim, 1)
+
+    def forward(self, hidden_state: Tensor, encoder_outputs: Tensor) -> Tensor:
+        items, slots, _ = encoder_outputs.size()
+        states = hidden_state.unsqueeze(1).repeat(1, slots, 1)
+        scores = self.score(torch.cat((encoder_outputs, states), 2).tanh()).view(items, slots)
+        return (scores.softmax(1)[:, None] @ encoder_outputs).squeeze(1)
+
+
+def test_a_step_that_gives_no_weights_is_checked_by_its_context() -> None:
+    example = (torch.randn(4, 16), torch.randn(4, 8, 16))
+    for spec in (spec_of(ContextOnly), example_spec(ContextOnly(16), example)):
+        found = attnbench.check(spec, profile="quick", invariants=FEW)
+        assert "encoder_outputs (B, S, E); it gives no weights" in found.about[0]
+        assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
+
+
+class Narrowed(Pointer):
+    """Its context is projected to the features of the state, which are fewer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.spots = nn.Linear(10, 16), nn.Linear(16, 16)
+        self.out = nn.Linear(16, 10)
+
+    def forward(self, state: Tensor, spots: Tensor) -> tuple[Tensor, Tensor]:
+        context, weights = super().forward(state, spots)
+        return self.out(context), weights
+
+
+def test_what_gives_other_features_than_its_memory_has_is_checked_as_it_is() -> None:
+    example = (torch.randn(3, 10), torch.randn(3, 9, 16))
+    names = ["gradients_reach_every_parameter", "keeps_the_contract"]
+    found = attnbench.check(Narrowed(), example=example, profile="quick", invariants=names)
+    assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
+
+
+class Crossing(nn.Module):
+    """A layer over a second sequence whose items are the second axis, and which starts at zero."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(width, 2)
+        nn.init.zeros_(self.attend.out_proj.weight)
+
+    def forward(self, tgt: Tensor, memory: Tensor, pos: Tensor | None = None) -> Tensor:
+        keys = memory if pos is None else memory + pos
+        return tgt + self.attend(tgt, keys, memory)[0]
+
+
+def test_a_second_sequence_of_an_example_is_one_also_where_weights_start_at_zero() -> None:
+    example = (torch.randn(10, 2, 16), torch.randn(15, 2, 16))
+    spec = example_spec(Crossing(16), example)
+    assert "called with tgt (L, B, E), memory (S, B, E)" in " ".join(spec.notes)
+    names = ["keeps_the_contract", "items_are_independent"]
+    found = attnbench.check(spec, profile="quick", invariants=names)
+    assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)

@@ -91,6 +91,14 @@ def test_what_is_not_installed_is_stubbed_and_raises_when_it_is_used(repository:
         module.Layer.call(None, 1)
 
 
+def test_a_loop_over_a_stub_ends(repository: Path) -> None:
+    text = "from nowhere_to.data import KINDS\nIDS = [kind['id'] for kind in KINDS]\n"
+    module = load(written(repository / "kinds.py", text))
+    assert module.IDS == []
+    with pytest.raises(ModuleNotFoundError, match="nowhere_to"):
+        list(module.KINDS)
+
+
 def test_a_stub_is_new_enough_and_what_an_installed_package_lacks_is_told_apart(
     repository: Path,
 ) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Fill, Given, Part, Through, part_of
 from attnbench.calling.calls.caches import copied, drop_graphs
-from attnbench.calling.calls.frame import Frame
+from attnbench.calling.calls.frame import Frame, folded
 from attnbench.calling.making.refusing import refusals
 from attnbench.calling.roles import SETTINGS
 from attnbench.calling.styles import name_of, with_causality
@@ -96,6 +96,8 @@ class Attention(Called):
             output = weights @ value
         elif self.binding.shape == "memory" and self.binding.pools:
             output = _held_to_pooling(output, weights, key, value)
+        elif self.binding.shape == "memory":
+            output = folded(output, value.shape[-1])
         return (output, weights) if return_weights or self.binding.sums else output
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:

@@ -239,6 +239,16 @@ def floating(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
 
 
+def folded(output: Tensor, width: int) -> Tensor:
+    """An output with other features, as logits, folded to a width: the sum of its parts, signed."""
+    if output.shape[-1] == width:
+        return output
+    output = nn.functional.pad(output, (0, -output.shape[-1] % width))
+    output = output.reshape(*output.shape[:-1], -1, width)
+    signs = 1.0 + torch.arange(output.shape[-2], device=output.device)
+    return (output * signs[:, None].to(output)).sum(-2)
+
+
 def arranged(tensor: Tensor, axes: str, wanted: str) -> Tensor:
     """A tensor with its axes in another order; axes of size one may come or go."""
     if axes == wanted:

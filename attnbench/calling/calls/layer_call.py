@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnbench.calling.binding import FIRST, Fill, Given, Mask
 from attnbench.calling.calls.attention_call import Called
 from attnbench.calling.calls.caches import Held, drop_graphs
-from attnbench.calling.calls.frame import arranged, heads_of, number_of, numbers_of
+from attnbench.calling.calls.frame import arranged, folded, heads_of, number_of, numbers_of
 from attnbench.calling.roles import role_of
 from attnbench.calling.styles import name_of
 from attnbench.errors import RefusalError
@@ -63,11 +63,8 @@ class Layer(Called):
         output = arranged(output, where[1], "BLE" if hidden.dim() == 3 else "BYXE")
         if len(where[1].replace("1", "")) < len(self.binding.layout.replace("1", "")):
             output = output.expand(*hidden.shape[:-1], -1)  # of all tokens: the same for each
-        if output.shape[-1] != width and where[0] != FIRST:  # as of logits: parts, with signs
-            output = nn.functional.pad(output, (0, -output.shape[-1] % width))
-            output = output.reshape(*output.shape[:-1], -1, width)
-            signs = 1.0 + torch.arange(output.shape[-2], device=output.device)
-            output = (output * signs[:, None].to(output)).sum(-2)
+        if where[0] != FIRST:
+            output = folded(output, width)
         return output
 
     def result(

@@ -170,6 +170,11 @@ class _Missing:
     def __getitem__(self, item: Any) -> Any:
         return self
 
+    def __iter__(self) -> Iterator[Any]:
+        if not _loading[0]:
+            self._raise()
+        return iter(())  # by its items a loop over it would never end
+
     def __or__(self, other: Any) -> Any:
         return self
 

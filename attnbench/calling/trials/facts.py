@@ -190,16 +190,20 @@ def _parameters(calls: Calls) -> Any:
 
 def empty_rows(calls: Calls, nothing: Mapping[str, Any]) -> str:
     """What a row without keys gives: a value of the convention."""
-    output = calls(**nothing)
-    if output is None:
+    both = calls.both(**nothing)
+    if both is None:
         return "refused"
+    output, weights = both
     if bool(output.isnan().any()):
         return "nan"
     if bool((output == 0).all()):
         return "zeros"
     query, key, value = calls.tensors()
     equal = calls([query, key[..., :1, :].expand(key.shape), value])
-    return "mean" if equal is not None and close(output, equal) else "nan"
+    is_mean = equal is not None and close(output, equal)
+    if weights is not None and not calls.binding.sums:
+        is_mean = is_mean or close(weights, torch.full_like(weights, 1 / weights.shape[-1]))
+    return "mean" if is_mean else "nan"
 
 
 def mask_value(calls: Calls) -> float | None:

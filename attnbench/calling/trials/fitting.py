@@ -188,7 +188,7 @@ def _attended(
     for mains, taken in itertools.product(likely, [named, needed] if masks else [named]):
         apart, mixing, errors = trials(callee, taken, mains, prior.layouts)
         raised += errors if taken is named else []
-        fits = [[b for b in found if b.shape != "memory" or b.weights] for found in (apart, mixing)]
+        fits = [[b for b in found if _is_attention(b)] for found in (apart, mixing)]
         bindings = fits[0] or fits[1]
         fitting = [each for each in bindings if each.shape != "scores"] or bindings
         # in a layout that is not its own, it may still give what sums to one over as many keys
@@ -207,6 +207,11 @@ def _attended(
         if fitting:
             return with_values(callee, _reading_most(callee, fitting, named, prior))
     return None
+
+
+def _is_attention(binding: Binding) -> bool:
+    """Whether a call gives scores, weights, or what one query or values of their own pool."""
+    return binding.shape != "memory" or bool(binding.weights) or binding.one_query
 
 
 def _heads_named(callee: Callee, mains: Mapping[str, str]) -> str | None:
@@ -234,6 +239,8 @@ def with_values(callee: Callee, binding: Binding) -> Binding:
     if binding.shape != "memory" or binding.output is None:
         return binding
     own = binding.replace(pools=False)
+    if binding.weights is None:
+        return own
     calls = Calls(callee, own)
     query, key, _ = calls.tensors()
     alike = key[:1, ..., :1, :].expand(key.shape)
