@@ -176,6 +176,28 @@ def test_weights_that_nothing_initialises_are_drawn_and_defaults_that_are_no_siz
     assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
 
 
+NONE = torch.empty(0)
+
+
+class Relative(nn.Module):
+    """Its window is a number, and its default of positions one with which no call works."""
+
+    def __init__(self, n_feat: int, window_size: int) -> None:
+        super().__init__()
+        self.pos, self.size = nn.Linear(n_feat, n_feat), window_size + 1
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, pos_emb: Tensor = NONE) -> Tensor:
+        assert query.dim() == 3
+        return (query @ (key + self.pos(pos_emb)).mT).softmax(-1) @ value
+
+
+def test_a_default_that_no_call_can_do_with_is_replaced() -> None:
+    spec = spec_of(Relative)
+    assert "always pos_emb=0.5 (B, S, E)" in " ".join(spec.notes)
+    found = attnbench.check(spec, profile="quick", invariants=FEW[:2])
+    assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
+
+
 class Numbered(nn.Module):
     """A step whose number nobody can guess."""
 

@@ -308,6 +308,8 @@ def _guesses(target: Any, role: str | None, kind: Any, sizes: Widths) -> tuple[A
     """What to try for a name that says nothing, by its annotation."""
     if role in _SIDES:
         side = sizes.grid
+        if kind is int:
+            return (side,)
         return (*((None,) if role == "window" else ()), side, (side, side))
     if role == "method" or kind is str:
         return _choices(target) or METHODS

@@ -177,9 +177,10 @@ def _attended(
 ) -> Binding | None:
     """The binding of what takes a query, and a key and value or a memory.
 
-    What raises without any mask is given one.
+    What raises without any mask or positions is given some.
     """
-    masks = [a for a in named if a.role in _MASKS and not a.required]
+    asked = (*_MASKS, "embedded_positions")
+    masks = [a for a in named if a.role in asked and not a.required]
     needed = [replace(a, default=NOTHING) if a in masks else a for a in named]
     likely = plans(named)
     if not prior.is_free:  # its first three are query, key and value, whatever they are called
