@@ -81,6 +81,29 @@ def later_tokens_are_invisible(layer: LayerCase) -> None:
         )
 
 
+def _counts_positions(subject: LayerSubject) -> str | None:
+    spec = subject.spec
+    if spec.grid or spec.causal or subject.width is not None:
+        return "it is causal, takes a grid, or declares a window"
+    positions = subject.conventions.positions
+    return None if positions == "none" else f"positions are {positions} (convention positions)"
+
+
+@layer_invariant(regimes=("normal",), min_q_len=2, applies=_counts_positions)
+def tokens_permute_freely(layer: LayerCase) -> None:
+    """Where positions do not count, tokens in another order give their outputs in that order."""
+    order = torch.randperm(layer.case.q_len, generator=layer.generator)
+    got, expected = layer.run(layer.hidden[:, order]), layer.run(layer.hidden)[:, order]
+    layer.expect(
+        got,
+        expected,
+        layer.real(got),
+        f"for tokens in the order {order.tolist()}, output",
+        "the output of the same token in its own order",
+        allowed=lambda: layer.rounding[:, order],
+    )
+
+
 def _has_window(subject: LayerSubject) -> str | None:
     return None if subject.width is not None else "it declares no window"
 
