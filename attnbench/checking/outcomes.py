@@ -243,6 +243,7 @@ _RANKS = (
         "empty_rows_give_zeros",
         "empty_rows_have_finite_gradients",
         "grouped_heads_equal_expanded_heads",
+        "key_given_again_equals_bias_of_log_2",
         "keys_permute_freely",
         "rounding_has_no_bias",
     ),
@@ -296,8 +297,8 @@ _RANK_OF = {name: rank for rank, names in enumerate(_RANKS, 1) for name in names
 def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
     """The failure to describe: a broken contract, or else the most specific property.
 
-    If most checks raised, it is one that raised, since the others say little. That an answer is NaN
-    somewhere breaks the contract as well, and most other properties say more.
+    If most checks raised, it is one that raised, since the others say little. Of an answer that is
+    NaN where nothing else is wrong, any property says little, and the contract says it best.
     """
     failures = [o for o in outcomes if o.failure is not None] or list(outcomes[:1])
     raising = [o for o in failures if o.failure is not None and o.failure.raised]
@@ -307,7 +308,7 @@ def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _rank(outcome: Outcome) -> int:
-    if outcome.invariant != KEEPS_CONTRACT:
-        return _RANK_OF.get(outcome.invariant, 0)
-    is_nan = outcome.failure is not None and outcome.failure.fault == "nan"
-    return len(_RANKS) if is_nan else -1
+    failure = outcome.failure
+    is_nan = failure is not None and (failure.fault == "nan" or failure.got != failure.got)
+    rank = -1 if outcome.invariant == KEEPS_CONTRACT else _RANK_OF.get(outcome.invariant, 0)
+    return rank + (len(_RANKS) + 2) * is_nan
