@@ -7,7 +7,7 @@ import inspect
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from attnbench.calling.trials.trial_layouts import LAYOUTS, trials
 from attnbench.errors import StyleError
 
 _MAINS = ("query", "key", "value", "memory", "hidden")
+_Attempt = Callable[[Callee, Sequence[Argument], list[str], "Prior"], Binding | None]
 
 
 LENGTHS: Mapping[str, tuple[Mask, ...]] = {"lengths": (Mask("BL", "lengths"), Mask("B", "lengths"))}
@@ -127,9 +128,10 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
         names = ", ".join(each.name for each in named)
         raise StyleError(f"{name_of(target)} has no argument {min(unknown)!r}, but {names}.")
     raised: list[str] = []
-    attempts = [_attended, _layered] if prior.is_free else [_attended]
+    attempts: list[_Attempt] = [_attended, _layered] if prior.is_free else [_attended]
     if {"hidden", "memory"} <= {each.role for each in named}:
         attempts.reverse()
+    attempts.append(_without_weights)
     for attempt in attempts:
         binding = attempt(callee, named, raised, prior)
         if binding is not None:
@@ -172,8 +174,19 @@ def _by_head(target: Any, callee: Callee, binding: Binding) -> Callee:
     return wider if own() is None or (is_scaled_dot(other) and not is_scaled_dot(own)) else callee
 
 
-def _attended(
+def _without_weights(
     callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
+) -> Binding | None:
+    """The binding of what gives the context of one query alone."""
+    return _attended(callee, named, raised, prior, weighted=False)
+
+
+def _attended(
+    callee: Callee,
+    named: Sequence[Argument],
+    raised: list[str],
+    prior: Prior,
+    weighted: bool = True,
 ) -> Binding | None:
     """The binding of what takes a query, and a key and value or a memory.
 
@@ -189,7 +202,10 @@ def _attended(
     for mains, taken in itertools.product(likely, [named, needed] if masks else [named]):
         apart, mixing, errors = trials(callee, taken, mains, prior.layouts)
         raised += errors if taken is named else []
-        fits = [[b for b in found if _is_attention(b)] for found in (apart, mixing)]
+        fits = [
+            [b for b in found if b.shape != "memory" or b.weights or (b.one_query and not weighted)]
+            for found in (apart, mixing)
+        ]
         bindings = fits[0] or fits[1]
         fitting = [each for each in bindings if each.shape != "scores"] or bindings
         # in a layout that is not its own, it may still give what sums to one over as many keys
@@ -208,11 +224,6 @@ def _attended(
         if fitting:
             return with_values(callee, _reading_most(callee, fitting, named, prior))
     return None
-
-
-def _is_attention(binding: Binding) -> bool:
-    """Whether a call gives scores, weights, or what one query or values of their own pool."""
-    return binding.shape != "memory" or bool(binding.weights) or binding.one_query
 
 
 def _heads_named(callee: Callee, mains: Mapping[str, str]) -> str | None:
