@@ -19,7 +19,7 @@ from attnbench.calling.calls.attention_call import Attention, Scores
 from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.making.groups import has_groups
 from attnbench.calling.making.importing import notes_of
-from attnbench.calling.making.recipes import Recipe, recipe_of
+from attnbench.calling.making.recipes import Recipe, recipe_of, without_zeros
 from attnbench.calling.signature import (
     arguments,
     keywords_of,
@@ -62,7 +62,7 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     if recipe is not None and recipe.line:
         made = re.sub(r"\bsize\b(?!=)", "E", recipe.line)
         notes.append(f"made by {made if len(made) < 160 else f'{made[:156]}...'}")
-    if recipe is not None and any(map(_is_zero, recipe().named_parameters())):
+    if recipe is not None and recipe.zeros:
         notes.append("weights that start at zero are drawn")
     if recipe is not None and has_groups():
         notes.append("the parallel groups that it asks for are of one process")
@@ -71,23 +71,6 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     if recipe is not None and recipe.guessed:
         notes.append(f"found by trying, as no name says it: {', '.join(recipe.guessed)}")
     return tuple(notes)
-
-
-def without_zeros(module: nn.Module, biases: bool = False) -> nn.Module:
-    """A module whose weights that start at zero are drawn: they would hide the rest."""
-    with torch.no_grad():
-        for named in module.named_parameters():
-            if _is_zero(named, biases):
-                named[1].normal_(0.0, 0.1)
-    return module
-
-
-def _is_zero(named: tuple[str, nn.Parameter], biases: bool = False) -> bool:
-    """Whether a parameter that is trained is zero throughout; no bias, unless these count."""
-    name, parameter = named
-    is_held = is_lazy(parameter) or not parameter.requires_grad
-    is_held = is_held or (name.endswith("bias") and not biases)
-    return not is_held and parameter.is_floating_point() and not bool(parameter.any())
 
 
 def spec_of(

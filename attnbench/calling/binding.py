@@ -156,8 +156,8 @@ class Binding:
         masks: the forms of those that are masks.
         output: where the output is, and its axes; without one it is weights times value.
         weights: where the weights, the scores or the log-sums of scores are, and their axes.
-        prepare: methods that are called before each call, such as one that resets what it keeps,
-            and one that gets the keys.
+        reset: a method that forgets what the callee keeps, called before each call.
+        prepare: a method that gets the keys before each call.
         pools: whether a memory's output is the weights times it; else no value is part of a call.
         square: whether it takes as many queries as keys only.
         one_mask: whether it takes causality in its mask, where it is given one.
@@ -176,7 +176,8 @@ class Binding:
     masks: Mapping[str, Mask] = field(default_factory=dict)
     output: tuple[Part, str] | None = None
     weights: tuple[Part, str] | None = None
-    prepare: tuple[str, ...] = ()
+    reset: str | None = None
+    prepare: str | None = None
     pools: bool = True
     square: bool = False
     one_mask: bool = False
@@ -236,7 +237,7 @@ class Binding:
         shown = [name for name, value in self.values.items() if isinstance(value, Given)]
         others = {
             "as in the example, of its first item:": shown if self.shape != "layer" else [],
-            "prepared by": list(self.prepare),
+            "prepared by": [each for each in (self.reset, self.prepare) if each],
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
             **self._following(),
             "left at their defaults:": [name for name in self.left if name not in self.unread],

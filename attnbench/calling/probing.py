@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.adaptation import spec_of, without_zeros
+from attnbench.calling.adaptation import spec_of
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
+from attnbench.calling.making.recipes import without_zeros
 from attnbench.calling.roles import SETTINGS
 from attnbench.calling.signature import renamed
 from attnbench.calling.styles import adapted, known_style, name_of

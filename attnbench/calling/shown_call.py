@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from attnbench.calling.adaptation import without_zeros
 from attnbench.calling.calls.caches import copied
+from attnbench.calling.making.recipes import without_zeros
 from attnbench.calling.roles import role_of
 from attnbench.calling.trials.small_calls import repeatable
 from attnbench.errors import StyleError, headline

@@ -309,6 +309,6 @@ def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
 
 def _rank(outcome: Outcome) -> int:
     failure = outcome.failure
-    is_nan = failure is not None and (failure.fault == "nan" or failure.got != failure.got)
+    is_nan = failure is not None and (failure.fault == "nan" or str(failure.got) == "nan")
     rank = -1 if outcome.invariant == KEEPS_CONTRACT else _RANK_OF.get(outcome.invariant, 0)
     return rank + (len(_RANKS) + 2) * is_nan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -18,16 +17,6 @@ from attnbench.calling.making.refusing import refusals
 from attnbench.calling.roles import SETTINGS
 from attnbench.calling.styles import name_of, with_causality
 from attnbench.errors import DtypeError, ShapeError
-
-
-def takes_one(method: Any) -> bool | None:
-    """Whether a call of a method has to give one argument, or none; ``None`` if it is more."""
-    try:
-        parameters = inspect.signature(method).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    needed = [each for each in parameters if each.default is each.empty]
-    return bool(needed) if len(needed) < 2 else None
 
 
 class Called(nn.Module):
@@ -149,8 +138,10 @@ class Attention(Called):
         own |= dict.fromkeys(("query", "hidden"), queries) | dict.fromkeys(("key", "memory"), keys)
         own["value"] = values
         arguments = self._arguments(frame, own, frame.masks(mask, lens), query, key)
-        for method in map(self.callee.__getattribute__, bound.prepare):
-            method(*[own["key"]][: takes_one(method)])
+        if bound.reset:
+            getattr(self.callee, bound.reset)()
+        if bound.prepare:
+            getattr(self.callee, bound.prepare)(own["key"])
         return self._called(arguments, query, masked)
 
     def _arguments(

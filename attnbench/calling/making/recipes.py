@@ -37,6 +37,7 @@ class Recipe:
         guessed: arguments whose names say nothing, and which were found by trying.
         base: sizes with which it can be made.
         on_cpu: whether its constructor asks for a GPU, which was done on the CPU.
+        zeros: whether weights of it start at zero.
         line: Python that makes the same for a ``size``, which was run; ``""`` if there is none.
         answers: which of the guesses was right for each name that says nothing.
         written: what somebody wrote in place of all this.
@@ -46,6 +47,7 @@ class Recipe:
     guessed: tuple[str, ...] = ()
     base: Widths = field(default_factory=Widths)
     on_cpu: bool = False
+    zeros: bool = False
     line: str = ""
     answers: dict[str, int] = field(default_factory=dict)
     written: str = ""
@@ -66,7 +68,7 @@ def recipe_of(target: Any) -> Recipe:
         MakingError: it cannot be made; the message says why in a line or two.
     """
     if isinstance(target, nn.Module):
-        return Recipe(target)
+        return Recipe(target, zeros=_has_zeros(target))
     failure: BaseException | None = None
     tried: list[str] = []
     answers: dict[str, int] = {}
@@ -78,7 +80,7 @@ def recipe_of(target: Any) -> Recipe:
         for _ in range(_TRIES):
             maker = Maker(target, sizes, answers, is_filled)
             try:
-                maker.make()
+                made = maker.make()
             except UnansweredError as error:
                 answers[error.name], failure = 0, failure or error
                 continue
@@ -90,7 +92,8 @@ def recipe_of(target: Any) -> Recipe:
                 if not maker.advance():
                     break
                 continue
-            recipe = Recipe(target, maker.guessed, sizes, maker.on_cpu, answers={**answers})
+            found = maker.guessed, sizes, maker.on_cpu, _has_zeros(made)
+            recipe = Recipe(target, *found, answers={**answers})
             recipe.line = _proved(recipe, maker.source)
             return recipe
     assert failure is not None
@@ -119,7 +122,7 @@ def recipe_from(written: str, target: Any) -> Recipe:
     for sizes in _STARTS if names & {"E", "size", "H"} else _STARTS[:1]:
         recipe = Recipe(target, base=sizes, line=written, written=written)
         try:
-            recipe()
+            recipe.zeros = _has_zeros(recipe())
             return recipe
         except Exception as error:  # whatever a constructor raises
             failure = error
@@ -168,3 +171,24 @@ def _proved(recipe: Recipe, source: str) -> str:
 def _shapes(module: nn.Module) -> dict[str, Any]:
     tensors = module.state_dict().items()
     return {name: None if is_lazy(tensor) else tensor.shape for name, tensor in tensors}
+
+
+def without_zeros(module: nn.Module, biases: bool = False) -> nn.Module:
+    """A module whose weights that start at zero are drawn: they would hide the rest."""
+    with torch.no_grad():
+        for named in module.named_parameters():
+            if _is_zero(named, biases):
+                named[1].normal_(0.0, 0.1)
+    return module
+
+
+def _is_zero(named: tuple[str, nn.Parameter], biases: bool = False) -> bool:
+    """Whether a parameter that is trained is zero throughout; no bias, unless these count."""
+    name, parameter = named
+    is_held = is_lazy(parameter) or not parameter.requires_grad
+    is_held = is_held or (name.endswith("bias") and not biases)
+    return not is_held and parameter.is_floating_point() and not bool(parameter.any())
+
+
+def _has_zeros(module: nn.Module) -> bool:
+    return any(map(_is_zero, module.named_parameters()))

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,11 +25,11 @@ from attnbench.calling.signature import (
 from attnbench.calling.styles import name_of
 from attnbench.calling.trials.facts import hiding, is_scaled_dot
 from attnbench.calling.trials.mask_trials import mask_form
+from attnbench.calling.trials.plans import MAINS, layer_plans, plans
 from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import LAYOUTS, trials
 from attnbench.errors import StyleError
 
-_MAINS = ("query", "key", "value", "memory", "hidden")
 _Attempt = Callable[[Callee, Sequence[Argument], list[str], "Prior"], Binding | None]
 
 
@@ -197,7 +197,7 @@ def _attended(
     needed = [replace(a, default=NOTHING) if a in masks else a for a in named]
     likely = plans(named)
     if not prior.is_free:  # its first three are query, key and value, whatever they are called
-        three = dict(zip((a.name for a in named), _MAINS[:3], strict=False))
+        three = dict(zip((a.name for a in named), MAINS[:3], strict=False))
         likely = [mains for mains in (*likely, three) if len(mains) == 3][:1]
     for mains, taken in itertools.product(likely, [named, needed] if masks else [named]):
         apart, mixing, errors = trials(callee, taken, mains, prior.layouts)
@@ -317,56 +317,6 @@ def _without_memory(callee: Callee, binding: Binding, named: Sequence[Argument])
         return binding
     roles = {each: role for each, role in binding.roles.items() if each != name}
     return binding.replace(roles=roles, memory="", idle=(name,))
-
-
-def layer_plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
-    """Which arguments may be hidden states and a second sequence, likely ones first."""
-    required = [a for a in arguments if a.required]
-    if not required:
-        return []
-    hidden = next((a for a in required if a.role == "hidden"), required[0])
-    others = [a for a in arguments if a is not hidden]
-    unknown = [a for a in others if a.name == "y" or (a.required and a.role is None)]
-    memories = [a for a in others if a.role in ("memory", "key")] or unknown[:1]
-    own = {hidden.name: "hidden"}
-    return [*({**own, each.name: "memory"} for each in memories), own]
-
-
-def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
-    """Which arguments may be query, key, value or a memory, likely ones first."""
-    required = [a for a in arguments if a.required]
-    named = {a.name: a.role for a in required if a.role in _MAINS}
-    roles = [*named.values()]
-    found = []
-    if {"query", "key", "value"} <= {*roles} and len(roles) == 3:
-        found.append({name: str(role) for name, role in named.items()})
-    elif len(named) == 2:
-        first, second = named
-        pair = (roles[0], roles[1])
-        if pair in (
-            ("memory", "query"),
-            ("memory", "hidden"),
-            ("key", "query"),
-            ("value", "query"),
-        ):
-            found.append({first: "memory", second: "query"})
-        else:
-            found.append({first: "query", second: "memory"})
-    return found or [*_by_trial(required)]
-
-
-def _by_trial(required: Sequence[Argument]) -> Iterator[dict[str, str]]:
-    """The plans for arguments whose names do not say what they are, in the order of a call."""
-    known = {a.name: str(a.role) for a in required if a.role in _MAINS}
-    own = {"hidden": "query"}
-    known = {name: own.get(role, role) for name, role in known.items()}
-    unknown = [a.name for a in required if a.role is None]
-    for roles in (("query", "memory"), ("query", "key", "value")):
-        free = [role for role in roles if role not in known.values()]
-        if unknown and len(free) == len(unknown) and {*known.values()} <= {*roles}:
-            for order in itertools.permutations(free):
-                given = {**known, **dict(zip(unknown, order, strict=True))}
-                yield {a.name: given[a.name] for a in required if a.name in given}
 
 
 _MASKS = ("mask", "memory_mask", "padding", "memory_padding", "lengths")

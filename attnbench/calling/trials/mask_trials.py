@@ -60,7 +60,8 @@ def _lengths(calls: Calls, name: str) -> _Forms:
     """As :func:`_forms`, of the numbers of keys of each query, or of each item."""
     slots = QUERIES if calls.binding.square else KEYS
     rows = torch.tensor([[1, 2, 3, 4, 5], [7, 6, 5, 4, 3], [2, 2, 7, 7, 1]]).clamp_max(slots)
-    for axes, lens in (("BL", rows), ("B", torch.tensor([2, 7, 4]).clamp_max(slots))):
+    ways = [("BL", rows), ("B", torch.tensor([2, 7, 4]).clamp_max(slots))]
+    for axes, lens in ways[calls.binding.one_query :]:
         form, roles = Mask(axes, "lengths"), {**calls.binding.roles, name: "lengths"}
         other = Calls(calls.callee, calls.binding.replace(masks={name: form}, roles=roles))
         shown = torch.arange(slots) < lens.reshape(len(lens), -1, 1)

@@ -6,6 +6,8 @@ items know nothing of each other; two that fit in different ways refuse.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import itertools
 import math
 import re
@@ -17,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Fill, Part, Through, part_of
-from attnbench.calling.calls.attention_call import takes_one
 from attnbench.calling.calls.frame import arranged
 from attnbench.calling.calls.layer_call import tables_of
 from attnbench.calling.roles import role_of
@@ -249,7 +250,8 @@ def _tried(
         shape="layer" if is_layer else "memory" if pair else "attention",
         roles={a.name: taken[a.name] for a in arguments if a.name in taken},
         left=tuple(a.name for a in arguments if a.name not in taken),
-        prepare=() if is_layer else prepare_of(made),
+        reset=None if is_layer else _method(made, _RESETS, 0),
+        prepare=None if is_layer else _method(made, _PREPARES, 1),
         dense=True,
         **way,
     )
@@ -300,14 +302,15 @@ def _likely_first(options: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]
         yield tuple(each[place] for each, place in zip(options, chosen, strict=True))
 
 
-def prepare_of(callee: Any) -> tuple[str, ...]:
-    """The methods that a module has for what it keeps: one that resets it, one that gets keys."""
-    found: list[str] = []
-    for pattern, with_keys in ((_RESETS, False), (_PREPARES, True)):
-        names = [name for name in dir(type(callee)) if pattern.match(name)]
-        names = [name for name in names if takes_one(getattr(callee, name)) is with_keys]
-        found += names if len(names) == 1 else []
-    return tuple(found)
+def _method(callee: Any, pattern: re.Pattern[str], needs: int) -> str | None:
+    """The only method of such a name that has to be given so many arguments, if there is one."""
+    found = []
+    for name in filter(pattern.match, dir(type(callee))):
+        with contextlib.suppress(TypeError, ValueError):  # it is none, or nothing tells its own
+            parameters = inspect.signature(getattr(callee, name)).parameters.values()
+            if sum(each.default is each.empty for each in parameters) == needs:
+                found.append(name)
+    return found[0] if len(found) == 1 else None
 
 
 _RESETS = re.compile(r"(?:reset|clear)(?:_(?:mem|memory|states?|attention|cache))?$")
