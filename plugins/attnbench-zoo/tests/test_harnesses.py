@@ -12,19 +12,14 @@ NAMED = {(entry.name, entry.right): entry for entry in entries()}
 KILLED = {
     "five random inputs": "scale_missing",
     "five random inputs, with masks": "mask_never_applied",
-    "1e-2 over dtypes": "causal_dropped_in_half_precision",
     "torch.testing.assert_close": "boolean_mask_added",
-    "eager against fused, 80 % of elements": "length_one_too_long",
     "gradcheck": "weights_detached",
     "OpInfo": "causal_top_left",
-    "twice the textbook's error": "scale_missing",
     "flash-attention's ratio": "causal_top_left",
 }
 MISSED = {
     "five random inputs": "mask_never_applied",
-    "1e-2 over dtypes": "polarity_inverted",
     "gradcheck": "scale_missing",
-    "twice the textbook's error": "causal_top_left",
 }
 """What the calls or the rule of a harness cannot show."""
 
