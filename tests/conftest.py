@@ -57,7 +57,6 @@ LEVELS = {
     "tests/cli/test_plugins_that_misbehave.py": "all",
     "tests/cli/test_run.py": "all",
     "tests/cli": "slow",
-    "tests/docs/test_exemptions.py": "all",
     "tests/docs": "slow",
     "tests/invariants/caches/test_caches.py::test_a_failure_prints_a_short_"
     "script_that_was_run": "all",

@@ -40,12 +40,12 @@ class Environment:
     bin: Path
     cwd: Path
 
-    def run(self, *command: str, check: bool = True, cwd: Path | None = None, **env: str) -> Result:
+    def run(self, *command: str, check: bool = True, **env: str) -> Result:
         # what the outer environment says of paths must not reach the inner one
         outer = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
         done = subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
-            cwd=cwd or self.cwd,
+            cwd=self.cwd,
             env={**outer, "OMP_NUM_THREADS": "1", "PATH": f"{self.bin}:{outer['PATH']}", **env},
             capture_output=True,
             text=True,
