@@ -20,35 +20,9 @@ def nan(query, key, value, attn_mask=None, is_causal=False):
     return query.new_full(_shape(query, value), math.nan)
 
 
-def mean_of_values(query, key, value, attn_mask=None, is_causal=False):
-    return value.mean(-2, keepdim=True).expand(_shape(query, value)).clone()
-
-
-def in_bfloat16(query, key, value, attn_mask=None, is_causal=False):
-    mask = attn_mask
-    if mask is not None and mask.dtype != torch.bool:
-        mask = mask.bfloat16()
-    narrow = (t.bfloat16() for t in (query, key, value))
-    return right(*narrow, mask, is_causal=is_causal).to(query.dtype)
-
-
 def with_noise(query, key, value, attn_mask=None, is_causal=False):
     found = right(query, key, value, attn_mask, is_causal=is_causal)
     return found + 1e-3 * torch.randn_like(found)
-
-
-def half_the_keys(query, key, value, attn_mask=None, is_causal=False):
-    if attn_mask is not None or is_causal or key.shape[-2] < 32:
-        return right(query, key, value, attn_mask, is_causal=is_causal)
-    return right(query, key[..., ::2, :], value[..., ::2, :])
-
-
-def half_the_rows(query, key, value, attn_mask=None, is_causal=False):
-    if attn_mask is not None or is_causal or query.shape[-2] < 32:
-        return right(query, key, value, attn_mask, is_causal=is_causal)
-    out = query.new_zeros(_shape(query, value))
-    out[..., ::2, :] = right(query[..., ::2, :], key, value)
-    return out
 
 
 def last_rows_only(query, key, value, attn_mask=None, is_causal=False):
@@ -59,30 +33,11 @@ def last_rows_only(query, key, value, attn_mask=None, is_causal=False):
     return out
 
 
-def one_head(query, key, value, attn_mask=None, is_causal=False):
-    if query.dim() < 4 or query.shape[1] < 2 or attn_mask is not None:
-        return right(query, key, value, attn_mask, is_causal=is_causal)
-    found = right(query[:, :1], key[:, :1], value[:, :1], is_causal=is_causal)
-    return found.expand(_shape(query, value)).clone()
-
-
 def without_maximum(query, key, value, attn_mask=None, is_causal=False):
     if attn_mask is not None or is_causal or query.shape[-2] < 64:
         return right(query, key, value, attn_mask, is_causal=is_causal)
     powers = (query @ key.mT / math.sqrt(query.shape[-1])).exp()
     return powers @ value / powers.sum(-1, keepdim=True)
-
-
-def first_order(query, key, value, attn_mask=None, is_causal=False):
-    if attn_mask is not None or is_causal:
-        return right(query, key, value, attn_mask, is_causal=is_causal)
-    scores = query @ key.mT / math.sqrt(query.shape[-1])
-    powers = (1 + scores + scores.square() / 2).clamp_min(0)
-    return (powers / powers.sum(-1, keepdim=True)) @ value
-
-
-def ignores_masks(query, key, value, attn_mask=None, is_causal=False):
-    return right(query, key, value)
 
 
 def refuses_what_is_timed(query, key, value, attn_mask=None, is_causal=False):
@@ -128,13 +83,6 @@ def tiles_by_their_corner(query, key, value, attn_mask=None, is_causal=False):
     return right(query, key, value, attn_mask & corner)
 
 
-def causal_by_tiles(query, key, value, attn_mask=None, is_causal=False):
-    if not is_causal:
-        return right(query, key, value, attn_mask)
-    rows = torch.arange(query.shape[-2])[:, None] // 8
-    return right(query, key, value, rows >= torch.arange(key.shape[-2]) // 8)
-
-
 def even_sizes_only(query, key, value, attn_mask=None, is_causal=False):
     """Cuts a length that is no multiple of 32 down to one, beyond the first 64 keys."""
     whole = key.shape[-2] // 32 * 32
@@ -160,25 +108,9 @@ def largest_scores_only(query, key, value, attn_mask=None, is_causal=False):
     return scores.masked_fill(scores < least, -math.inf).softmax(-1) @ value
 
 
-def clamps_the_scale(query, key, value, attn_mask=None, is_causal=False, scale=None):
-    scale = query.shape[-1] ** -0.5 if scale is None else min(max(scale, 0.1), 1.0)
-    return right(query, key, value, attn_mask, is_causal=is_causal, scale=scale)
-
-
-def takes_the_size_of_the_scale(query, key, value, attn_mask=None, is_causal=False, scale=None):
-    scale = None if scale is None else abs(scale)
-    return right(query, key, value, attn_mask, is_causal=is_causal, scale=scale)
-
-
 def far_below_is_hidden(query, key, value, attn_mask=None, is_causal=False):
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         attn_mask = attn_mask.masked_fill(attn_mask < -20000, -math.inf)
-    return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
-def least_number_is_hidden(query, key, value, attn_mask=None, is_causal=False):
-    if attn_mask is not None and attn_mask.dtype != torch.bool:
-        attn_mask = attn_mask.masked_fill(attn_mask < -1e38, -math.inf)
     return right(query, key, value, attn_mask, is_causal=is_causal)
 
 
