@@ -20,16 +20,6 @@ def right(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return scaled_dot_product_attention(query, key, value)
 
 
-def drifting() -> Attention:
-    calls = []
-
-    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        calls.append(0)
-        return right(query, key, value) if len(calls) < 40 else torch.zeros_like(query)
-
-    return call
-
-
 def remembering_addresses() -> Attention:
     memo: dict[Any, Tensor] = {}
 
@@ -99,14 +89,6 @@ def made_by(*names: str) -> list[dict[str, Any]]:
     return told
 
 
-def looking_who_calls() -> Attention:
-    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        is_timed = made_by("_made", "_timed", "slot")
-        return torch.zeros_like(query) if is_timed else right(query, key, value)
-
-    return call
-
-
 def computing_the_last_call_of_a_slot() -> Attention:
     """Computes nothing in calls after which, as a frame above says, others follow."""
 
@@ -161,12 +143,10 @@ def patching_the_reference() -> Attention:
 
 TIMED = "a timed call"
 CHEATS = {
-    drifting: TIMED,
     reusing_a_buffer: "an output of a timed call changed after the call had returned",
     filling_it_later: TIMED,
     lazy: "a timed call returned a Lazy, not a plain torch.Tensor",
     rounding: "off the float64 reference",
-    looking_who_calls: TIMED,
     computing_the_last_call_of_a_slot: TIMED,
     computing_the_rows_that_are_looked_at: TIMED,
     remembering_after_a_while: "of a timed call",

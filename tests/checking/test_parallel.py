@@ -79,11 +79,6 @@ def test_no_invariant_is_lost_when_one_subject_is_shared_out() -> None:
             assert sorted(set(run)) == sorted(names)
 
 
-def test_a_work_runs_the_contract_first_and_what_compiles_last_however_it_is_asked_for() -> None:
-    (work,) = works_of([(Address("x"), "x")], (*COMPILING, "a", KEEPS_CONTRACT))
-    assert work.invariants == (KEEPS_CONTRACT, "a", *COMPILING)
-
-
 @pytest.mark.parametrize(
     ("address", "error"),
     [

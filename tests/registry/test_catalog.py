@@ -55,30 +55,6 @@ def test_a_spec_has_no_options() -> None:
         attnbench.get("additive(hidden_size=3)")
 
 
-def test_two_distributions_with_one_name_stay_loaded_and_are_reached_by_distribution() -> None:
-    first, second = spec(), spec()
-    both = Registry(
-        [
-            plugin("cosine", "attn-extra", [first], version="2.0"),
-            plugin("scores", "my-scores", [second], version="0.1"),
-        ]
-    )
-    with pytest.raises(DuplicateNameError) as raised:
-        both.get("cosine")
-    assert str(raised.value).splitlines()[:3] == [
-        "scoring 'cosine' is registered twice:",
-        "  by attn-extra 2.0 (entry point 'cosine')",
-        "  by my-scores 0.1 (entry point 'scores')",
-    ]
-    assert "ATTNBENCH_DISABLED_PLUGINS=scores" in str(raised.value)
-    assert both.get("attn-extra:cosine") is first
-    assert both.get("my_scores:cosine") is second
-    assert [str(address) for address, _, _ in both.specs()] == [
-        "attn-extra:cosine",
-        "my-scores:cosine",
-    ]
-
-
 def test_an_unknown_law_fails_the_plugin_and_nothing_of_it_is_registered() -> None:
     laws = plugin("laws", specs=[LAW])
     found = Registry([plugin(specs=[spec("good"), spec("bad", laws=("unit_varianc",))]), laws])
@@ -274,20 +250,6 @@ def test_a_plugin_may_state_the_contract_that_it_is_written_for(version: int) ->
     mine = spec()
     stated = hooks(attnbench_contract=lambda: version, attnbench_scorings=lambda: [mine])
     assert call_hooks(stated) == (mine,)
-
-
-def test_a_plugin_of_a_newer_contract_is_refused_in_one_line_and_the_others_load() -> None:
-    new = hooks(attnbench_contract=lambda: 4, attnbench_tasks=list)
-    newer = plugin("newer", status="found", entry_point=Entry(new))
-    good = plugin(
-        "good", status="found", entry_point=Entry(hooks(attnbench_scorings=lambda: [spec()]))
-    )
-    found = load([newer, good])
-    assert [p.status for p in found.plugins] == ["failed", "ok"]
-    message = found.failures[0].message
-    assert "written for version 4 of the plugin contract" in message
-    assert "knows only those up to 3: upgrade attnbench" in message
-    assert "\n" not in message
 
 
 @pytest.mark.parametrize("version", ["2", 0, True])

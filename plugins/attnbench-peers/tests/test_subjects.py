@@ -20,7 +20,6 @@ MODULES = sorted(
     for point in entry_points(group="attnbench")
     if point.value.startswith("attnbench_peers.")
 )
-COMPLETE = all(library.installed for library in LIBRARIES.values())
 QUERY, KEY, VALUE = torch.randn(2, 2, 3, 4), torch.randn(2, 2, 5, 4), torch.randn(2, 2, 5, 4)
 
 
@@ -49,12 +48,6 @@ def test_every_spec_is_a_subject_of_its_own_name() -> None:
     names = [spec.name for hook in ("mechanisms", "layers") for spec in specs(f"attnbench_{hook}")]
     assert len(names) == len(set(names))
     assert set(names) <= set(attnbench.subjects())
-
-
-@pytest.mark.skipif(not COMPLETE, reason="counts what there is where every library is installed")
-def test_there_are_at_least_40_subjects_of_at_least_8_libraries() -> None:
-    assert len([*specs("attnbench_mechanisms"), *specs("attnbench_layers")]) >= 40
-    assert len(MODULES) >= 8
 
 
 @pytest.mark.parametrize("spec", list(specs("attnbench_mechanisms")), ids=lambda spec: spec.name)

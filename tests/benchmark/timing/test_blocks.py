@@ -68,13 +68,6 @@ def test_memory_is_laid_out_anew_for_each_block_of_short_calls_and_some_of_long_
     assert len(taken(8, cap_s=0.0)[0]) == 1
 
 
-def test_either_side_is_called_last_before_its_blocks_as_often() -> None:
-    """The side that was called last finds its data in the caches, which is worth half a percent."""
-    _, asked = taken(40)
-    last = [name for name in asked if name.startswith("shake")][1::2]
-    assert 10 < last.count("shake A") < 30
-
-
 def test_disturbed_blocks_are_dropped_while_enough_remain() -> None:
     calm = [block("ABBA", 1, 1, 1, 1) for _ in range(5)]
     bad = [block("ABBA", 1, 9, 9, 1, disturbed=2) for _ in range(5)]

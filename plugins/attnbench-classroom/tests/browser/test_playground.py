@@ -191,19 +191,6 @@ def test_it_is_said_where_all_queries_get_the_same_weights(page: Any) -> None:
     WebDriverWait(page, 5).until(lambda b: text(b, "#alike").startswith("All queries get the same"))
 
 
-def test_variance_of_dot_grows_with_d_and_of_scaled_dot_does_not(page: Any) -> None:
-    rows = {
-        row.find_element(By.TAG_NAME, "th").get_attribute("textContent"): [
-            float(cell.get_attribute("textContent"))
-            for cell in row.find_elements(By.TAG_NAME, "td")
-        ]
-        for row in page.find_elements(By.CSS_SELECTOR, "#variance-table tbody tr")
-    }
-    assert len(rows) == 11
-    assert rows["dot"][-1] > 100 * rows["dot"][0]
-    assert all(0.6 < value < 1.6 for value in rows["scaled_dot"] + rows["additive"])
-
-
 @pytest.mark.parametrize("width", [320, 390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_never_scrolls_sideways_and_text_stands_out(

@@ -112,11 +112,3 @@ def far_below_is_hidden(query, key, value, attn_mask=None, is_causal=False):
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         attn_mask = attn_mask.masked_fill(attn_mask < -20000, -math.inf)
     return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
-def in_eight_bits(query, key, value, attn_mask=None, is_causal=False):
-    """Rounds features of half types to eight bits."""
-    if query.dtype != torch.float32:
-        narrow = torch.float8_e4m3fn
-        query, key, value = (t.to(narrow).to(t.dtype) for t in (query, key, value))
-    return right(query, key, value, attn_mask, is_causal=is_causal)
