@@ -79,12 +79,6 @@ def test_what_is_neither_address_nor_spec_is_an_error() -> None:
         resolve(3)
 
 
-def test_options_make_a_subject_of_its_own() -> None:
-    (subject,) = resolve("additive(hidden_size=3)")
-    assert subject.name == "additive(hidden_size=3)"
-    assert subject.make(4, 5, 6).score_vector.shape == (3,)
-
-
 def test_an_option_that_is_not_there_is_an_error_at_once() -> None:
     with pytest.raises(OptionError, match="Did you mean 'hidden_size'"):
         resolve("additive(hidden=3)")

@@ -19,10 +19,6 @@ TOPICS = {*QUICK, *LONG}
 INTERVAL = re.compile(r" ± |95 % interval")
 
 
-def test_each_topic_has_a_notebook() -> None:
-    assert set(cells.names()) == TOPICS
-
-
 @pytest.mark.filterwarnings("default")  # what matplotlib says of Agg is not the cells' business
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(t, marks=pytest.mark.long) for t in LONG)])
 def test_each_question_is_answered_by_one_cell_with_a_picture_and_an_interval(name: str) -> None:
@@ -36,12 +32,6 @@ def test_each_question_is_answered_by_one_cell_with_a_picture_and_an_interval(na
         assert INTERVAL.search(printed), made[place].text
         assert len(pictures) == 1, made[place].text
         assert "\nassert " in made[place + 1].text or "testing.assert" in made[place + 1].text
-
-
-def test_each_question_says_which_figure_or_exercise_it_stands_for() -> None:
-    for name in TOPICS:
-        assert all(kinds for _, kinds in cells.questions(name))
-        assert all("(" not in re.sub(r"`[^`]*`", "", asked) for asked, _ in cells.questions(name))
 
 
 def test_an_answer_that_does_not_hold_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,8 +40,6 @@ CHANGING = {
 
 OUTCOMES = {
     "memory.py:by_address": {"depends_on_history"},
-    "memory.py:by_shape": {"depends_on_history"},
-    "memory.py:by_fingerprint": {"depends_on_history"},
     "memory.py:by_content": {"accepted"},
     "memory.py:one_buffer": {"alias_of_output"},
     "memory.py:ring_of_buffers": {"alias_of_output"},
@@ -77,7 +75,6 @@ OUTCOMES = {
     "protocol.py:answers_early": {"broke_protocol", *CHANGING},
     "protocol.py:answers_all_in_advance": {"broke_protocol"},
     "protocol.py:claims_a_huge_shape": {"broke_protocol"},
-    "protocol.py:claims_a_strange_shape": {"broke_protocol"},
     "protocol.py:sends_rubbish": {"broke_protocol"},
     "protocol.py:sends_depth": {"broke_protocol"},
     "protocol.py:shuts_its_half": {"ended"},

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_judge.decision import Judgement, RefusedError
+from attnbench_judge.decision import RefusedError
 from attnbench_judge.entry import Answer
-from attnbench_judge.fresh_calls import Caller, Comparison, Tally
+from attnbench_judge.fresh_calls import Caller, Comparison
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
 from torch import Tensor
@@ -86,14 +86,6 @@ def test_no_request_follows_a_wrong_answer_but_those_that_find_out_why() -> None
     assert refused.value.name == "unsteady"
     assert cell.count == 4  # with the inputs of the wrong one, in its process and in a new one
     assert (caller.tally.calls, caller.tally.right) == (2, 1)
-
-
-def test_calls_that_are_compared_whole_are_counted_apart() -> None:
-    tally, case = Tally(), Case((2, 3), 4, 6, 8, 8, 5)
-    for whole in (True, False, False):
-        tally.add(case, whole=whole)
-    found = Judgement("x", "accepted", calls=4, calls_right=tally.right, calls_whole=tally.whole)
-    assert found.as_data()["calls"] == [4, 3, 1]
 
 
 def test_any_mean_of_the_values_is_right_where_a_mask_rounds_the_scores_away() -> None:

@@ -29,13 +29,6 @@ def test_a_thread_is_linked_where_its_repository_is_known() -> None:
     assert len(BY_NAME["scale_missing"].links) == 1
 
 
-def test_a_mutant_differs_from_its_twin_where_its_mistake_is_met() -> None:
-    entry = BY_NAME["mask_never_applied"]
-    plain, masked = Case(), Case(mask="boolean")
-    assert torch.equal(entry.candidate(plain).output(), entry.expected(plain).output())
-    assert not torch.allclose(entry.candidate(masked).output(), entry.expected(masked).output())
-
-
 def test_an_oracle_that_takes_all_for_right_kills_and_accuses_none() -> None:
     found = score(lambda entry: True, FEW)
     assert (found.share(), found.killed, found.accused) == (0.0, [], [])

@@ -77,13 +77,6 @@ def claims_a_huge_shape(query, key, value, attn_mask=None, is_causal=False):
     time.sleep(5)
 
 
-def claims_a_strange_shape(query, key, value, attn_mask=None, is_causal=False):
-    request, channel = _frame("request"), _frame("channel")
-    told = {"id": request["id"], "shape": [-1, True, "x"], "dtype": {"a": 1}}
-    channel.send(json.dumps(told).encode())
-    time.sleep(5)
-
-
 def sends_rubbish(query, key, value, attn_mask=None, is_causal=False):
     _frame("channel").send(b"\xff\x00 not json")
     time.sleep(5)
