@@ -14,11 +14,12 @@ from attnbench_answers.calls import made
 from attnbench_answers.comparisons import NOT_COMPARED, difference
 from attnbench_answers.difference import Difference, compare_ways
 from attnbench_answers.ways import Way
+from attnbench_zoo.right.layers import BANDED
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from attnbench import CacheSpec, Case, LayerSpec, UsageError
+from attnbench import Case, UsageError
 from attnbench.adapters import sdpa as adapt
 from attnbench.cli import main
 from attnbench.errors import InputsError
@@ -180,52 +181,6 @@ def test_a_random_way_and_other_shapes_are_one_error() -> None:
         compare_ways(way(eager), shorter, [X])
 
 
-class Decoder(nn.Module):
-    """A block with rotary positions and a cache; ``start`` is where positions of a cache begin."""
-
-    def __init__(self, size: int, *, start: int = 0, window: int = 64) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(size)
-        self.qkv, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
-        self.start, self.window = start, window
-
-    def forward(self, hidden: Tensor, cache: Any = None) -> Tensor:
-        past = cache["seen"] if cache else 0
-        length = past + hidden.shape[1]
-        query, key, value = self.qkv(self.norm(hidden)).chunk(3, -1)
-        places = torch.arange(past, length) + (self.start if past else 0)
-        query, key = self.turned(query, places), self.turned(key, places)
-        if cache is not None:
-            key = cache["key"] = torch.cat([cache["key"], key], 1)
-            value = cache["value"] = torch.cat([cache["value"], value], 1)
-            cache["seen"] = length
-        allowed = torch.ones(hidden.shape[1], length, dtype=torch.bool).tril(past)
-        return hidden + self.out(eager(query, key, value, allowed.triu(past + 1 - self.window)))
-
-    def turned(self, tensor: Tensor, places: Tensor) -> Tensor:
-        count = tensor.shape[-1] // 2
-        wide = torch.promote_types(tensor.dtype, torch.float32)
-        angles = places[:, None] * 100.0 ** -(torch.arange(count, dtype=wide) / count)
-        left, right = tensor.chunk(2, -1)
-        cos, sin = angles.cos().to(tensor.dtype), angles.sin().to(tensor.dtype)
-        return torch.cat([left * cos - right * sin, left * sin + right * cos], -1)
-
-
-def decoder(**wrong: Any) -> LayerSpec:
-    def new(module: Any, batch_size: int) -> dict[str, Any]:
-        empty = module.out.weight.new_zeros(batch_size, 0, module.out.in_features)
-        return {"seen": 0, "key": empty, "value": empty}
-
-    return LayerSpec(
-        name="_".join(["decoder", *wrong]),
-        make=lambda size: Decoder(size, **wrong),
-        causal=True,
-        accepts=("cache",),
-        cache=CacheSpec(new=new),
-        sizes=lambda size: size + size % 2,
-    )
-
-
 def aligned(corner: int) -> Any:
     def attend(
         query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, is_causal: bool = False
@@ -237,14 +192,15 @@ def aligned(corner: int) -> Any:
     return adapt(attend, name=f"corner_{corner}")
 
 
+SHIFTED = "attnbench_zoo.bugs.offset_raised_by_the_prompt_again:SPEC"
 PATHS = {"question": "paths", "values": ("prefill", "decode", "chunks")}
 ASKED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "causal corner": ([aligned(0), aligned(1)], {}, "bug"),
-    "positions in a cache": ([decoder(start=1)], PATHS, "bug"),
-    "positions in a cache in half": ([decoder(start=1)], {**PATHS, "dtype": "bfloat16"}, "bug"),
-    "a window of 32": ([decoder(window=32), decoder(window=33)], {}, "bug"),
-    "cache": ([decoder()], PATHS, "rounding"),
-    "cache in half": ([decoder()], {**PATHS, "dtype": "bfloat16"}, "rounding"),
+    "positions in a cache": ([SHIFTED], PATHS, "bug"),
+    "positions in a cache in half": ([SHIFTED], {**PATHS, "dtype": "bfloat16"}, "bug"),
+    "a window": ([BANDED.spec, "attnbench_zoo.bugs.window_one_too_wide:SPEC"], {}, "bug"),
+    "cache": (["rotary_attention"], PATHS, "rounding"),
+    "cache in half": (["rotary_attention"], {**PATHS, "dtype": "bfloat16"}, "rounding"),
     "batch": (["rotary_attention"], {"question": "batch"}, "rounding"),
     "dtypes": (
         ["alibi_attention"],
