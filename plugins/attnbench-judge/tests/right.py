@@ -29,35 +29,10 @@ def textbook(query, key, value, attn_mask=None, is_causal=False, scale=None):
     return (weights.nan_to_num(0.0) @ value.float()).to(query.dtype)
 
 
-def online(query, key, value, attn_mask=None, is_causal=False, scale=None):
-    """Blocks of keys, with a running maximum and sum."""
-    scores = _scores(query, key, attn_mask, is_causal, scale)
-    top = scores.new_full(scores.shape[:-1], -math.inf)
-    total = torch.zeros_like(top)
-    out = scores.new_zeros((*scores.shape[:-1], value.shape[-1]))
-    for start in range(0, key.shape[-2], 48):
-        part = scores[..., start : start + 48]
-        new = torch.maximum(top, part.amax(-1))
-        safe = new.masked_fill(new == -math.inf, 0.0)
-        powers = (part - safe.unsqueeze(-1)).exp()
-        shrink = (top - safe).exp()
-        total = total * shrink + powers.sum(-1)
-        out = out * shrink.unsqueeze(-1) + powers @ value[..., start : start + 48, :].float()
-        top = new
-    return (out / total.masked_fill(total == 0, 1.0).unsqueeze(-1)).to(query.dtype)
-
-
 def with_log_sums(query, key, value, attn_mask=None, is_causal=False, scale=None):
     scores = _scores(query, key, attn_mask, is_causal, scale)
     output = scores.softmax(-1).nan_to_num(0.0) @ value.float()
     return output.to(query.dtype), scores.logsumexp(-1)
-
-
-def chunked(query, key, value, attn_mask=None, is_causal=False, scale=None):
-    """Blocks of queries."""
-    scores = _scores(query, key, attn_mask, is_causal, scale)
-    weights = [part.softmax(-1).nan_to_num(0.0) for part in scores.split(40, dim=-2)]
-    return torch.cat([w @ value.float() for w in weights], dim=-2).to(query.dtype)
 
 
 def without_masks(query, key, value):

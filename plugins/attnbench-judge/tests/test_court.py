@@ -201,8 +201,6 @@ def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
     ("name", "style"),
     [
         ("textbook", "sdpa"),
-        pytest.param("online", "sdpa", marks=pytest.mark.long),
-        pytest.param("chunked", "sdpa", marks=pytest.mark.long),
         pytest.param("with_log_sums", "sdpa", marks=pytest.mark.long),
         ("module", "sdpa"),
         ("flash", "flash"),

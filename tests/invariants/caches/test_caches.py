@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,30 +129,16 @@ def test_a_cache_is_looked_at_without_threads_of_random_numbers() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-class Emptied(nn.Module):
-    """Adds the token before; what is cropped to nothing keeps it."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(size, size)
-
-    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
-        last = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[2])
-        last = last if cache is None else cache.get("last", last)
-        whole = torch.cat([last, hidden], 1)
-        if cache is not None:
-            cache["last"] = whole[:, -1:]
-        return self.linear(hidden + whole[:, :-1])
-
-
 def test_a_cache_that_can_only_be_emptied_is_held_to_that() -> None:
-    def crop(cache: dict[str, Tensor], length: int) -> None:
+    spec = zoo("crop_to_nothing_removes_nothing")
+
+    def crop(cache: object, length: int) -> None:
         if length:
             raise NotImplementedError("only to nothing")
+        spec.cache.crop(cache, length)
 
-    cache = CacheSpec(new=lambda module, rows: {}, crop=crop)
-    spec = LayerSpec(name="emptied", make=Emptied, causal=True, accepts=("cache",), cache=cache)
-    found = run(spec, "cropped_slots_are_forgotten", shrink=True)
+    emptied = replace(spec, cache=replace(spec.cache, crop=crop))
+    found = run(emptied, "cropped_slots_are_forgotten", shrink=True)
     assert found.status == "failed"
     assert found.failure is not None
     assert "crop to 0" in found.failure.program
