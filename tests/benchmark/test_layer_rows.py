@@ -14,6 +14,7 @@ from attnbench.benchmark.timed_calls import Step, StepInputs, cache_tensors, mea
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import layer_case
 from attnbench.subject.lookup import resolve
+from tests.invariant_runs import zoo
 from tests.measured_records import measure
 
 QUICK = Contract(blocks=2, slot_s=5e-4, cap_s=60.0)
@@ -113,14 +114,9 @@ def test_the_copies_of_a_cache_share_its_floating_tensors_and_nothing_else() -> 
 
 
 def test_a_step_that_differs_from_the_whole_sequence_is_not_ranked() -> None:
-    class Forgets(Sums):
-        def forward(self, hidden: Tensor, cache: Any = None) -> Tensor:
-            if cache is not None and hidden.shape[1] == 1:
-                cache["tokens"] = cache["tokens"][1:]
-            return super().forward(hidden, cache)
-
-    assert row(spec(Forgets), PREFILL).status == "ok"
-    record = row(spec(Forgets))
+    forgets = zoo("steps_forget_the_past")
+    assert row(forgets, PREFILL).status == "ok"
+    record = row(forgets)
     assert (record.status, record.ratio) == ("unverified", None)
     assert "off the float64 reference" in record.reason
 

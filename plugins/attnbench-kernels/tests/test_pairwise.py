@@ -8,6 +8,7 @@ from attnbench_kernels import library, native, pairwise, sums
 from attnbench_kernels.kernels import additive
 
 import attnbench
+from attnbench.benchmark.memory import peak_bytes
 
 
 def inputs(q_len: Any = 5, kv_len: Any = 7, lead: Any = (2,), **options: Any) -> Any:
@@ -186,18 +187,6 @@ def test_threads_change_nothing_but_rounding(threads: Any) -> None:
             torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
-def peak_bytes(function: Any) -> int:
-    """The most that was allocated at once beyond what there was, by the profiler's events."""
-    with torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
-        function()
-    now = most = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            most = max(most, now)
-    return most
-
-
 def test_long_sequences_need_no_tensor_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     size, units = 2048, 16
     torch.manual_seed(0)
@@ -212,7 +201,7 @@ def test_long_sequences_need_no_tensor_of_all_pairs(monkeypatch: pytest.MonkeyPa
         torch.autograd.grad(output.sum(), leaves)
 
     both()
-    assert peak_bytes(both) < size * size * 4 / 2
+    assert peak_bytes(both, torch.device("cpu")) < size * size * 4 / 2
 
 
 def test_inputs_stay_as_they_were_and_any_layout_will_do() -> None:
