@@ -90,12 +90,6 @@ def leave() -> None:
     os._exit(7)
 
 
-def allocate() -> None:
-    kept = []
-    while True:
-        kept.append(torch.ones(2**22))
-
-
 def leave_a_semaphore() -> None:
     """Make a semaphore with a name, as tqdm does, and end without freeing it."""
     lock = multiprocessing.get_context("spawn").Lock()

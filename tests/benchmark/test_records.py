@@ -1,7 +1,4 @@
 import json
-import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +8,6 @@ from attnbench.benchmark import records as store
 from attnbench.benchmark.records import SCHEMA
 from attnbench.errors import RecordError
 from tests.measured_records import record
-
-WRITER = """
-import itertools, sys
-from pathlib import Path
-from attnbench.benchmark import records as store
-from attnbench.benchmark.records import Record
-
-fields = dict(run="r", created="2026-01-01T00:00:00+00:00", contract="c", direction="forward",
-              dtype="float32", device="cpu", status="ok", samples_s=tuple(range(2000)))
-path, name = Path(sys.argv[1]), sys.argv[2]
-for number in itertools.count():
-    store.append(path, Record(subject=name, case=str(number), **fields))
-    print(number, flush=True)
-"""
 
 
 def test_a_record_comes_back_from_its_line_as_it_was(tmp_path: Path) -> None:
@@ -85,22 +68,3 @@ def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None
         store.append(tmp_path / "file" / "r.jsonl", record())
     with pytest.raises(RecordError, match=r"cannot write to .*name another folder"):
         store.claimed(tmp_path / "file" / "r.jsonl").__enter__()
-
-
-def test_a_writer_killed_at_a_random_moment_loses_at_most_the_record_it_was_writing(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "r.jsonl"
-    chance = random.Random(0)
-    for attempt in range(4):
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITER, path, str(attempt)], stdout=subprocess.PIPE, text=True
-        ) as writer:
-            assert writer.stdout is not None
-            told = [writer.stdout.readline() for _ in range(chance.randrange(1, 40))]
-            writer.kill()
-            told += writer.stdout.readlines()
-        acknowledged = [line.strip() for line in told if line.endswith("\n")]
-        cases = [r.case for r in store.read(path) if r.subject == str(attempt)]
-        assert cases[: len(acknowledged)] == acknowledged
-        assert len(cases) <= len(acknowledged) + 1

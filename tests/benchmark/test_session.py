@@ -71,18 +71,6 @@ def test_each_pass_takes_all_rows_in_an_order_of_its_own(monkeypatch: pytest.Mon
     assert max(shared) <= 4, "of 15 pairs of neighbours"
 
 
-def test_a_record_comes_of_each_process_and_a_resumed_session_takes_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names = {"slow": 0.02, "slow/kernel": 0.02}
-    _, records = run(monkeypatch, names)
-    assert len(records) == len({(*record.key, record.process) for record in records}) == 4 * 3
-    _, rest = run(monkeypatch, names, earlier=records[:7])
-    keys = [{(*record.key, record.process) for record in some} for some in (records[:7], rest)]
-    assert not keys[0] & keys[1]
-    assert len(keys[0] | keys[1]) == 12
-
-
 def test_a_row_that_cannot_be_measured_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     _, records = run(monkeypatch, {"a": 0.0})
     ended = [dataclasses.replace(record, status="crashed") for record in records[:1]]

@@ -6,7 +6,6 @@ from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.timing.contract import CACHES, Contract
 from attnbench.benchmark.workloads import Selection, named_set, set_names
 from attnbench.cases.case import Case
-from attnbench.errors import UnknownNameError
 from attnbench.subject.lookup import resolve
 from attnbench.subject.tensors import make_inputs
 
@@ -46,19 +45,6 @@ def test_a_length_is_measured_with_attention_and_with_layers() -> None:
     ]
     assert {case.case.dtype for case in cases} == {"bfloat16"}
     assert [case for case in cases if not case.of_layers] == selection.cases()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "nearest"),
-    [
-        ({"set_name": "smok"}, "'smoke'"),
-        ({"workloads": ["bert"]}, "'bert_base'"),
-        ({"set_name": "smoke", "dtypes": ["float23"]}, "'float32'"),
-    ],
-)
-def test_an_unknown_name_gets_the_nearest_known_one(arguments: Any, nearest: Any) -> None:
-    with pytest.raises(UnknownNameError, match=nearest):
-        Selection(**arguments).cases()
 
 
 def test_a_contract_says_all_that_makes_numbers_comparable() -> None:

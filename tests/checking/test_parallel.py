@@ -31,7 +31,6 @@ from attnbench.checking.plan import planned
 from attnbench.errors import OptionError, UnknownNameError
 from attnbench.processes.pool import Event, Task
 from attnbench.registry.address import Address, parse_address
-from tests.cli_runs import HERE
 
 NAMES = (KEEPS_CONTRACT, "weights_sum_to_one", "fake_tensors_tell_the_shape")
 OPTIONS: dict[str, Any] = {"profile": "quick", "device": "cpu", "dtypes": None, "seed": None}
@@ -55,20 +54,6 @@ def test_what_compiles_runs_last_within_a_subject() -> None:
     found = [(o.subject, o.invariant) for o in outcomes("dot", "scaled_dot")]
     assert [name for _, name in (found[2], found[5])] == ["fake_tensors_tell_the_shape"] * 2
     assert len(found) == len(set(found)) == 6
-
-
-@pytest.mark.slow
-def test_a_broken_contract_holds_for_what_runs_later_too() -> None:
-    found = {o.invariant: o for o in outcomes(f"{HERE}/bad_subjects.py:SHAPE")}
-    assert found[KEEPS_CONTRACT].status == "failed"
-    assert found["fake_tensors_tell_the_shape"].reason.startswith(
-        "not run: keeps_the_contract failed"
-    )
-
-
-def test_a_subject_that_kills_its_process_has_an_outcome_for_what_runs_later_too() -> None:
-    found = outcomes(f"{HERE}/bad_subjects.py:KILLS")
-    assert [(o.invariant, o.status) for o in found] == [(name, "crashed") for name in NAMES]
 
 
 def test_no_invariant_is_lost_when_one_subject_is_shared_out() -> None:

@@ -111,13 +111,6 @@ def test_what_one_command_preloads_is_not_left_to_the_next(
     assert asked == [["torch", "json"], ["torch"]]
 
 
-def test_a_child_over_its_memory_crashed_and_says_the_cap() -> None:
-    event = last(task("allocate", memory_gib=0.75))
-    assert event.kind == "crashed"
-    assert "over the cap of 0.75 GiB" in event.reason
-    assert event.over_memory
-
-
 def test_only_the_pool_says_that_a_child_was_over_its_memory() -> None:
     event = last(task("say_over_the_cap_and_leave"))
     assert "over the cap" in event.reason

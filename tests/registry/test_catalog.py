@@ -141,15 +141,6 @@ def test_a_plugin_that_fails_does_not_touch_the_others(value: Any, told: str) ->
     assert found.get("cosine")
 
 
-def test_blocked_plugins_are_found_but_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNBENCH_DISABLED_PLUGINS", "additive, vector-sum")
-    by_name = {p.name: p.status for p in discover()}
-    assert by_name["additive"] == by_name["vector_sum"] == "blocked"
-    assert by_name["dot"] == "found"
-    with pytest.raises(UnknownNameError, match=r"Not loaded: additive \(blocked\)"):
-        load().get("additive")
-
-
 def test_kernels_come_by_priority() -> None:
     kernels = [
         attnbench.KernelSpec(name=name, scoring="cosine", attend=torch.add, priority=priority)

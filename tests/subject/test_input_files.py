@@ -37,19 +37,6 @@ def test_two_files_of_the_same_shapes_are_two_cases(tmp_path: Path) -> None:
     assert ids[0] != ids[1]
 
 
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(InputsError, match=r"no file 'absent\.safetensors'"):
-        load_inputs("absent.safetensors")
-
-
-@pytest.mark.parametrize("content", [b"", b"hello", b"\xff" * 100])
-def test_a_damaged_file_says_how_to_save_it_again(tmp_path: Path, content: Any) -> None:
-    path = tmp_path / "damaged.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(InputsError, match="not a whole safetensors file"):
-        load_inputs(path)
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

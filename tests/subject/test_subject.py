@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.errors import AddressError, OptionError, UnknownNameError
+from attnbench.errors import AddressError, UnknownNameError
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import run
 
@@ -77,11 +77,6 @@ def test_a_file_that_cannot_be_read_as_python_is_one_error_with_its_line(tmp_pat
 def test_what_is_neither_address_nor_spec_is_an_error() -> None:
     with pytest.raises(AddressError, match="an address, a spec or a callable, not 3"):
         resolve(3)
-
-
-def test_an_option_that_is_not_there_is_an_error_at_once() -> None:
-    with pytest.raises(OptionError, match="Did you mean 'hidden_size'"):
-        resolve("additive(hidden=3)")
 
 
 @pytest.mark.parametrize("widest", [4, 100])
