@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import importlib.util
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# threads of several processes of tests would wait for each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # behind site-packages: `tests.meta` is found here, and attnbench where it is installed
 sys.path.append(str(Path(__file__).parent.parent))

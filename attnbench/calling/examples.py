@@ -74,20 +74,24 @@ def example_spec(
     if (step := _step(shown)) is not None:
         return bound_spec(target, *step, {"name": called_name(target), **fields})
     raised: list[str] = []
-    for layout in STATES.get(shown.states.dim(), ()):
+    layouts = STATES.get(shown.states.dim(), ())
+    fixed = [(layout, True) for layout in layouts if layout.endswith("E")]
+    for layout, is_fixed in [*((layout, False) for layout in layouts), *fixed]:
         width = shown.states.shape[layout.index("E")]
         callee = Callee(shown.another, width)
         for binding in itertools.islice(_bindings(shown, layout), _MOST_TRIALS):
+            if is_fixed:  # as where a table has a row for each token
+                binding = _fixed(binding, shown)
             problem = _differs(callee, binding, shown)
             if not problem:
                 settled = without_copies(callee, _with_mask(callee, binding))
                 return _spec(target, callee, settled, fields)
-            raised.append(f"{layout}: {problem}")
+            raised += [] if is_fixed else [f"{layout}: {problem}"]
     said = "\n  ".join(dict.fromkeys(raised[:6])) or "it gives no tensor of these items and tokens"
     raise StyleError(
         f"{called_name(target)}: no call of fewer tokens or other items can be cut from the "
         f"example, whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n"
-        f"{_advice(shown.states)}"
+        f"{_advice(shown)}"
     )
 
 
@@ -118,16 +122,17 @@ def _slots(shown: Example) -> int:
     return next(iter(apart or [n for n in keys.shape[:-1] if n != shown.states.shape[0]]), 0)
 
 
-def _advice(states: Tensor) -> str:
+def _advice(shown: Example) -> str:
     """What to do about an example of which no other call can be cut."""
-    *sizes, width = states.shape
-    if states.dim() == 2:
+    *sizes, width = shown.states.shape
+    given = [v for v in pytree.tree_leaves(shown.named) if isinstance(v, Tensor) and v.dim() > 2]
+    if shown.states.dim() == 2:
         return (
             "Its two axes were taken for tokens and features. If its rows are items of one step, "
             "wrap it in a function or module of a query (B, E) and a memory (B, S, E), which makes "
             "or keeps what else a call needs, and give an example of that."
         )
-    if max(sizes) < _FEWEST:
+    if max(size for tensor in (shown.states, *given) for size in tensor.shape[:-1]) < _FEWEST:
         return f"Give an example of at least {_FEWEST} tokens."
     if len({*sizes, width}) <= len(sizes):
         return "Give an example in which the numbers of items, tokens and features differ."
@@ -276,6 +281,12 @@ def _outputs(shown: Example, layout: str) -> Iterator[Any]:
                 yield where
 
 
+def _fixed(binding: Binding, shown: Example) -> Binding:
+    """The binding of calls with as many tokens as the example has."""
+    sizes = dict(zip(binding.layout, shown.states.shape, strict=True))
+    return binding.replace(tokens=sizes["L"] if "L" in sizes else sizes["Y"] * sizes["X"])
+
+
 def _differs(callee: Callee, binding: Binding, shown: Example) -> str:
     """Why calls that are cut from the example are not its part; empty if they are."""
     axes = binding.layout
@@ -287,12 +298,13 @@ def _differs(callee: Callee, binding: Binding, shown: Example) -> str:
         with repeatable(), torch.no_grad():
             layer = Layer(callee.at(), binding).eval()
             one, three = layer(hidden), layer(hidden.repeat(3, *[1] * (hidden.dim() - 1)))
-            fewer = layer(hidden[:, :-1]) if "L" in axes else one
+            fewer = layer(hidden[:, :-1]) if "L" in axes and not binding.tokens else one
     except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
         return headline(error)[:160]
     if "L" in axes and hidden.shape[1] < _FEWEST:
         return f"the example has {hidden.shape[1]} tokens"
-    if fewer.shape[1] != hidden.shape[1] - ("L" in axes) or not bool(fewer.isfinite().all()):
+    left = hidden.shape[1] - ("L" in axes and not binding.tokens)
+    if fewer.shape[1] != left or not bool(fewer.isfinite().all()):
         return f"for one token fewer it gives {tuple(fewer.shape)}, or NaN"
     allowed = _CLOSE * float(one.abs().amax())
     if not bool((three - one).abs().amax() <= allowed):

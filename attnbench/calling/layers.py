@@ -291,7 +291,8 @@ def _after_calls(spec: LayerSpec, calls: Calls, *lengths: int) -> tuple[Held, Ex
     """The cache after calls of so many tokens each, and what one of them raised."""
     assert spec.cache is not None
     dtype, size = getattr(torch, calls.dtype), calls.callee.width
-    module = spec.make(size).to(dtype).eval()
+    module = spec.make(size).to(dtype)
+    module.eval()
     held: Held = spec.cache.new(module, _ROWS)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(_ROWS, _FIRST + _MORE, size, generator=generator).to(dtype)

@@ -181,7 +181,7 @@ _ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"kernel(_?(size|width|length))?$", "kernel"),
         (r"filters$", "width"),
         (r"(kv|key_value).*(heads?|groups?)$", "kv_heads"),
-        (r"head_?(dim|size|width)s?$|dim_per_head$", "head_dim"),
+        (r"head_?(dim|size|width)s?$|dim_per_head$|(dim|size|width)_(per_)?head$", "head_dim"),
         (r"heads?$", "heads"),
         (r"drop(out|_?path)?(_?(p|prob|probability|rate|ratio))?$|_pdrop$", "dropout"),
         (r"(ffn?|feed_?forward|mlp|inter(mediate)?).*(dim|size|hidden)$", "feedforward"),

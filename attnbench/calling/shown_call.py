@@ -78,7 +78,8 @@ def prepared(target: Any) -> Any:
         for name, value in vars(part).items():
             if isinstance(value, float) and role_of(name, "constructor") == "dropout":
                 setattr(part, name, 0.0)
-    return module.float().cpu().eval()
+    module.eval()
+    return module.float().cpu()
 
 
 def shown_call(callee: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Example:

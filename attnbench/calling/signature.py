@@ -9,7 +9,7 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -67,7 +67,12 @@ def arguments(callee: Callable[..., Any], table: str) -> list[Argument] | None:
     if inspect.isclass(called) and is_open:
         names = {argument.name for argument in found}
         found += [a for a in _of_bases(called, table) if a.name not in names]
-    return found
+    sides = {a.role for a in found} & _GRID
+    return [replace(a, role=None) if {a.role} == sides else a for a in found]
+
+
+_GRID = {"rows", "columns"}
+"""Roles of arguments that mean something only together."""
 
 
 def forward_of(target: Any) -> Any:

@@ -86,10 +86,9 @@ def _check_variants(variants: Mapping[str, Sequence[str | int | bool]]) -> None:
 
 
 def _least_size(subject: Taker) -> int:
-    """The smallest E of a layer, which may support one size only; 1 for other subjects."""
-    if getattr(subject, "kind", None) != "layer":
-        return 1
-    return subject.legal(Case((1,), 1, 1, 1, 1, 1)).query_size
+    """The largest of Eq, Ek and Ev where all are least; a subject may support one size only."""
+    least = subject.legal(Case((1,), 1, 1, 1, 1, 1))
+    return max(least.query_size, least.key_size, least.value_size)
 
 
 def listed(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -27,7 +28,9 @@ _LEAD = (1, 2, 3)
 _SEEDS = range(2**12)
 _SMALL_SEEDS = 16
 _MOST_PAIRS = 2**17
-"""Most query-key pairs of a scheduled case, unless its row of the schedule has more."""
+_MOST_NUMBERS = 2**19
+"""Most query-key pairs of a scheduled case, and most numbers of its keys, unless its row of the
+schedule has more."""
 _WORDS = (*MASKS, *LAYOUTS, *REGIMES, "float32", "float64", "bfloat16", "float16")
 _PLACES = {word: place for place, word in enumerate(_WORDS)}
 """The order of words in shrinking; words that only layers use come last."""
@@ -80,14 +83,17 @@ class Space(_Pipeline):
     def scheduled(self, seed: int, *, brief: bool = False) -> list[Case]:
         """The raw cases that run first, in order: the schedule, made legal for the subject.
 
-        A long row is left out where the subject makes it long in L and S alike.
+        A long row is left out where the subject makes it long in L and S alike, and one of many
+        tokens where it makes them wide.
         """
         cases = schedule(self.domain, seed=seed, brief=brief)
-        pairs = [(_pair_count(case), self.subject.legal(case)) for case in cases]
+        pairs = [(raw, self.subject.legal(raw)) for raw in cases]
         return [
             case
-            for count, case in pairs
-            if case in self.domain and _pair_count(case) <= max(count, _MOST_PAIRS)
+            for raw, case in pairs
+            if case in self.domain
+            and _pair_count(case) <= max(_pair_count(raw), _MOST_PAIRS)
+            and _number_count(case) <= max(_number_count(raw), _MOST_NUMBERS)
         ]
 
     @property
@@ -257,6 +263,12 @@ def _raw_cases(
 def _with_ties(sizes: Sequence[int]) -> list[int | None]:
     """Sizes and, for about every fourth draw, ``None``, which copies the size of another field."""
     return [*sizes, *[None] * max(1, len(sizes) // 3)]
+
+
+def _number_count(case: Case) -> int:
+    """How many numbers the larger of query and key has."""
+    rows = math.prod(case.lead) * max(case.q_len, case.kv_len)
+    return rows * max(case.query_size, case.key_size, case.value_size)
 
 
 def _pair_count(case: Case) -> int:

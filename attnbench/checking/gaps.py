@@ -89,7 +89,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     cached = "padding with a cache was not tested"
     prompts = "prompts padded at the right, then decoded, were not tested"
     future = "it is not causal: later tokens may reach earlier ones"
-    uncached = "it has no cache: decoding was not tested"
+    uncached = "no cache was tried: decoding was not tested"
     same = 'reference=, or same_as="..." (a layer with the same outputs)'
     transposes = "transposes_with_the_grid"
     moved = "tokens in another order were not tried"

@@ -179,7 +179,7 @@ def parse_targets(
 def as_typed(targets: list[str] | None, addresses: list[Address] | None) -> list[str]:
     """The targets as a command names them alone, with what other options say of them."""
     pairs = zip(targets or (), addresses or (), strict=True)
-    return [t if parse_address(t) == each else shlex.quote(str(each)) for t, each in pairs]
+    return [shlex.quote(t if parse_address(t) == each else str(each)) for t, each in pairs]
 
 
 def is_one_of_a_file(addresses: list[Address] | None) -> bool:
@@ -197,7 +197,7 @@ def with_call(address: Address, call: str) -> Address:
     if style is not None and "(" in style:
         problem = f"'as {style}' describes the call already"
     elif signature is None:
-        problem = "it is no call"
+        problem = "it is no call that says roles or constants alone"
     else:
         return replace(address, style=(style or CALLED) + signature[1])
     raise UsageError(

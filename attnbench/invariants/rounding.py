@@ -173,7 +173,9 @@ def _cases_of(subject: Subject) -> Iterable[Case]:
     for number, case in enumerate(_CASES):
         for dtype in dtypes if number < 2 else dtypes[:1]:
             if subject.takes_mask(case.mask):
-                yield subject.legal(case.replace(dtype=dtype, seed=number))
+                legal = subject.legal(case.replace(dtype=dtype, seed=number))
+                times = max(1, legal.value_size // 64)  # features that vary as items do
+                yield legal.replace(lead=(*legal.lead[:-1], max(1, legal.lead[-1] // times)))
     if is_textbook(subject):
         yield from (subject.legal(_OUTWEIGHED.replace(dtype=dtype)) for dtype in dtypes)
 

@@ -101,6 +101,7 @@ def _called(subject: LayerSubject, rows: int, tokens: int) -> tuple[nn.Module, T
     dtype = subject.dtypes[0]
     with torch.random.fork_rng(devices=[]):
         size = subject._nearest(8)
-        module = subject.make(size).to(getattr(torch, dtype)).eval()
+        module = subject.make(size).to(getattr(torch, dtype))
+        module.eval()
         case = Case((rows,), tokens, tokens, size, size, size, dtype)
         return module, subject.inputs(case).hidden

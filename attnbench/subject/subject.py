@@ -197,7 +197,8 @@ class Subject(ABC):
         """Make a module for a case, in its dtype and on its device, with parameters of a seed."""
         torch.default_generator.manual_seed(seed)
         module = self.make(case.query_size, case.key_size, case.value_size)
-        return module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
+        module.eval()
+        return module.to(dtype=getattr(torch, case.dtype), device=case.device)
 
     @functools.cached_property
     def constant_parameters(self) -> tuple[str, ...]:
@@ -241,7 +242,8 @@ class Subject(ABC):
         state = (*module.parameters(), *module.buffers())
         if case.device != "cpu" or any(t.is_floating_point() and t.dtype != dtype for t in state):
             module = module.to(dtype=dtype, device=case.device)  # as slow as making it
-        return module.eval(), self.inputs(case)
+        module.eval()
+        return module, self.inputs(case)
 
     def inputs(self, case: Case) -> Inputs:
         """The inputs of a case, with causality by the subject's convention."""

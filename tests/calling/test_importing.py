@@ -91,6 +91,20 @@ def test_what_is_not_installed_is_stubbed_and_raises_when_it_is_used(repository:
         module.Layer.call(None, 1)
 
 
+def test_a_handler_that_only_raises_is_not_ready_for_what_is_missing(repository: Path) -> None:
+    text = """
+        try:
+            from nowhere_to.io import manager
+        except ImportError:
+            try:
+                from nowhere_else.io import manager
+            except ImportError:
+                raise ImportError("please install nowhere_to")
+        """
+    module = load(written(repository / "asks.py", text))
+    assert notes_of(module) == ("not installed, and stubbed: nowhere_to",)
+
+
 def test_a_loop_over_a_stub_ends(repository: Path) -> None:
     text = "from nowhere_to.data import KINDS\nIDS = [kind['id'] for kind in KINDS]\n"
     module = load(written(repository / "kinds.py", text))
@@ -155,6 +169,14 @@ def test_of_a_script_that_fails_only_the_definitions_are_run(
     assert "only the definitions of train.py were run, whose line " in notes_of(module)[0]
     assert said in notes_of(module)[0]
     assert capsys.readouterr().out == ""
+
+
+def test_what_a_script_sets_where_it_is_run_is_set(repository: Path) -> None:
+    block = "if __name__ == '__main__':\n    d_k = d_v = 64\n    text = 'a'\n    width = d_k / 0\n"
+    module = load(written(repository / "script.py", f"d_v = 8\n{block}"))
+    assert (module.d_k, module.d_v) == (64, 8)
+    assert not hasattr(module, "text")
+    assert notes_of(module) == ("as where the file is run: d_k=64",)
 
 
 def test_a_script_that_trains_is_stopped(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

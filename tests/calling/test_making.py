@@ -166,6 +166,29 @@ def test_what_a_constructor_asks_of_a_gpu_is_done_on_the_cpu(repository: Path) -
     assert recipe().get_parameter("proj.weight").device == torch.device("cpu")
 
 
+def test_what_attributes_are_read_of_is_a_config_whatever_its_name(repository: Path) -> None:
+    cls = last_class(repository, heads("__C", "__C.HIDDEN_SIZE"))
+    assert recipe_of(cls)(Widths(width=6)).get_parameter("proj.weight").shape == (6, 6)
+
+
+def test_a_choice_to_do_nothing_is_not_made(repository: Path) -> None:
+    text = """
+        class Choosing(nn.Module):
+            def __init__(self, kind, dim):
+                super().__init__()
+                assert kind in ("none", "dot", "general")
+                self.kind, self.proj = kind, nn.Linear(dim, dim)
+        """
+    recipe = recipe_of(last_class(repository, text))
+    assert recipe.line == "Choosing(kind='dot', dim=size)"
+
+
+def test_a_size_that_is_too_large_does_not_hide_what_others_raise(repository: Path) -> None:
+    text = heads("dim, act=None", "dim", "self.x = torch.ones(dim, dim, dim // 4); act()")
+    with pytest.raises(MakingError, match="'NoneType' object is not callable"):
+        recipe_of(last_class(repository, text))
+
+
 def test_a_written_recipe_is_followed(repository: Path) -> None:
     cls = last_class(repository, CONFIG.format(name="Shape") + heads("a, b", "a.n_embd"))
     recipe = recipe_from("Heads(Shape(n_embd=E, n_head=H), b=[E])", cls)

@@ -66,6 +66,31 @@ class Tiled(nn.Module):
     def forward(self, x, H, W):
         q = self.out(x).reshape(x.shape[0], H, W, -1).flatten(1, 2)
         return F.scaled_dot_product_attention(q, x, x)
+
+class Projecting(nn.Module):
+    """Gives its weights, and a context that a layer makes; no key left is the mean of the keys."""
+    def __init__(self, dim):
+        super().__init__()
+        self.score, self.out = nn.Linear(dim, 1, bias=False), nn.Linear(dim, dim, bias=False)
+    def forward(self, hid, ctx, ctx_mask=None):
+        scores = self.score(torch.tanh(ctx + hid)).squeeze(-1)
+        if ctx_mask is not None:
+            scores = scores.masked_fill((1 - ctx_mask).bool(), -1e8)
+        alpha = scores.softmax(0)
+        return alpha, self.out((alpha.unsqueeze(-1) * ctx).sum(0))
+
+class Slots(nn.Module):
+    """Keeps a key of its own, so that no query is without one."""
+    def __init__(self, dim):
+        super().__init__()
+        self.slot = nn.Parameter(torch.randn(1, dim))
+    def forward(self, query, key, value, attn_mask=None):
+        slot = self.slot.expand(*key.shape[:-2], 1, -1)
+        scores = query @ torch.cat([key, slot], -2).mT / query.shape[-1] ** 0.5
+        if attn_mask is not None:
+            hidden = F.pad(~attn_mask, (0, 1), value=False)
+            scores = scores.masked_fill(hidden, -math.inf)
+        return scores.softmax(-1) @ torch.cat([value, slot], -2)
 '''
 
 
@@ -105,3 +130,14 @@ def test_sizes_that_a_call_passes_are_named(tmp_path: Path) -> None:
     assert isinstance(spec, LayerSpec)
     said = "called with x (B, L, E); the tokens' rows in H; their columns in W"
     assert spec.notes[0] == said
+
+
+@pytest.mark.parametrize("name", ["Projecting", "Slots"])
+def test_a_row_without_keys_that_no_convention_describes_is_said_and_not_accused(
+    tmp_path: Path, name: str
+) -> None:
+    target = found(tmp_path, MASKED, name)
+    names = ["empty_rows_give_zeros"]
+    report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
+    assert report.ok, str(report)
+    assert any("neither zeros nor the mean of all values" in line for line in report.about)

@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 
 import attnbench
 from attnbench.checking.plan import all_targets
+from attnbench.cli.options import as_typed
+from attnbench.registry.address import parse_address
 from tests.cli_runs import SUM, outcome, run, started
 
 
@@ -196,3 +198,8 @@ def test_a_constructor_that_cannot_be_filled_is_two_lines_and_what_is_offered_is
     made = run("check", target, "--make", "Attention(E, {})", "--invariant", "keeps_the_contract")
     assert made.code == 0, made.err
     assert f"Next: attnbench check '{target} made Attention(E, {{}})' --profile" in made.out
+
+
+def test_a_target_with_spaces_stays_quoted_in_what_is_offered() -> None:
+    target = "unfilled.py:Attention made Attention(E, {})"
+    assert as_typed([target], [parse_address(target)]) == [f"'{target}'"]

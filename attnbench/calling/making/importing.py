@@ -201,6 +201,8 @@ def _imported(source: str, name: str, run: Callable[[], ModuleType]) -> ModuleTy
     forgotten = _give_forgotten(module)
     if forgotten:
         notes.append(f"it uses {', '.join(forgotten)} without importing it, which was done for it")
+    if settings := _give_settings(module):
+        notes.append(f"as where the file is run: {', '.join(settings)}")
     if gpu.used:
         notes.append("what it asks of a GPU was done on the CPU")
     return module
@@ -227,6 +229,23 @@ def _give_forgotten(module: ModuleType) -> list[str]:
     bound |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
     given = sorted(name for name in used & {*_USUAL} if name not in bound and name not in space)
     space.update({name: importlib.import_module(_USUAL[name]) for name in given})
+    return given
+
+
+def _give_settings(module: ModuleType) -> list[str]:
+    """Set the numbers that a script sets only where it is run; the assignments."""
+    space, given = vars(module), []
+    body = ast.parse(_source(module)).body if space.get("__file__") else []
+    blocks = [node for node in body if isinstance(node, ast.If)]
+    main = [block for block in blocks if "__main__" in ast.unparse(block.test)]
+    for node in (node for block in main for node in block.body):
+        value = getattr(getattr(node, "value", None), "value", None)
+        if not isinstance(node, ast.Assign) or not isinstance(value, int | float):
+            continue
+        for name in (target.id for target in node.targets if isinstance(target, ast.Name)):
+            if name not in space:
+                space[name] = value
+                given.append(f"{name}={value}")
     return given
 
 

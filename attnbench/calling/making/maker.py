@@ -122,7 +122,7 @@ class Maker:
             return member, f"{self.name_of(kind)}.{member.name}"
         if _is_config(kind):
             return self.config_of(kind, f"{prefix}{argument.name}.", depth)
-        if role == "config":
+        if role == "config" or (kind is NOTHING and self.reads_from(argument.name)):
             return self.config_named(argument.name, prefix, depth)
         if argument.name == "processor" and (found := self.processor()) is not None:
             return found
@@ -175,6 +175,18 @@ class Maker:
         # only the ending of its name says that it is a size, as of a kernel: it may be another
         chosen = self.guess(f"{prefix}{argument.name}{_UNSAID}", (size[0], default))
         return size if chosen[0] == size[0] else chosen
+
+    def reads_from(self, name: str) -> bool:
+        """Whether the constructor reads attributes of an argument that nobody sets for a layer."""
+        private = name.removeprefix(f"_{self.target.__name__.lstrip('_')}")
+        read = {
+            node.attr
+            for node in ast.walk(_tree_of(getattr(self.target, "__init__", None)))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == private
+        }
+        return any(role_of(attribute, "constructor") in VARIED for attribute in read)
 
     def processor(self) -> tuple[Any, str] | None:
         """What computes the attention of a class that leaves it to another: one of its file."""
@@ -324,17 +336,25 @@ def _guesses(target: Any, role: str | None, kind: Any, sizes: Widths) -> tuple[A
 
 def _choices(target: Any, name: str = "") -> tuple[str, ...]:
     """The strings with which the code of a class compares, or compares what has a name."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(target)))
-    except (OSError, TypeError, SyntaxError):
-        return ()
     compared = [
         node
-        for node in ast.walk(tree)
+        for node in ast.walk(_tree_of(target))
         if isinstance(node, ast.Compare) and name in (*_named_in(node), "")
     ]
     found = [n.value for c in compared for n in ast.walk(c) if isinstance(n, ast.Constant)]
-    return tuple(dict.fromkeys(value for value in found if isinstance(value, str)))
+    return tuple(dict.fromkeys(v for v in found if isinstance(v, str) and v.lower() not in _NOT))
+
+
+_NOT = ("", "none", "no", "off")
+"""What stands for doing nothing at all."""
+
+
+def _tree_of(target: Any) -> ast.AST:
+    """The syntax tree of a class or a function; an empty one where nothing has its source."""
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(target)))
+    except (OSError, TypeError, SyntaxError):
+        return ast.Module([], [])
 
 
 def _named_in(node: ast.AST) -> list[str]:

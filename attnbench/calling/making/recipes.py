@@ -85,7 +85,10 @@ def recipe_of(target: Any) -> Recipe:
                 answers[error.name], failure = 0, failure or error
                 continue
             except Exception as error:  # whatever a constructor raises
-                if (hopeless := _hopeless(error)) is not None:
+                hopeless = _hopeless(error)
+                if isinstance(hopeless, TooLargeError) and tried:
+                    break  # of these sizes; what others raised says more
+                if hopeless is not None:
                     raise MakingError(not_made(target, hopeless, (), maker.guessed)) from error
                 failure = error if isinstance(failure, UnansweredError | None) else failure
                 tried.append(maker.source)

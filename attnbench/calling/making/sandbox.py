@@ -114,13 +114,20 @@ def _caught_lines(file: str) -> tuple[tuple[int, int], ...]:
     for node in ast.walk(tree):
         caught: list[ast.expr | None] = []
         if isinstance(node, ast.Try):
-            caught = [handler.type for handler in node.handlers]
+            caught = [each.type for each in node.handlers if not _gives_up(each.body)]
         elif isinstance(node, ast.With):
             caught = [item.context_expr for item in node.items]
         if any(kind is None or _CATCHING.search(ast.unparse(kind)) for kind in caught):
             body = node.body  # type: ignore[attr-defined]
             found.append((body[0].lineno, body[-1].end_lineno))
     return tuple(found)
+
+
+def _gives_up(body: Sequence[ast.stmt]) -> bool:
+    """Whether what is done once an import has failed is to raise, perhaps after another try."""
+    if isinstance(body[-1], ast.Try):
+        return all(_gives_up(handler.body) for handler in body[-1].handlers)
+    return isinstance(body[-1], ast.Raise)
 
 
 class _StubModule(ModuleType):

@@ -15,27 +15,36 @@ from attnbench.calling.binding import Binding, Given
 from attnbench.calling.trials.formulas import SCALED_DOT, formula_of, scaled_dot_rows
 from attnbench.calling.trials.projections import projected_of
 from attnbench.calling.trials.small_calls import KEYS, QUERIES, Callee, Calls, close
-from attnbench.calling.trials.trial_layouts import folds
+from attnbench.calling.trials.trial_layouts import axes_of, folds, parts_of
+from attnbench.errors import StyleError
 from attnbench.specs import DTYPES
 
 
 @dataclass
 class Facts:
-    """The fields of a spec that calls show, and remarks."""
+    """The fields of a spec that calls show, remarks, and shapes of what else a call gives."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     conventions: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
 
 
 def facts_of(callee: Callee, binding: Binding) -> Facts:
     """Ask everything of a bound callee."""
     calls, found = Calls(callee, binding), Facts()
     raised = _dtypes(calls)
+    if len(raised) == len(DTYPES):
+        error = raised["float32"]
+        name = type(callee.at()).__name__
+        raise StyleError(f"{name}: calls of other sizes than those that were tried raise {error}")
     if raised:
         kinds, error = " and ".join(raised), next(iter(raised.values()))
         found.notes.append(f"not tried in {kinds}, where it raises {error}")
         found.fields["dtypes"] = tuple(name for name in DTYPES if name not in raised)
+    found.others += _others(calls)
+    if found.others:
+        found.notes.append(f"it gives {' and '.join(found.others)} as well, not looked at")
     if calls.is_random():
         found.notes.append("**it draws random numbers in evaluation, as dropout does**")
     if calls.is_layer:
@@ -43,8 +52,22 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
         return found
     for ask in (_masks, _hidden, causality, positions, _coarseness):
         found.conventions.update(ask(calls))
+    if found.conventions.get("empty_rows") == "nan" and _is_finite_without_keys(calls):
+        found.notes.append(_NEITHER)
     _formula(calls, found)
     return found
+
+
+def _others(calls: Calls) -> list[str]:
+    """The shapes of what a call gives beside the output, weights and scores."""
+    binding = calls.binding
+    known = {where for found in (binding.output, binding.weights) if found for where in found[:1]}
+    shapes = []
+    for where, part in parts_of(calls.result(calls.tensors())[0], None):
+        axes = axes_of(part.shape, calls.callee.sides)
+        if where not in known and part.is_floating_point() and axes[1:] and axes[-1] in "E?":
+            shapes.append(f"a tensor ({', '.join(axes)})")
+    return shapes
 
 
 def _coarseness(calls: Calls) -> dict[str, Any]:
@@ -167,6 +190,14 @@ def _hidden(calls: Calls) -> dict[str, Any]:
     return found | ({} if low is None else {"mask_value": low})
 
 
+_NEITHER = "a row without keys gives neither zeros nor the mean of all values, and is not looked at"
+
+
+def _is_finite_without_keys(calls: Calls) -> bool:
+    output = calls(**(hiding(calls, 0) or {}))
+    return output is not None and bool(output.isfinite().all())
+
+
 def lets_nan_through(calls: Calls) -> bool:
     """Whether NaN in hidden keys or values reaches an output, or the call with them raises."""
     query, key, value = calls.tensors()
@@ -201,7 +232,7 @@ def empty_rows(calls: Calls, nothing: Mapping[str, Any]) -> str:
     query, key, value = calls.tensors()
     equal = calls([query, key[..., :1, :].expand(key.shape), value])
     is_mean = equal is not None and close(output, equal)
-    if weights is not None and not calls.binding.sums:
+    if weights is not None and not calls.binding.sums and calls.binding.pools:
         is_mean = is_mean or close(weights, torch.full_like(weights, 1 / weights.shape[-1]))
     return "mean" if is_mean else "nan"
 

@@ -199,6 +199,7 @@ def _attended(
     if not prior.is_free:  # its first three are query, key and value, whatever they are called
         three = dict(zip((a.name for a in named), MAINS[:3], strict=False))
         likely = [mains for mains in (*likely, three) if len(mains) == 3][:1]
+    best: Binding | None = None
     for mains, taken in itertools.product(likely, [named, needed] if masks else [named]):
         apart, mixing, errors = trials(callee, taken, mains, prior.layouts)
         raised += errors if taken is named else []
@@ -222,8 +223,12 @@ def _attended(
                 "(B, H, L, E), or --as flash, which is (B, L, H, E)."
             )
         if fitting:
-            return with_values(callee, _reading_most(callee, fitting, named, prior))
-    return None
+            fitting = [with_values(callee, each) for each in fitting]
+            binding = _reading_most(callee, fitting, named, prior)
+            if binding.pools or binding.weights is None:
+                return binding
+            best = best or binding  # the two sides may be taken for each other
+    return best
 
 
 def _heads_named(callee: Callee, mains: Mapping[str, str]) -> str | None:

@@ -21,11 +21,14 @@ from attnbench.calling.trials.small_calls import Calls
 
 NAMES: Mapping[str, str] = {
     "all": "c_attn qkv to_qkv qkv_proj wqkv w_qkv in_proj query_key_value qkv_linear attn",
-    "query": "to_q q_proj query wq w_q w_query q q_linear linear_q query_proj q_lin query_layer",
-    "key": "to_k k_proj key wk w_k w_key k k_linear linear_k key_proj k_lin key_layer",
-    "value": "to_v v_proj value wv w_v w_value v v_linear linear_v value_proj v_lin value_layer",
+    "query": "to_q q_proj query wq w_q w_query q q_linear linear_q query_proj q_lin query_layer "
+    "query_projection queries to_queries to_query proj_q w_qs",
+    "key": "to_k k_proj key wk w_k w_key k k_linear linear_k key_proj k_lin key_layer "
+    "key_projection keys to_keys to_key proj_k w_ks",
+    "value": "to_v v_proj value wv w_v w_value v v_linear linear_v value_proj v_lin value_layer "
+    "value_projection values to_values to_value proj_v w_vs",
     "out": "out_proj c_proj proj to_out o_proj wo w_o out dense fc_out output_linear out_lin "
-    "proj_out linear_out",
+    "proj_out linear_out out_projection unify_heads unifyheads proj_o linear_o o fc",
 }
 """Usual names of the projections of a layer: of all three in one, of each, and of the output."""
 

@@ -48,7 +48,8 @@ class Callee:
             with repeatable():
                 made = self.made(*key)
             if isinstance(made, nn.Module):
-                made.eval().float()
+                made.eval()  # which somebody's own train() may return nothing from
+                made.float()
             self._made[key] = made
         made = self._made[key]
         if not isinstance(made, nn.Module):
@@ -181,6 +182,21 @@ class Calls:
             self.raised = f"it gives {kind} for {wanted}"
             return None
         return found
+
+    def unreached(self) -> list[str]:
+        """The parameters that no gradient of the output of an attention reaches."""
+        module: Any = self.module(self.tensors())
+        named = dict(module.named_parameters())
+        graded = self.replace()
+        graded.graded = True
+
+        def call() -> list[str]:
+            total = module(*self.tensors()).sum()
+            found = torch.autograd.grad(total, [*named.values()], allow_unused=True)
+            return [n for n, each in zip(named, found, strict=True) if each is None]
+
+        names: list[str] | None = graded._tried(call) if named else None
+        return names or []
 
     def reach(
         self, queries: int = QUERIES, keys: int = KEYS, unlike: Tensor | None = None, **given: Any

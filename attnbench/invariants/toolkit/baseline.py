@@ -191,7 +191,8 @@ class SameDraws(Baseline):
             buffer = self.module.get_buffer(name)
             if not torch.equal(buffer, kept):  # a training call has moved it, as a spectral norm's
                 buffer.copy_(kept)
-        return self.module.train()
+        self.module.train()
+        return self.module
 
     def run(self, inputs: Inputs) -> Tensor:
         """The output."""

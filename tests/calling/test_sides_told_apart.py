@@ -1,0 +1,182 @@
+"""Which side is which where names mislead, what else is given, and what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench.calling.adaptation import spec_of
+from attnbench.calling.examples import example_spec
+from attnbench.errors import StyleError
+from attnbench.specs import LayerSpec
+from tests.attention_functions import statuses
+from tests.calling.sources import found
+
+SIDES = '''
+class Named(nn.Module):
+    """One state `h`, which is no height: nothing is a width."""
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Linear(dim, dim, bias=False)
+    def forward(self, h, context, mask=None):
+        scores = (context @ self.map(h)[:, :, None]).squeeze(2)
+        if mask is not None:
+            scores = scores.masked_fill(mask, -math.inf)
+        weights = scores.softmax(1)
+        return (weights[:, None] @ context).squeeze(1), weights
+
+class Swapped(nn.Module):
+    """Encoder states first; either may be the query but for what is pooled."""
+    def __init__(self, n_channels):
+        super().__init__()
+        self.conv, self.score = nn.Conv1d(1, n_channels, 3, padding=1), nn.Linear(n_channels, 1)
+    def forward(self, eh, dhx, ax=None):
+        both = eh + dhx
+        if ax is not None:
+            both = both + self.conv(ax[:, None]).transpose(1, 2)
+        weights = self.score(both.relu()).squeeze(2).softmax(1)
+        return (eh * weights[:, :, None]).sum(1, keepdim=True), weights
+
+class Combining(nn.Module):
+    """Its context, of another size, is given beside the weights."""
+    def __init__(self, dim, size=24):
+        super().__init__()
+        self.map, self.combine = nn.Linear(dim, dim, bias=False), nn.Linear(dim, 24)
+    def forward(self, query, memory):
+        weights = (memory @ self.map(query)[:, :, None]).squeeze(2).softmax(1)
+        return self.combine(weights[:, None] @ memory).tanh(), weights
+
+class Pooling(nn.Module):
+    """No weights come back, and its values are its keys."""
+    def forward(self, query, keys, lengths):
+        seen = torch.arange(keys.shape[1]) < lengths[:, None]
+        return (query @ keys.mT).masked_fill(~seen[:, None], -1e4).softmax(-1) @ keys
+
+class Both(nn.Module):
+    """Two streams, and an output of each."""
+    def __init__(self, v_dim, l_dim):
+        super().__init__()
+        self.v, self.l = nn.Linear(v_dim, 16), nn.Linear(l_dim, 16)
+    def forward(self, v, l):
+        q, k = self.v(v), self.l(l)
+        return (q @ k.mT).softmax(-1) @ l, (k @ q.mT).softmax(-1) @ v
+
+class Silent(nn.Module):
+    """Its train() gives nothing back."""
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+    def train(self, mode=True):
+        super().train(mode)
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT).softmax(-1) @ v
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Named", "called with h (B, E), context (B, S, E); mask (B, S), True hides"),
+        ("Swapped", "called with eh (B, S, E), dhx (B, 1, E); left at their defaults: ax"),
+        ("Combining", "it gives a tensor (?, 1, ?) as well, not looked at"),
+        ("Pooling", "lengths (B,), lengths"),
+        ("Both", "it gives a tensor (B, S, E) as well, not looked at"),
+        ("Silent", "called with x (B, L, E)"),
+    ],
+)
+def test_each_is_called_as_its_author_calls_it_and_accused_of_nothing(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    target = found(tmp_path, SIDES, name)
+    names = ["gradients_reach_every_parameter", "items_are_independent", "keeps_the_contract"]
+    report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
+    assert "failed" not in statuses(report).values(), str(report)
+    assert said in "; ".join(report.about)
+
+
+class Fixed(nn.Module):
+    """A table of biases has a row for each of 12 tokens."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.qkv, self.bias = nn.Linear(dim, 3 * dim), nn.Parameter(torch.randn(12, 12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, 12, E)`` to the same."""
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT + self.bias).softmax(-1) @ v
+
+
+class Tupled(nn.Module):
+    """A memory and its mask come in a tuple, beside a state with an axis of layers."""
+
+    def forward(self, x: Tensor, hidden: Tensor, memory: tuple[Tensor, Tensor]) -> Tensor:
+        """The context, of another shape than anything given."""
+        weights = (memory[0] @ hidden[-1][:, :, None]).squeeze(2).softmax(1)
+        return (weights[:, None] @ memory[0]).flatten()
+
+
+def test_an_example_of_a_fixed_number_of_tokens_is_checked_at_that_number() -> None:
+    spec = example_spec(Fixed(16), torch.randn(3, 12, 16))
+    assert isinstance(spec, LayerSpec)
+    assert spec.tokens == 12
+    names = ["keeps_the_contract", "items_are_independent"]
+    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
+    assert set(statuses(report).values()) == {"passed"}, str(report)
+
+
+def test_the_advice_on_an_example_counts_the_tokens_of_all_that_is_given() -> None:
+    memory = torch.randn(3, 9, 16), torch.ones(3, 9, dtype=torch.bool)
+    with pytest.raises(StyleError, match="Wrap it in a function or module"):
+        example_spec(Tupled(), (torch.randn(3, 1, 24), torch.randn(2, 3, 16), memory))
+
+
+class Normed(nn.Module):
+    """Trains with the mean of the batch."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.key, self.norm = nn.Linear(dim, dim), nn.BatchNorm1d(dim)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Scores of normed keys."""
+        normed = self.norm(self.key(key).mT).mT
+        return (query @ normed.mT).softmax(-1) @ value
+
+
+def test_a_batch_norm_is_no_fault_of_training() -> None:
+    names = ["training_equals_evaluation", "inputs_are_unchanged"]
+    report = attnbench.check(spec_of(Normed), profile="quick", invariants=names, dtypes=["float32"])
+    assert statuses(report) == {
+        "training_equals_evaluation": "skipped",
+        "inputs_are_unchanged": "passed",
+    }
+
+
+class Centred(nn.Module):
+    """Wrong: its keys are centred over the batch; its number of features is 64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """One output for each query."""
+        key = self.k(key) - self.k(key).mean(0)
+        return (self.q(query) @ key.mT / 8).softmax(-1) @ value
+
+
+def test_what_takes_one_large_number_of_features_is_held_to_everything() -> None:
+    names = ["item_alone_equals_item_in_batch", "keys_permute_freely"]
+    report = attnbench.check(
+        spec_of(Centred), profile="quick", invariants=names, dtypes=["float32"]
+    )
+    assert statuses(report) == {
+        "item_alone_equals_item_in_batch": "failed",
+        "keys_permute_freely": "passed",
+    }
