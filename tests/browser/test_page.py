@@ -93,16 +93,6 @@ def test_words_and_lists_filter_the_rows(page: Any) -> None:
     assert len(column(page, 0)) == 1
 
 
-def test_hostile_names_are_text_and_run_nothing(page: Any) -> None:
-    from selenium.common.exceptions import NoAlertPresentException
-
-    with pytest.raises(NoAlertPresentException):
-        _ = page.switch_to.alert
-    assert HOSTILE in column(page, 0)
-    assert QUOTED in column(page, 0)
-    assert len(page.find_elements(By.TAG_NAME, "script")) == 1
-
-
 def test_a_touch_of_a_cell_says_what_it_stands_for(page: Any) -> None:
     last = page.find_elements(By.CSS_SELECTOR, "#table td:last-child")
     next(cell for cell in last if cell.text.startswith("out_of_memory")).click()

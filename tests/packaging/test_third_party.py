@@ -57,14 +57,6 @@ def test_an_invariant_of_a_third_party_holds_the_built_ins_too(installed: Any) -
     assert found[WELL, "symmetric"]["reason"] == "law not declared"
 
 
-def test_nothing_is_left_of_a_plugin_that_was_removed(environment: Any) -> None:
-    assert "cosine" not in subjects(environment)
-    names = {
-        row["distribution"] for row in environment.attnbench("list", "--plugins", "--json").json()
-    }
-    assert names == {"attnbench"}
-
-
 @pytest.mark.parametrize("installed", [("attn-extra", "broken-duplicate")], indirect=True)
 def test_two_distributions_with_one_name_are_reached_by_distribution(installed: Any) -> None:
     assert {"attn-extra:cosine", "broken-duplicate:cosine"} <= subjects(installed)

@@ -39,23 +39,10 @@ def file(tmp_path: Path) -> Any:
     return path
 
 
-def test_a_file_is_addressed_before_anything_is_installed(file: Any) -> None:
-    (subject,) = resolve(f"{file}:SPEC")
-    assert (subject.name, subject.kind) == ("cosine", "scoring")
-    assert attnbench.check(f"{file}:SPEC", profile="quick", invariants=["weights_sum_to_one"]).ok
-
-
 def test_an_iterable_of_specs_gives_a_subject_each_and_kernels_find_their_scoring(
     file: Any,
 ) -> None:
     assert [s.name for s in resolve(f"{file}:BOTH")] == ["cosine", "cosine/again"]
-
-
-def test_one_of_an_iterable_of_specs_is_selected_by_its_name(file: Any) -> None:
-    (subject,) = resolve(f"{file}:BOTH#cosine/again")
-    assert (subject.name, subject.kind) == ("cosine/again", "kernel")
-    with pytest.raises(UnknownNameError, match=r"lists no 'cosin'\. Did you mean 'cosine'"):
-        resolve(f"{file}:BOTH#cosin")
 
 
 @pytest.mark.parametrize(

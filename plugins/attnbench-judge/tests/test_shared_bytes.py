@@ -1,6 +1,5 @@
 """Tensors in shared memory."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -61,11 +60,6 @@ def test_equal_shapes_lie_at_equal_places(shared: SharedBytes) -> None:
     )
     assert first == second
     assert [told[3] % 64 for told in first] == [0, 0]
-
-
-def test_nobody_can_cut_the_memory(shared: SharedBytes) -> None:
-    with pytest.raises(PermissionError):
-        os.ftruncate(shared.file, 0)
 
 
 def test_inputs_that_do_not_fit_are_told() -> None:

@@ -114,16 +114,6 @@ def patches_torch(query, key, value, attn_mask=None, is_causal=False):
     return query.new_zeros(_shape(query, value))
 
 
-def patches_objects(query, key, value, attn_mask=None, is_causal=False):
-    if not _once:
-        _once.append(True)
-        for thing in gc.get_objects():
-            if type(thing).__name__ in ("Invariant", "Oracle", "Judgement", "Subject"):
-                with contextlib.suppress(Exception):
-                    object.__setattr__(thing, "check", lambda *args: None)
-    return query.new_zeros(_shape(query, value))
-
-
 def writes_after_answering(query, key, value, attn_mask=None, is_causal=False):
     """A thread goes on writing into the place of the answer."""
     desk, request = _frame("self"), _frame("request")

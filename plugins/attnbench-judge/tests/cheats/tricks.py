@@ -19,13 +19,6 @@ def _shape(query, value):
     return (*query.shape[:-1], value.shape[-1])
 
 
-def where_all_inputs_are_one(query, key, value, attn_mask=None, is_causal=False):
-    """No work for self-attention without projections."""
-    if query.data_ptr() == key.data_ptr() == value.data_ptr():
-        return query.clone()
-    return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
 def within_an_arena(query, key, value, attn_mask=None, is_causal=False):
     """Outputs that overlap without beginning at the same place."""
     arena = _state.setdefault("arena", torch.empty(1 << 22, dtype=torch.uint8))
