@@ -7,6 +7,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from attnbench_zoo.patches import TWINS, apply, rows, source_of
 
 import attnbench
 from attnbench.checking.outcomes import Outcome
@@ -38,39 +39,6 @@ USERS_FILE = textwrap.dedent(
 )
 DOT = "query @ key.mT"
 
-DECODER = textwrap.dedent(
-    """
-    import torch
-    from torch import nn
-
-    import attnbench
-
-
-    class Decoder(nn.Module):
-        def __init__(self, size):
-            super().__init__()
-            self.qkv = nn.Linear(size, 3 * size)
-
-        def forward(self, hidden, cache=None):
-            query, key, value = self.qkv(hidden).chunk(3, -1)
-            if cache is not None:
-                key, value = (torch.cat([*old, new], 1) for old, new in zip(
-                    (cache.get("key", []), cache.get("value", [])), (key, value)))
-                cache["key"], cache["value"] = [key], [value]
-            seen = torch.ones(query.shape[1], key.shape[1]).tril()  # from the top left
-            return (query @ key.mT).masked_fill(seen == 0, -1e9).softmax(-1) @ value
-
-
-    SPEC = attnbench.LayerSpec(
-        name="decoder",
-        make=Decoder,
-        causal=True,
-        accepts=("cache",),
-        cache=attnbench.CacheSpec(new=lambda module, rows: {}),
-    )
-    """
-)
-
 
 def first_failure(folder: Path, text: str, invariant: str) -> Outcome:
     (folder / "mine.py").write_text(text)
@@ -94,7 +62,6 @@ def run(folder: Path, script: str | None) -> CompletedProcess[str]:
             "AssertionError",
         ),
         (USERS_FILE.format(body="raise KeyError('weights')"), "keeps_the_contract", "KeyError"),
-        (DECODER, "calls_may_be_cut_anywhere", "AssertionError"),
     ],
 )
 def test_the_script_fails_in_a_clean_process_as_the_check_did(
@@ -108,14 +75,18 @@ def test_the_script_fails_in_a_clean_process_as_the_check_did(
 def test_the_script_of_a_cache_has_the_calls_that_fail_and_passes_once_they_are_right(
     tmp_path: Path,
 ) -> None:
-    script = first_failure(tmp_path, DECODER, "calls_may_be_cut_anywhere").reproduce
+    row = rows()["steps_forget_the_past"]
+    end = f"\nSPEC = {TWINS[row.twin].name}.spec\n"
+    wrong, right = (text + end for text in (apply(row, source_of(row)).text, source_of(row)))
+    script = first_failure(tmp_path, wrong, "calls_may_be_cut_anywhere").reproduce
     assert script is not None
     assert "import attnbench" not in script
     assert script.count("= module") - script.count(".eval()") == 3  # chunks, one call on all
     assert script.count("cache.new(") == 1
-    (tmp_path / "mine.py").write_text(
-        DECODER.replace(".tril()", ".tril(key.shape[1] - query.shape[1])")
-    )
+    done = run(tmp_path, script)
+    assert done.returncode == 1
+    assert "AssertionError" in done.stderr.splitlines()[-1]
+    (tmp_path / "mine.py").write_text(right)
     assert run(tmp_path, script).returncode == 0
 
 
