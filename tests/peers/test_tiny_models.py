@@ -63,18 +63,6 @@ def test_calls_with_a_cache_of_the_library_give_what_one_call_gives(
     assert spec.length(cache) == 10
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-@torch.no_grad()
-def test_rows_are_selected_by_the_library(kind: str) -> None:
-    spec, module, cache = made(LLAMA, cache=kind)
-    hidden = torch.randn(2, 6, 16)
-    module(hidden[:, :5], cache=cache)
-    assert spec.select is not None
-    cache = spec.select(cache, torch.tensor([1, 0])) or cache
-    step = module(hidden[[1, 0], 5:], cache=cache)
-    torch.testing.assert_close(step, module(hidden)[[1, 0], 5:], rtol=1e-4, atol=1e-5)
-
-
 @torch.no_grad()
 def test_a_selection_from_a_cache_that_was_cropped_to_nothing_is_refused() -> None:
     spec, module, cache = made(LLAMA)
