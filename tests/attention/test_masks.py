@@ -61,12 +61,6 @@ def test_a_mask_that_does_not_fit_is_an_error(given: Any, told: str) -> None:
         folded(**given)
 
 
-def test_opened_mask_has_a_key_for_every_row_and_keeps_the_others() -> None:
-    mask = folded(torch.tensor([[False] * 4, [True, False, False, False], [True] * 4]))
-    assert mask.opened().allowed.int().tolist() == [[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 1]]
-    assert mask.empty_rows.flatten().tolist() == [True, False, False]
-
-
 def test_a_column_mask_of_one_entry_hides_every_key() -> None:
     mask = folded(torch.tensor([[True], [False], [True]]))
     assert mask.hidden_keys.shape[-2:] == (4, 1)

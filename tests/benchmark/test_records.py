@@ -21,18 +21,6 @@ def test_a_record_comes_back_from_its_line_as_it_was(tmp_path: Path) -> None:
     assert list(store.read(tmp_path / "new" / "r.jsonl")) == [whole]
 
 
-def test_a_torn_last_line_is_left_out_and_the_next_record_takes_its_place(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    store.append(path, record(case="1"))
-    for cut in (1, 5, 40, 200):
-        with path.open("ab") as file:
-            file.write(record(case="torn").to_json().encode()[:cut])
-        assert [r.case for r in store.read(path)][-1] != "torn"
-        store.append(path, record(case=f"after {cut}"))
-    cases = [r.case for r in store.read(path)]
-    assert cases == ["1", "after 1", "after 5", "after 40", "after 200"]
-
-
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from attnbench_zoo.right.attention import ATTENTION
 from torch import Tensor, nn
 
 from attnbench import Case, MechanismSpec, ScoringSpec
-from attnbench.cases.case import MASKS
-from attnbench.oracle.references import Reference, allowed_and_bias
+from attnbench.oracle.references import Reference
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
@@ -25,12 +23,6 @@ def _reference(target: Any, case: Case) -> Reference:
     subject = _subject(target)
     module, inputs = subject.build(subject.legal(case))
     return Reference(subject, module, inputs)
-
-
-@pytest.mark.parametrize("mask", MASKS)
-def test_what_is_allowed_by_definition_is_what_masks_fold_into(mask: str) -> None:
-    _, inputs = _subject("dot").build(SMALL.replace(mask=mask).legal())
-    assert torch.equal(allowed_and_bias(inputs)[0], inputs.allowed)
 
 
 def test_rows_are_few_and_hold_the_first_and_the_last() -> None:

@@ -259,13 +259,6 @@ def test_a_mistaken_question_is_one_line(arguments: list[str], told: str, capsys
     assert "Traceback" not in printed
 
 
-def test_the_command_prints_the_verdict_and_exits_with_1_for_a_bug(capsys: Any) -> None:
-    assert main(["diff", "scaled_dot", "dot"]) == 1
-    printed = capsys.readouterr().out
-    assert "bug: scaled_dot and dot compute different things" in printed
-    assert "query @ key.mT" in printed
-
-
 def test_own_tensors_that_are_rounded_are_told(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "own.safetensors"
     save_inputs(file, *torch.randn(3, 1, 2, 5, 8, dtype=torch.float64))
