@@ -1,12 +1,36 @@
-"""What the manual says of what was measured on the zoo."""
+"""What is measured of the zoo, and what the manual says of it."""
 
 import json
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from attnbench_zoo import blind_entries
 
+from tests.cli_runs import python
+
 ROOT = Path(__file__).parents[2]
 PAGE = " ".join((ROOT / "docs" / "explanation" / "checks.md").read_text("utf-8").split())
+
+
+def measure(*arguments: str) -> CompletedProcess[str]:
+    return python("-m", "tests.meta.measure", *arguments, folder=ROOT)
+
+
+def test_what_is_measured_is_kept_and_not_run_again(tmp_path: Path) -> None:
+    work = tmp_path / "measured.jsonl"
+    some = ("--only", "scale_missing", "--invariants", "agrees_with_scalar_reference")
+    first = measure("killed", *some, "--work", str(work))
+    assert "1 of 1" in first.stdout, first.stderr
+    assert "seed None: 100.0% killed; alive: none" in first.stdout
+    assert "1 of 1" not in measure("killed", *some, "--work", str(work)).stdout
+    assert [json.loads(line)["status"] for line in work.read_text().splitlines()] == ["failed"]
+
+
+def test_a_mistaken_argument_is_told_in_one_line() -> None:
+    run = measure("right", "--invariants", "wheights_sum_to_one")
+    assert run.returncode == 2
+    assert run.stderr.startswith("error: no invariant is called 'wheights_sum_to_one'.")
+    assert run.stderr.count("\n") == 1
 
 
 def test_the_manual_says_what_the_committed_account_says_of_two_seeds() -> None:

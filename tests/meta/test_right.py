@@ -35,7 +35,7 @@ BY_OTHERS = (
     "query_alone_equals_query_among_others",
     "weights_sum_to_one",
 )
-"""A tenth of all; ``python -m attnbench_zoo.harnesses --own quick`` runs every one."""
+"""A tenth of all; ``python -m tests.meta.measure right`` runs every one."""
 OF_LAYERS = (
     "autocast_agrees",
     "cache_operations_combine",
