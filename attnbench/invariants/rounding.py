@@ -83,6 +83,8 @@ def rounding_has_no_bias(subject: Subject, case: Case) -> None:
         key = key.index_select(-2, torch.arange(case.kv_len, device=key.device) // 2 * 2)
     base = base.on(base.inputs.replace(key=key, value=base.inputs.value.abs() + 0.25))
     oracle = Oracle(subject, base.module, base.inputs)
+    if not _varies(base, oracle):
+        raise RefusalError("its weights are alike for all queries, and rounded alike")
     error = base.output.detach().cpu().double() - oracle.output
     _has_no_mean(error, float(oracle.output.abs().mean()), base, "output")
     share = float((error / oracle.budget()).square().mean().sqrt())
@@ -95,6 +97,14 @@ def rounding_has_no_bias(subject: Subject, case: Case) -> None:
         )
     if subject.conventions.gradients and "gradients_are_right" not in subject.exempt:
         _unbiased_gradients(base)
+
+
+def _varies(base: Baseline, oracle: Oracle) -> bool:
+    """Whether the queries of other items change the output by more than rounding does."""
+    query = base.inputs.query.roll(1, 0)
+    other = Oracle(base.subject, base.module, base.inputs.replace(query=query))
+    change = (other.output - oracle.output).abs().mean()
+    return float(change) > 2 * base.eps * float(oracle.output.abs().mean())
 
 
 def _sums_small_weights(base: Baseline) -> None:

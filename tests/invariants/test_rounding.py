@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 from attnbench_zoo.right.attention import Attention
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench import check
+from attnbench.calling.adaptation import spec_of
 from tests.invariant_runs import mutant, run
 
 
@@ -33,3 +34,23 @@ def test_a_running_maximum_begins_below_all_scores(least: float) -> None:
 
     outcome = run(mutant(FromLeast), "common_shift_of_scores_changes_nothing")
     assert outcome.status == ("failed" if least > -1e5 else "passed"), outcome.reason
+
+
+class Small(nn.Module):
+    """Weights so small that all scores are nearly 0, and each weight is rounded to the same."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
+        for part in (self.q, self.k):
+            nn.init.normal_(part.weight, std=0.001)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Nearly the mean of the values."""
+        return (self.q(query) @ self.k(key).mT).softmax(-1) @ value
+
+
+def test_weights_that_are_alike_and_so_rounded_alike_are_no_bias() -> None:
+    report = check(spec_of(Small), profile="quick", invariants=["rounding_has_no_bias"])
+    [outcome] = report.outcomes
+    assert (outcome.status, "rounded alike" in outcome.reason) == ("skipped", True), outcome.reason

@@ -215,12 +215,13 @@ def _layer_trials(
 def _fixed(
     ways: Sequence[Mapping[str, Any]], raised: Sequence[str], width: int
 ) -> list[dict[str, Any]]:
-    """The layouts at numbers of tokens that errors name, their squares, and one less."""
+    """The layouts at numbers of tokens that errors name, their roots and squares, and one less."""
     named = Counter(int(n) for text in raised for n in re.findall(r"(?<![\w.])\d{1,4}(?!\w)", text))
     known = {*SIZES.values(), WIDTH, math.prod(GRID), *GRID}
     likely = [n for n, _ in named.most_common(12) if n > 1]
     counts = [n for n in likely if n not in known] + [n - 1 for n in likely if n - 1 not in known]
     counts += [n * n for n in likely if n * n <= _MOST]
+    counts += [math.isqrt(n) for n in named if math.isqrt(n) ** 2 == n]  # of a table of pairs
     return [
         {**way, "tokens": count}
         for count in dict.fromkeys(n for n in counts if QUERIES < n <= _MOST and n != width)
