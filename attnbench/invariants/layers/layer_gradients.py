@@ -114,5 +114,5 @@ def training_steps_follow_each_other(layer: LayerCase) -> None:
             reject("its output has no graph")
         try:
             torch.autograd.backward(output.sum())
-        except RuntimeError as error:
+        except Exception as error:
             raise InvariantViolation(f"the {step} backward raised {headline(error)}") from error
