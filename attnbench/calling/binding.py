@@ -241,7 +241,7 @@ class Binding:
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
             **self._following(),
             "left at their defaults:": [name for name in self.left if name not in self.unread],
-            "no form found of": list(self.unread),
+            "**no form found of**": list(self.unread),
             "**changes no output**:": list(self.idle),
             "made contiguous, without which it raises:": self._tensors() if self.dense else [],
         }
