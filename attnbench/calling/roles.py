@@ -179,6 +179,7 @@ _OWNERS = re.compile(
 _ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "constructor": (
         (r"kernel(_?(size|width|length))?$", "kernel"),
+        (r"(stride|dilation)s?$", "stride"),
         (r"filters$", "width"),
         (r"(kv|key_value).*(heads?|groups?)$", "kv_heads"),
         (r"head_?(dim|size|width)s?$|dim_per_head$|(dim|size|width)_(per_)?head$", "head_dim"),

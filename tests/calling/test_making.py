@@ -43,6 +43,10 @@ MADE = {
         heads("d_model=512, nhead=8, attn_drop=0.1, label_dim=1, name='a'", "d_model"),
         "Heads(d_model=size, nhead=2, attn_drop=0.0)",
     ),
+    "steps of a convolution": (
+        heads("dim, kv_proj_stride, dilation, kernel_size", "dim"),
+        "Heads(dim=size, kv_proj_stride=1, dilation=1, kernel_size=3)",
+    ),
     "features of a head": (
         heads("n_head, d_model, d_k, d_v", "d_model"),
         "Heads(n_head=2, d_model=size, d_k=size // 2, d_v=size // 2)",

@@ -48,6 +48,7 @@ class Widths:
 _FIXED: Mapping[str, Any] = {
     "length": 64,
     "kernel": 3,
+    "stride": 1,
     "vocabulary": 32,
     "bias": False,
     "flag": False,
