@@ -56,6 +56,14 @@ class Pooling(nn.Module):
         seen = torch.arange(keys.shape[1]) < lengths[:, None]
         return (query @ keys.mT).masked_fill(~seen[:, None], -1e4).softmax(-1) @ keys
 
+class Longest(nn.Module):
+    """The longest item of a batch is as long as the keys, or it raises."""
+    def forward(self, decoder_state, source_hids, src_lengths):
+        seen = torch.arange(int(src_lengths.max())) < src_lengths[:, None]
+        scores = (source_hids @ decoder_state[:, :, None]).squeeze(2)
+        weights = torch.where(seen, scores, torch.full_like(scores, -math.inf)).softmax(1)
+        return (weights[:, None] @ source_hids).squeeze(1), weights
+
 class Both(nn.Module):
     """Two streams, and an output of each."""
     def __init__(self, v_dim, l_dim):
@@ -85,6 +93,7 @@ class Silent(nn.Module):
         ("Swapped", "called with eh (B, S, E), dhx (B, 1, E); left at their defaults: ax"),
         ("Combining", "it gives a tensor (?, 1, ?) as well, not looked at"),
         ("Pooling", "lengths (B,), lengths"),
+        ("Longest", "always src_lengths=S (B,); **no form found of** src_lengths"),
         ("Both", "it gives a tensor (B, S, E) as well, not looked at"),
         ("Silent", "called with x (B, L, E)"),
     ],

@@ -28,7 +28,8 @@ def mask_form(callee: Callee, binding: Binding, name: str, lengths: bool = False
         return None
     if lengths:
         every = torch.ones_like(base)
-        return _form(calls, name, base, None, None) or _leaking(calls, name, None, every)
+        form = _form(calls, name, base, None, None) or _leaking(calls, name, None, every)
+        return form if form is None or _takes_short_ones(calls, name, form) else None
     if calls.is_layer:
         real = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
         apart = real[:, :, None] & ~torch.eye(QUERIES, dtype=torch.bool)
@@ -42,6 +43,16 @@ def mask_form(callee: Callee, binding: Binding, name: str, lengths: bool = False
         if form is not None:
             return form
     return _leaking(calls, name, whole, torch.ones_like(whole))
+
+
+def _takes_short_ones(calls: Calls, name: str, form: Mask) -> bool:
+    """Whether the longest item may be shorter than the keys, as where more items are cut off."""
+    ways = [(calls, given) for found, calls, given, _ in _lengths(calls, name) if found == form]
+    if not ways:  # it leaks, and so is no form of these
+        return True
+    other, given = ways[0]
+    short: Any = {each: torch.full_like(lens, 2) for each, lens in given.items()}
+    return other(**short) is not None
 
 
 def _pattern() -> Tensor:
