@@ -31,6 +31,8 @@ LEVELS = {
     "plugins": "all",
     "tests/benchmark/comparing": "all",
     "tests/benchmark/test_cheats.py": "all",
+    "tests/benchmark/test_measure.py::test_parameters_by_head_are_compared_"
+    "with_all_heads_together": "all",
     "tests/benchmark/test_measure.py": "slow",
     "tests/calling/test_adaptation.py": "slow",
     "tests/calling/test_calls_by_trial.py": "slow",
@@ -39,9 +41,13 @@ LEVELS = {
     "tests/calling/test_layers.py": "slow",
     "tests/calling/test_masks_found.py": "slow",
     "tests/calling/test_multihead.py": "slow",
+    "tests/calling/test_outputs_behind.py::test_what_pools_the_wrong_slots_"
+    "or_by_wrong_weights_fails": "all",
     "tests/calling/test_outputs_behind.py": "slow",
     "tests/calling/test_probing.py": "slow",
     "tests/calling/test_refusals.py": "slow",
+    "tests/calling/test_textbooks.py::test_a_right_class_is_not_accused": "all",
+    "tests/calling/test_textbooks.py::test_a_wrong_class_fails": "all",
     "tests/calling/test_textbooks.py": "slow",
     "tests/checking/explain/test_script.py": "all",
     "tests/checking/explain": "slow",
