@@ -46,6 +46,7 @@ LEVELS = {
     "tests/calling/test_outputs_behind.py": "slow",
     "tests/calling/test_probing.py": "slow",
     "tests/calling/test_refusals.py": "slow",
+    "tests/calling/test_sides_told_apart.py": "slow",
     "tests/calling/test_textbooks.py::test_a_right_class_is_not_accused": "all",
     "tests/calling/test_textbooks.py::test_a_wrong_class_fails": "all",
     "tests/calling/test_textbooks.py": "slow",

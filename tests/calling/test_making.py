@@ -187,8 +187,11 @@ def test_a_choice_to_do_nothing_is_not_made(repository: Path) -> None:
     assert recipe.line == "Choosing(kind='dot', dim=size)"
 
 
-def test_a_size_that_is_too_large_does_not_hide_what_others_raise(repository: Path) -> None:
-    text = heads("dim, act=None", "dim", "self.x = torch.ones(dim, dim, dim // 4); act()")
+def test_a_size_that_is_too_large_does_not_hide_what_others_raise(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnbench.calling.making.sandbox.LIMIT_ELEMENTS", 2**14)
+    text = heads("dim, act=None", "dim", "self.x = torch.ones(dim, 2 * dim); act()")
     with pytest.raises(MakingError, match="'NoneType' object is not callable"):
         recipe_of(last_class(repository, text))
 
