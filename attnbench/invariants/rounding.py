@@ -100,8 +100,8 @@ def rounding_has_no_bias(subject: Subject, case: Case) -> None:
 
 
 def _varies(base: Baseline, oracle: Oracle) -> bool:
-    """Whether the queries of other items change the output by more than rounding does."""
-    query = base.inputs.query.roll(1, 0)
+    """Whether other queries change the output by more than rounding does."""
+    query = base.other(base.inputs.query)
     other = Oracle(base.subject, base.module, base.inputs.replace(query=query))
     change = (other.output - oracle.output).abs().mean()
     return float(change) > 2 * base.eps * float(oracle.output.abs().mean())

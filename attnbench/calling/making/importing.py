@@ -239,13 +239,12 @@ def _give_settings(module: ModuleType) -> list[str]:
     blocks = [node for node in body if isinstance(node, ast.If)]
     main = [block for block in blocks if "__main__" in ast.unparse(block.test)]
     for node in (node for block in main for node in block.body):
-        value = getattr(getattr(node, "value", None), "value", None)
-        if not isinstance(node, ast.Assign) or not isinstance(value, int | float):
-            continue
-        for name in (target.id for target in node.targets if isinstance(target, ast.Name)):
-            if name not in space:
-                space[name] = value
-                given.append(f"{name}={value}")
+        match node:
+            case ast.Assign(targets, ast.Constant(int() | float() as value)):
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+                free = [name for name in names if name not in space]
+                space.update(dict.fromkeys(free, value))
+                given += [f"{name}={value}" for name in free]
     return given
 
 

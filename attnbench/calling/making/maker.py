@@ -177,7 +177,7 @@ class Maker:
         return size if chosen[0] == size[0] else chosen
 
     def reads_from(self, name: str) -> bool:
-        """Whether the constructor reads attributes of an argument that nobody sets for a layer."""
+        """Whether the constructor reads sizes of an argument as attributes, as of a config."""
         private = name.removeprefix(f"_{self.target.__name__.lstrip('_')}")
         read = {
             node.attr
