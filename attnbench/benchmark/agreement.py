@@ -76,33 +76,32 @@ def _by_items(subject: Subject) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """Some query rows of one item of a call; with parameters per head, of all heads of it."""
+    """The same query rows of some items of a call; with parameters per head, of all their heads."""
 
     subject: Subject
     whole: Inputs
-    item: int
+    items: Sequence[int]
     rows: Sequence[int]
 
     def _dims(self, tensor: Tensor) -> int:
         return item_dims(self.subject, tensor)
 
     def of_query(self, tensor: Tensor) -> Tensor:
-        """The rows ``(1, rows, E)`` of ``(*lead, L, E)``, or ``(1, H, rows, E)``."""
+        """The rows ``(items, rows, E)`` of ``(*lead, L, E)``, or ``(items, H, rows, E)``."""
         inner = tensor.shape[self._dims(tensor) :]
-        return tensor.reshape(-1, *inner)[self.item][..., self.rows, :].unsqueeze(0)
+        return tensor.reshape(-1, *inner)[[*self.items]][..., self.rows, :]
 
     def of_key(self, tensor: Tensor) -> Tensor:
-        """All rows of the item of key or value, which grouped heads share."""
+        """All rows of the items of key or value, which grouped heads share."""
         inner = tensor.shape[self._dims(tensor) :]
-        return tensor.reshape(-1, *inner)[self.key_item].unsqueeze(0)
+        return tensor.reshape(-1, *inner)[[self._key_item(item) for item in self.items]]
 
-    @property
-    def key_item(self) -> int:
-        """The item of key and value that belongs to that of the query."""
+    def _key_item(self, item: int) -> int:
+        """The item of key and value that belongs to one of the query."""
         if not self.whole.enable_gqa or self.subject.conventions.per_head:
-            return self.item
+            return item
         heads, kv_heads = self.whole.query.shape[-3], self.whole.key.shape[-3]
-        batch, head = divmod(self.item, heads)
+        batch, head = divmod(item, heads)
         return batch * kv_heads + head // (heads // kv_heads)
 
     @property
@@ -112,9 +111,9 @@ class Part:
         mask = self.whole.mask.as_tensor()
         if mask is not None:
             outer = query.shape[: self._dims(query)]
-            place = tuple(map(int, np.unravel_index(self.item, outer)))
-            mask = mask.broadcast_to((*query.shape[:-1], key.shape[-2]))[place]
-            mask = mask[..., self.rows, :].unsqueeze(0)
+            mask = mask.broadcast_to((*query.shape[:-1], key.shape[-2]))
+            places = np.array(np.unravel_index([*self.items], outer)).T.tolist()
+            mask = torch.stack([mask[tuple(place)][..., self.rows, :] for place in places])
         return Inputs(
             self.of_query(query),
             self.of_key(key),
@@ -145,16 +144,19 @@ def parts(
     dims, q_len = item_dims(subject, inputs.query), inputs.query.shape[-2]
     items, heads = math.prod(inputs.query.shape[:dims]), math.prod(inputs.query.shape[dims:-2])
     size = heads * inputs.key.shape[-2] * max(inputs.value.shape[-1], inputs.key.shape[-1])
-    by_items, step = _by_items(subject), max(1, AT_ONCE // size)
+    by_items, at_once = _by_items(subject), max(1, AT_ONCE // size)
     most = _MOST_ITEMS if q_len > 1 else max_rows
     if by_items:
-        most, step = min(_MOST_ITEMS, math.ceil(max_rows / q_len), step // q_len), q_len
+        most = min(_MOST_ITEMS, math.ceil(max_rows / q_len))
     chosen = _choose(items, max(1, min(items, most)), chance)
     count = q_len if by_items else min(q_len, math.ceil(max_rows / len(chosen)))
-    for item in chosen:
-        rows = _choose(q_len, count, chance)
-        for start in range(0, count, step):
-            yield Part(subject, inputs, item, rows[start : start + step])
+    rows = _choose(q_len, count, chance)
+    step = count if by_items else at_once
+    together = max(1, at_once // count)
+    for first in range(0, len(chosen), together):
+        for start in range(0, len(rows), step):
+            group = chosen[first : first + together]
+            yield Part(subject, inputs, group, rows[start : start + step])
 
 
 def _choose(count: int, size: int, chance: random.Random | None) -> list[int]:
@@ -175,6 +177,7 @@ def agreement(
     chance: random.Random | None = None,
     *,
     with_scalar: bool = True,
+    sure: bool = True,
 ) -> Agreement:
     """Compare an output ``(..., L, Ev)`` with the references, on enough rows to trust it.
 
@@ -183,6 +186,7 @@ def agreement(
         max_rows: number of query rows that are compared if there are more.
         chance: draws items and rows; by default, they are spread evenly.
         with_scalar: whether the reference in Python floats, which is slow, is one of them.
+        sure: whether a quick budget, which is enough to pass, is not enough to fail.
     """
     error = ratio = 0.0
     count = 0
@@ -196,13 +200,13 @@ def agreement(
         errors = (block - oracle.output).abs()
         budget = oracle.budget()
         block_ratio = ratio_of_errors(errors, budget)
-        if block_ratio > 1.0:  # a quick budget suffices to pass; to fail, the full one is computed
+        if block_ratio > 1.0 and sure:
             budget = oracle.budget(sure=True)
             block_ratio = ratio_of_errors(errors, budget)
         if count == 0 and with_scalar:
             block_ratio = max(block_ratio, _scalar_ratio(subject, oracle, block, budget))
         error, ratio = max(error, _largest(errors)), max(ratio, block_ratio)
-        count += len(part.rows)
+        count += len(part.items) * len(part.rows)
     return Agreement(error, ratio, count)
 
 

@@ -53,7 +53,7 @@ def gradient_ratio(
     if is_mechanism and query.shape[-2] * key.shape[-2] > _MOST_PAIRS:
         raise ValueError("the gradients of an item this long do not fit into memory in float64")
     part = next(parts(subject, inputs, chance=chance))
-    part = Part(subject, inputs, part.item, _rows_of(part, bool(timed)))
+    part = Part(subject, inputs, part.items[:1], _rows_of(part, bool(timed)))
     shape = (*query.shape[:-1], value.shape[-1])
     inner = shape[item_dims(subject, query) :]
     upstream = torch.ones(1, *inner[:-2], len(part.rows), inner[-1], dtype=torch.float64)
@@ -64,7 +64,7 @@ def gradient_ratio(
     else:
         upstream.normal_(generator=torch.Generator().manual_seed(0))
         everywhere = torch.zeros(shape, dtype=torch.float64)
-        everywhere.view(-1, *inner)[part.item][..., part.rows, :] = upstream[0]
+        everywhere.view(-1, *inner)[part.items[0]][..., part.rows, :] = upstream[0]
         gradients = _gradients(subject, module, inputs, everywhere, plain=False)
         gradients[:3] = part.of_query(gradients[0]), *map(part.of_key, gradients[1:3])
     return _ratio(part, module, upstream, gradients)
