@@ -204,10 +204,9 @@ def bound_spec(
     is_even = len({*callee.sides}) == 1
     if binding.shape == "scores":
         scores = {"name": name, "make": lambda q, k: make(q, k), "equal_sizes": is_even}
-        if not is_even:
-            scores["sizes"] = _legal_sizes(
-                unit_of(Calls(callee, binding)), True, True, binding, callee, 0
-            )
+        unit = unit_of(Calls(callee, binding))
+        if not is_even or unit != 1:
+            scores["sizes"] = _legal_sizes(unit, True, True, binding, callee, 0)
         said = (*fields.get("notes", ()), binding.sentence(), *binding.rest(), *origin)
         return FoundScoring(**{**scores, **fields, "notes": said})
     if "return_weights" in fields.get("accepts", ()) and binding.weights is None:

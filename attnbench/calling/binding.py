@@ -249,7 +249,8 @@ class Binding:
 
     def _following(self) -> dict[str, list[str]]:
         """What is said of arguments that follow from the numbers of tokens."""
-        roles = [(name, role) for name, role in self.roles.items() if role in _FOLLOWING]
+        given = {name for name in self.roles if self.values.get(name, True) is not None}
+        roles = [(n, role) for n, role in self.roles.items() if n in given and role in _FOLLOWING]
         kinds = dict.fromkeys(role for _, role in roles)
         return {_FOLLOWING[kind]: [n for n, role in roles if role == kind] for kind in kinds}
 
@@ -275,6 +276,9 @@ _FOLLOWING = {
     "slots": "slots in",
     "start": "earlier tokens counted in",
     "bounds": "the sequences' bounds in",
+    "rotary": "angles of positions in",
+    "cos": "their cosines in",
+    "sin": "their sines in",
 }
 """Roles of arguments that follow from a call's tokens, in words."""
 _VARIED = (*_FOLLOWING, "return_weights")

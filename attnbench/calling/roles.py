@@ -96,7 +96,8 @@ FORWARD: Mapping[str, str] = {
     "context_mask cross_attn_mask source_mask ctx_mask dec_enc_attn_mask enc_masks "
     "encoder_masks cross_mask kv_mask mask_kv",
     "padding": "key_padding_mask padding_mask src_key_padding_mask self_attn_padding_mask "
-    "encoder_padding_mask tgt_key_padding_mask input_mask pad_mask key_mask src_padding_mask",
+    "encoder_padding_mask tgt_key_padding_mask input_mask pad_mask key_mask src_padding_mask "
+    "padding pad",
     "memory_padding": "memory_key_padding_mask memory_padding_mask",
     "lengths": "valid_lens valid_len valid_length valid_lengths lengths lens seq_lens src_len "
     "src_lens src_lengths memory_lengths encoder_lens enc_lens source_lengths key_lengths "
@@ -105,6 +106,7 @@ FORWARD: Mapping[str, str] = {
     "slots": "input_pos cache_position kv_write_indices input_positions cache_positions",
     "start": "start_pos offset past_length position_offset start_position cache_offset seq_offset",
     "count": "input_pos_maxp1 total_len",
+    "step": "t step time_step timestep",
     "rotary": "freqs_cis rope freqs freq_cis rotary_pos_emb position_embeddings cos_sin "
     "rotary_emb freqs_complex rope_cache rotary_embeddings pos_cis",
     "cos": "cos rope_cos cos_cached freqs_cos cos_freqs rotary_cos cos_emb",
@@ -204,6 +206,7 @@ _ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"(pos(ition)?_?emb|pos_?enc|query_pos)", "embedded_positions"),
         (r"position_?ids?$", "positions"),
         (r"(cache|past)", "cache"),
+        (r"^(enc|encoder|memory)_(seq|out|hid|state|feat)", "memory"),
         (r"^(use|is|has|return|need|output|with|do)_", "flag"),
     ),
     "result": (),

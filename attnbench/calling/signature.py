@@ -64,6 +64,8 @@ def arguments(callee: Callable[..., Any], table: str) -> list[Argument] | None:
         Argument(p.name, role_of(p.name, table), p.default, types.get(p.name, NOTHING))
         for p in parameters
     ]
+    if table == "forward":  # a mask that is a word is none
+        found = [replace(a, role=None) if plain_type(a.annotation) is str else a for a in found]
     if inspect.isclass(called) and is_open:
         names = {argument.name for argument in found}
         found += [a for a in _of_bases(called, table) if a.name not in names]

@@ -86,6 +86,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     narrower = [name for name in DTYPES if name not in subject.dtypes]
     drops = subject.conventions.empty_rows == "nan" and padding
     fixed = not spec.causal and subject.conventions.positions == "absolute"
+    fixed = fixed and "positions" not in spec.conventions  # where it is said, it is known
     cached = "padding with a cache was not tested"
     prompts = "prompts padded at the right, then decoded, were not tested"
     future = "it is not causal: later tokens may reach earlier ones"

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -63,24 +62,28 @@ def widened(module: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
     return copy.deepcopy(module).cpu().double(), inputs.replace(**wide)
 
 
-class NormEpsilon(TorchFunctionMode):
+class NormEpsilon:
     """Makes ``rms_norm`` without an epsilon use that of the dtype under test in a wider run.
 
-    torch uses the epsilon of the dtype in which it computes, float32 or wider.
+    torch uses the epsilon of the dtype in which it computes, float32 or wider. All ways to it call
+    ``torch.rms_norm``; a mode would make every other function slower, and be seen by code.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
         self.eps = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in (nn.functional.rms_norm, torch.rms_norm):
-            kwargs |= dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False))
-            if kwargs.get("eps") is None:
-                kwargs["eps"] = self.eps
-            args = ()
-        return func(*args, **kwargs)
+    def __enter__(self) -> None:
+        plain = self._plain = torch.rms_norm
+
+        def rms_norm(*args: Any, **kwargs: Any) -> Tensor:
+            names = ("input", "normalized_shape", "weight", "eps")
+            given = dict(zip(names, args, strict=False)) | kwargs
+            return plain(**{**given, "eps": self.eps if given.get("eps") is None else given["eps"]})
+
+        torch.rms_norm = rms_norm
+
+    def __exit__(self, *_: object) -> None:
+        torch.rms_norm = self._plain
 
 
 class NoReferenceError(Exception):

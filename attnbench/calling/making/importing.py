@@ -85,10 +85,18 @@ def make_importable(folder: Path) -> None:
     sys.path.insert(max(places, default=0), str(folder))
 
 
+_DOTS = re.compile(r"^\s*from\s+(\.+)\s*\w*\s+import\b", re.MULTILINE)
+
+
 def _package_of(path: Path) -> tuple[str, Path]:
-    """The dotted name of a file in a package, ``""`` outside, and the folder above the package."""
+    """The dotted name of a file in a package, ``""`` outside, and the folder above the package.
+
+    A folder is one, too, where the file imports by dots that count it in.
+    """
     parts, top = [path.stem] if path.stem != "__init__" else [], path.parent
-    while (top / "__init__.py").exists() and top != top.parent:
+    dots = _DOTS.findall(path.read_text("utf-8", errors="replace"))
+    named = [path.parents[place] for place in range(max(map(len, dots), default=0))]
+    while ((top / "__init__.py").exists() or top in named) and top != top.parent:
         parts.insert(0, top.name)
         top = top.parent
     return (".".join(parts) if top != path.parent else ""), top

@@ -112,7 +112,8 @@ def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]
     said = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "none says what it is"
     missing = f"what {' and '.join(unknown)} should be" if unknown else "which tensors it takes"
     lines.append(f"Its arguments were read by their names ({said}); say {missing}.")
-    known = {a.name: a.role if a.role in _MAINS else "..." for a in required}
+    # what the names say was tried: where they say it of all, all may be something else
+    known = {a.name: a.role if unknown and a.role in _MAINS else "..." for a in required}
     call = ", ".join(f"{each}={role}" for each, role in known.items())
     if known:
         lines.append(f'Or say which is {_WORDS}: --call "f({call})".')

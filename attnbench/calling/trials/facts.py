@@ -85,12 +85,12 @@ def _layer(calls: Calls, found: Facts) -> None:
     binding, tensors = calls.binding, calls.tensors()
     seen = calls.reach() if "Y" not in binding.layout else None
     if seen is not None:
-        mixes = bool(seen.tril(-1).any())
-        causal = mixes and not bool(seen.triu(1).any())
+        causal = not bool(seen.triu(1).any())
         found.fields["causal"] = causal
+        mixes = not causal or bool(seen.tril(-1).any())
         told = f"{'' if causal else 'not '}causal" if mixes else "no token reaches another"
         found.notes.insert(0, f"{told} (found by trying)")
-        _asked_of_tokens(calls, found, causal)
+        _asked_of_tokens(calls, found, causal and mixes)
         if not binding.memory and not binding.tokens:
             projected, told = projected_of(calls, causal)
             found.notes += [told] if told else []
@@ -98,19 +98,30 @@ def _layer(calls: Calls, found: Facts) -> None:
     accepts = ("padding_mask",) if binding.masks else ()
     found.fields["accepts"] = accepts + (("source",) if binding.memory else ())
     if binding.masks:
-        real = torch.ones(tensors[0].shape[:2], dtype=torch.bool)
-        real[-1] = False
-        output = calls(padding_mask=real)
+        nothing = torch.ones(tensors[0].shape[:2], dtype=torch.bool)
+        nothing[-1] = False
+        output = calls(padding_mask=nothing)
         if output is None or not bool(output.isfinite().all()):
             found.conventions["empty_rows"] = "nan"
     if (parts := folds(calls)) > 1:
         found.notes.append(f"its output of {parts}·E features is folded to E")
 
 
+def _padding(calls: Calls) -> dict[str, Any]:
+    """A mask of padding that leaves the first tokens, of a layer that takes one."""
+    if not calls.binding.masks:
+        return {}
+    hidden = calls.tensors()[0]
+    return {"padding_mask": torch.arange(hidden.shape[1]).expand(hidden.shape[:2]) < 2}
+
+
 def _asked_of_tokens(calls: Calls, found: Facts, causal: bool) -> None:
     """What no file can declare, asked with numbers: whether positions count, and sums are one."""
-    if any(isinstance(value, Given) for value in calls.binding.values.values()):
-        return  # what an example gives may belong to its tokens, which stay in their order
+    given = [v for v in calls.binding.values.values() if isinstance(v, Given)]
+    if given:  # what an example gives may belong to its tokens, which stay in their order
+        if any("L" in axes for each in given for axes in each.axes):
+            found.conventions["positions"] = "absolute"
+        return
     tensors, plain = calls.tensors(), calls()
     alike = calls([tensor * 0 + tensor[:, :1] for tensor in tensors])
     if plain is not None and not causal and not calls.binding.tokens:
@@ -274,7 +285,7 @@ def positions(calls: Calls) -> dict[str, Any]:
 def _dtypes(calls: Calls) -> dict[str, str]:
     """The dtypes in which it cannot be called, and what it raises."""
     raised: dict[str, str] = {}
-    given = {} if calls.is_layer else hiding(calls, 2) or {}
+    given = _padding(calls) if calls.is_layer else hiding(calls, 2) or {}
     for name in DTYPES:
         if calls(dtype=name, **given) is None:
             raised[name] = calls.raised

@@ -211,6 +211,7 @@ def _attended(
         fitting = [each for each in bindings if each.shape != "scores"] or bindings
         # in a layout that is not its own, it may still give what sums to one over as many keys
         fitting = [each for each in fitting if each.output is not None] or fitting
+        fitting = [each for each in fitting if not _broadcasts(callee, each, fitting)]
         other = [each for each in fitting[1:] if not _agree(callee, each, fitting[0])]
         said = _heads_named(callee, mains) if other else None
         if said in [each.layout for each in fitting]:
@@ -255,9 +256,9 @@ def with_values(callee: Callee, binding: Binding) -> Binding:
     """
     if binding.shape != "memory" or binding.output is None:
         return binding
-    own = binding.replace(pools=False)
     if binding.weights is None:
-        return own
+        return binding
+    own = binding.replace(pools=False)
     calls = Calls(callee, own)
     query, key, _ = calls.tensors()
     alike = key[:1, ..., :1, :].expand(key.shape)
@@ -282,6 +283,19 @@ def _reading_most(
             break
     assert best is not None
     return best
+
+
+def _broadcasts(callee: Callee, binding: Binding, others: Sequence[Binding]) -> bool:
+    """Whether a call with fewer axes, and keys in another order, gives the same.
+
+    One with more axes may run by broadcasting alone, whatever the code means by them.
+    """
+    return any(
+        len(other.layout) < len(binding.layout)
+        and other.memory.replace("H", "") != binding.memory.replace("H", "")
+        and _agree(callee, binding, other)
+        for other in others
+    )
 
 
 def _agree(callee: Callee, one: Binding, two: Binding) -> bool:

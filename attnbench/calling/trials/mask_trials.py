@@ -13,7 +13,7 @@ from attnbench.calling.binding import Binding, Mask
 from attnbench.calling.trials.small_calls import KEYS, QUERIES, SHOWN, Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import MASK_AXES
 
-_SAYS = ("shows", "hides", "added", "ones", "zeros")
+_SAYS = ("shows", "hides", "ones", "zeros", "added")
 
 
 def mask_form(callee: Callee, binding: Binding, name: str, lengths: bool = False) -> Mask | None:

@@ -275,7 +275,8 @@ def _tried(
 
 
 def _is_finite(calls: Calls, result: Any, called: Any) -> bool:
-    where = calls.binding.output
+    """Whether the output is, or without one the weights or scores: a mask may hide all keys."""
+    where = calls.binding.output or calls.binding.weights
     if not calls.is_layer:
         return where is None or bool(part_of(result, where[0], called).isfinite().all())
     output = calls()
@@ -288,7 +289,8 @@ def _placed(binding: Binding, parts: Mapping[str, tuple[Part, str]]) -> Binding 
         return None
     if not {"output", "weights"} & {*parts}:
         return binding.replace(shape="scores", weights=parts["scores"])
-    return binding.replace(output=parts.get("output"), weights=parts.get("weights"))
+    pools = binding.shape != "memory" or "weights" in parts
+    return binding.replace(output=parts.get("output"), weights=parts.get("weights"), pools=pools)
 
 
 _ASKED = ("return_weights",)
@@ -323,6 +325,7 @@ _OF_MEMORY = re.compile(r"mem|key|input|enc|source|context|annot")
 _CONSTANTS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("causal", "use_cache", "flag", "gqa"), (False,)),
     "scale": (0.25, None),
+    "step": (0, None),
     "dropout": (0.0, None),
     "previous_weights": tuple(Fill(axes) for axes in ("BS", "B2S", "B1S", "GS", "BS1")),
     "coverage": tuple(Fill(axes) for axes in ("BS", "B1S", "GS", "BS1")),

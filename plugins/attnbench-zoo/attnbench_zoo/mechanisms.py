@@ -20,7 +20,7 @@ MECHANISMS: list[tuple[type, Twin]] = []
 def _like(name: str) -> Any:
     """The class of a built-in; what goes on from it is one of :data:`MECHANISMS`."""
     spec: Any = attnbench.get(name)
-    twin = Twin(name, replace(spec, reference=None, exempt={}, variants=()))
+    twin = Twin(name, replace(spec, reference=None, variants=()))
 
     class Like(inspect.unwrap(spec.make)):  # type: ignore[misc]  # whatever makes it
         def __init_subclass__(cls) -> None:

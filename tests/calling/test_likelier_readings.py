@@ -1,0 +1,147 @@
+"""Of several ways to call that run, the one that its author means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import attnbench
+from attnbench.calling.adaptation import spec_of
+from attnbench.calling.examples import example_spec
+from attnbench.calling.making.importing import load
+from attnbench.calling.making.refusing import not_called
+from attnbench.calling.signature import Argument
+from tests.attention_functions import statuses
+from tests.calling.conftest import written
+from tests.calling.sources import found
+
+READ = '''
+from typing import Optional
+from torch.overrides import handle_torch_function, has_torch_function
+
+class Energy(nn.Module):
+    """Its state is of one step: with more axes it runs by broadcasting alone."""
+    def __init__(self, hidden):
+        super().__init__()
+        self.a, self.b = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+        self.v = nn.Linear(hidden, 1, bias=False)
+    def forward(self, decoder_state, encoder_outputs):
+        both = self.a(encoder_outputs) + self.b(decoder_state).unsqueeze(1)
+        return self.v(both.tanh()).squeeze(-1)
+
+class Stepping(Energy):
+    """The number of the step is not read."""
+    def forward(self, encoder_seq_proj, query, t):
+        return super().forward(query, encoder_seq_proj).softmax(1)
+
+class Hiding(nn.Module):
+    """Its mask of what is hidden is needed: where all is, nothing is a number."""
+    def __init__(self, x_size, y_size):
+        super().__init__()
+        self.linear = nn.Linear(y_size, x_size)
+    def forward(self, memory, query, x_mask):
+        scores = (memory @ self.linear(query).unsqueeze(2)).squeeze(2)
+        return scores.masked_fill(x_mask, -math.inf).softmax(-1)
+
+class Kept(nn.Module):
+    """Its mask of ones and zeros becomes one that is added."""
+    def __init__(self, hidden):
+        super().__init__()
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+    def forward(self, x, attention_mask=None):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if attention_mask is not None:
+            scores = scores + (1.0 - attention_mask.unsqueeze(1)) * -1e9
+        return scores.softmax(-1) @ v
+
+class Worded(Kept):
+    """Its mask is a word."""
+    def forward(self, x, mask: Optional[str] = None):
+        return super().forward(x)
+
+class Turned(Kept):
+    """Angles are needed, and are given by name."""
+    def forward(self, x, position_embeddings, padding=None):
+        cos, sin = position_embeddings
+        if padding is not None:
+            padding = (~padding).float()
+        return super().forward(x * cos + x.roll(1, -1) * sin, padding)
+
+def attend(query, key, value, size=None):
+    if has_torch_function((query, key, value)):
+        return handle_torch_function(attend, (query, key, value), query, key, value)
+    return (query / size**0.5 @ key.mT).softmax(-1) @ value
+
+class Overridable(nn.Module):
+    """What stands for tensors of other kinds lacks a size."""
+    def forward(self, query, key, value):
+        return attend(query, key, value, size=query.shape[-1])
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Energy", "decoder_state (B, E), encoder_outputs (B, S, E)"),
+        ("Stepping", "encoder_seq_proj (B, S, E), query (B, E); always t=0"),
+        ("Hiding", "x_mask (B, S), True hides"),
+        ("Kept", "attention_mask (B, S), 1 may attend"),
+        ("Worded", "left at their defaults: mask"),
+        ("Turned", "padding (B, S), True hides; angles of positions in position_embeddings"),
+    ],
+)
+def test_the_first_line_says_what_is_meant(tmp_path: Path, name: str, said: str) -> None:
+    spec = spec_of(found(tmp_path, READ, name))
+    assert said in spec.notes[0]
+
+
+@pytest.mark.parametrize("name", ["Kept", "Overridable"])
+def test_what_is_right_is_not_accused(tmp_path: Path, name: str) -> None:
+    names = ["agrees_with_float64", "masked_slots_are_inert", "padded_tokens_are_inert"]
+    report = attnbench.check(found(tmp_path, READ, name), profile="quick", invariants=names)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("items", [4, 6])
+def test_a_step_that_gives_its_context_alone_is_an_example(items: int) -> None:
+    def step(state: Any, outputs: Any) -> Any:
+        weights = (outputs @ state.unsqueeze(-1)).softmax(1)
+        return (weights * outputs).sum(1)
+
+    spec = example_spec(step, (torch.randn(items, 40), torch.randn(items, 15, 40)))
+    assert spec.notes[0].startswith("called with state (B, E), outputs (B, S, E)")
+
+
+def test_scores_of_a_module_are_asked_at_its_own_size(tmp_path: Path) -> None:
+    module = found(tmp_path, READ, "Energy")(32)
+    spec = example_spec(module, (torch.randn(6, 32), torch.randn(6, 9, 32)))
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    assert report.ok, str(report)
+
+
+def test_nodes_that_know_nothing_of_each_other_keep_their_order_and_are_causal() -> None:
+    def pooled(nodes: Any, edges: Any) -> Any:
+        return ((nodes.unsqueeze(2) * edges).sum(-1, keepdim=True).softmax(2) * edges).sum(2)
+
+    example = torch.randn(2, 11, 16), torch.randn(2, 11, 7, 16)
+    report = attnbench.check(
+        pooled, example=example, profile="quick", invariants=["later_tokens_are_invisible"]
+    )
+    assert set(statuses(report).values()) == {"passed"}
+    assert any("no token reaches another" in line for line in report.about)
+    assert not any("another order" in line or "not causal" in line for line in report.notes)
+
+
+def test_a_folder_without_init_is_the_package_that_its_file_takes_it_for(repository: Path) -> None:
+    written(repository / "models/sizes.py", "HEADS = 2\n")
+    file = written(repository / "models/deep/made.py", "from ..sizes import HEADS\n")
+    assert load(file).HEADS == 2
+
+
+def test_a_call_that_was_tried_is_not_proposed() -> None:
+    named = [Argument("v", "value"), Argument("q", "query")]
+    assert '--call "f(v=..., q=...)"' in not_called(None, named, [])
