@@ -25,14 +25,13 @@ from attnbench.calling.shown_call import (
     SEQUENCES,
     STATES,
     Example,
-    Packing,
     call_of,
     called_name,
     is_states,
     prepared,
     shown_call,
 )
-from attnbench.calling.signature import NOTHING, Argument, arguments, forward_of
+from attnbench.calling.signature import NOTHING, Argument, arguments, call_arguments
 from attnbench.calling.trials.fitting import Prior, bound, masked, with_values, without_copies
 from attnbench.calling.trials.small_calls import Callee, Calls, close, repeatable
 from attnbench.calling.trials.trial_layouts import LAYOUTS, parts_of, sums_to_one, trials
@@ -181,8 +180,7 @@ def _pools(callee: Callee, binding: Binding) -> bool:
 
 def _arguments(shown: Example) -> list[Argument]:
     """The arguments of what an example calls."""
-    own = shown.callee if isinstance(shown.callee, Packing) else forward_of(shown.callee)
-    return [each for each in arguments(own, "forward") or [] if each.name != "self"]
+    return call_arguments(shown.callee) or []
 
 
 def _as_given(argument: Argument, shown: Example, slots: int = 0) -> Argument:

@@ -388,7 +388,7 @@ def _names(target: Any) -> tuple[str, ...]:
     """The names of the arguments of a module's ``forward``."""
     taken = keywords_of(getattr(target, "forward", target))
     names = () if taken is None else taken.names
-    return names[1:] if names[:1] == ("self",) else names
+    return names[1:] if isinstance(target, type) else names
 
 
 def _found(module: nn.Module, names: Sequence[str], usual: Any, asked: str | None) -> str | None:

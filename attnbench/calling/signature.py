@@ -89,6 +89,14 @@ def forward_of(target: Any) -> Any:
     return next((each for each in found if not _hands_on(each)), found[0])
 
 
+def call_arguments(target: Any) -> list[Argument] | None:
+    """The arguments of a call of a target, as of :func:`arguments`."""
+    function = forward_of(target)
+    found = arguments(function, "forward")
+    is_method = function is not target and found is not None
+    return found[1:] if is_method and found else found  # without the module, whatever it is called
+
+
 def _hands_on(function: Any) -> bool:
     """Whether a method takes any arguments by position, and names none of them."""
     try:

@@ -71,6 +71,12 @@ class Turned(Kept):
             padding = (~padding).float()
         return super().forward(x * cos + x.roll(1, -1) * sin, padding)
 
+class Receiving(nn.Module):
+    """Its receiver has the name of a state."""
+    def forward(s, query, memory):
+        weights = (memory @ query.unsqueeze(-1)).softmax(1)
+        return (weights * memory).sum(1)
+
 def attend(query, key, value, size=None):
     if has_torch_function((query, key, value)):
         return handle_torch_function(attend, (query, key, value), query, key, value)
@@ -90,6 +96,7 @@ class Overridable(nn.Module):
         ("Stepping", "encoder_seq_proj (B, S, E), query (B, E); always t=0"),
         ("Hiding", "x_mask (B, S), True hides"),
         ("Kept", "attention_mask (B, S), 1 may attend"),
+        ("Receiving", "called with query (B, E), memory (B, S, E)"),
         ("Worded", "left at their defaults: mask"),
         ("Turned", "padding (B, S), True hides; angles of positions in position_embeddings"),
     ],
@@ -107,13 +114,14 @@ def test_what_is_right_is_not_accused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("items", [4, 6])
-def test_a_step_that_gives_its_context_alone_is_an_example(items: int) -> None:
+def test_a_step_that_gives_its_context_alone_is_an_example(tmp_path: Path, items: int) -> None:
     def step(state: Any, outputs: Any) -> Any:
         weights = (outputs @ state.unsqueeze(-1)).softmax(1)
         return (weights * outputs).sum(1)
 
-    spec = example_spec(step, (torch.randn(items, 40), torch.randn(items, 15, 40)))
-    assert spec.notes[0].startswith("called with state (B, E), outputs (B, S, E)")
+    for called in (step, found(tmp_path, READ, "Receiving")()):
+        spec = example_spec(called, (torch.randn(items, 40), torch.randn(items, 15, 40)))
+        assert "(B, E), " in spec.notes[0]
 
 
 def test_scores_of_a_module_are_asked_at_its_own_size(tmp_path: Path) -> None:

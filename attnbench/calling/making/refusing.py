@@ -98,7 +98,7 @@ def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]
         raised: a line for each call that was tried.
     """
     name = getattr(target, "__name__", type(target).__name__)
-    required = [a for a in arguments if a.required and a.name != "self"]
+    required = [a for a in arguments if a.required]
     unknown = [a.name for a in required if a.role not in _MAINS]
     tried = "no call of it is known"
     if raised:

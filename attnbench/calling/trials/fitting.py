@@ -19,7 +19,7 @@ from attnbench.calling.roles import FORWARD
 from attnbench.calling.signature import (
     NOTHING,
     Argument,
-    arguments,
+    call_arguments,
     forward_of,
 )
 from attnbench.calling.styles import name_of
@@ -120,10 +120,10 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
         StyleError: no call fits, or two contradict each other.
     """
     called = target if prior.is_free else callee.at()  # which has a signature of its own if renamed
-    named = arguments(forward_of(called), "forward")
+    named = call_arguments(called)
     if named is None:
         raise StyleError(f"{name_of(target)}: nothing tells its arguments; wrap it in a function.")
-    named = [prior.told(each) for each in named if each.name != "self"]
+    named = [prior.told(each) for each in named]
     if unknown := {*prior.roles, *prior.given} - {each.name for each in named}:
         names = ", ".join(each.name for each in named)
         raise StyleError(f"{name_of(target)} has no argument {min(unknown)!r}, but {names}.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 from attnbench_zoo.right.layers import Unturned, twin
 
@@ -27,8 +28,8 @@ class Linear(Unturned):
         return (query @ key.mT * seen) @ value / sums.masked_fill(sums == 0, 1.0)
 
     def features(self, tensor: Tensor) -> Tensor:
-        """Positive features."""
-        return nn.functional.elu(tensor) + 1
+        """Positive features, ``elu + 1``, which half types would round to zero far below 0."""
+        return torch.where(tensor > 0, tensor + 1, tensor.clamp_max(0.0).exp())
 
     def sums(self, query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
         """What the rows of products are divided by, ``(B, H, L, 1)``."""
