@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,7 +177,7 @@ def agreement(
     chance: random.Random | None = None,
     *,
     with_scalar: bool = True,
-    sure: bool = True,
+    budgets: Sequence[str] = ("quick", "sure"),
 ) -> Agreement:
     """Compare an output ``(..., L, Ev)`` with the references, on enough rows to trust it.
 
@@ -186,7 +186,8 @@ def agreement(
         max_rows: number of query rows that are compared if there are more.
         chance: draws items and rows; by default, they are spread evenly.
         with_scalar: whether the reference in Python floats, which is slow, is one of them.
-        sure: whether a quick budget, which is enough to pass, is not enough to fail.
+        budgets: the budgets of error, of :data:`BUDGETS`, the first of which in which it agrees is
+            enough; its ratio is to the last one tried.
     """
     error = ratio = 0.0
     count = 0
@@ -198,20 +199,36 @@ def agreement(
         if block.shape != oracle.output.shape:
             return Agreement(math.inf, math.inf, 0)
         errors = (block - oracle.output).abs()
-        budget = oracle.budget()
-        block_ratio = ratio_of_errors(errors, budget)
-        if block_ratio > 1.0 and sure:
-            budget = oracle.budget(sure=True)
-            block_ratio = ratio_of_errors(errors, budget)
-        if count == 0 and with_scalar:
-            block_ratio = max(block_ratio, _scalar_ratio(subject, oracle, block, budget))
-        error, ratio = max(error, _largest(errors)), max(ratio, block_ratio)
+        rows, scalar_errors = (
+            _scalar(subject, oracle, block) if not count and with_scalar else _NONE
+        )
+        part_ratio = math.inf
+        for budget in (BUDGETS[name](oracle) for name in budgets):
+            whole = budget.broadcast_to(errors.shape)
+            part_ratio = ratio_of_errors(errors, whole)
+            if rows:
+                of_rows = ratio_of_errors(scalar_errors, oracle.select(whole, rows))
+                part_ratio = max(part_ratio, of_rows)
+            if part_ratio <= 1.0:
+                break
+        error, ratio = max(error, _largest(errors)), max(ratio, part_ratio)
         count += len(part.items) * len(part.rows)
     return Agreement(error, ratio, count)
 
 
-def _scalar_ratio(subject: Subject, oracle: Oracle, output: Tensor, budget: Tensor) -> float:
-    """The error ratio to the reference in Python floats, on as many rows as are cheap.
+BUDGETS: Mapping[str, Callable[[Oracle], Tensor]] = {
+    "floor": lambda oracle: oracle.floor(),
+    "quick": lambda oracle: oracle.budget(),
+    "sure": lambda oracle: oracle.budget(sure=True),
+}
+"""Allowed errors, each larger and slower than the one before it."""
+
+_Scalar = tuple[list[tuple[int, int]], Tensor]
+_NONE: _Scalar = ([], torch.zeros(0))
+
+
+def _scalar(subject: Subject, oracle: Oracle, output: Tensor) -> _Scalar:
+    """As many rows as are cheap in Python floats, and their errors to that reference.
 
     Only this reference shows that the module computes the function of its name, since the float64
     reference runs the same module.
@@ -221,10 +238,9 @@ def _scalar_ratio(subject: Subject, oracle: Oracle, output: Tensor, budget: Tens
     if _by_items(subject):
         work *= inputs.query.shape[-2]  # a mechanism's reference computes all rows at once
     if not oracle.has_scalar or work > _SCALAR_WORK:
-        return 0.0
+        return _NONE
     rows = oracle.rows(_SCALAR_WORK // inputs.query.shape[-1])
-    errors = (oracle.select(output, rows) - oracle.scalar(rows)).abs()
-    return ratio_of_errors(errors, oracle.select(budget.broadcast_to(output.shape), rows))
+    return rows, (oracle.select(output, rows) - oracle.scalar(rows)).abs()
 
 
 def _largest(values: Tensor) -> float:

@@ -77,7 +77,7 @@ def verify(
         rows = {"max_rows": _TIMED_ROWS, "chance": chance}
         for sample in samples.items:
             (output,) = sample.copies
-            how = {**rows, "with_scalar": sample is held}
+            how = {**rows, "with_scalar": sample is held, "budgets": ("floor", "quick", "sure")}
             result = compared(subject, module, sample.inputs, output, **how)
             if not result.agrees:
                 raise Unverified(
@@ -108,6 +108,6 @@ def is_blind() -> bool:
         module = TEXTBOOK.maker.make(8, 8)
         with torch.device("cpu"):
             given = Inputs(query, key, value)
-            return agreement(TEXTBOOK, module, given, value + 1, sure=False).agrees
+            return agreement(TEXTBOOK, module, given, value + 1, budgets=["quick"]).agrees
     except Exception:
         return True
