@@ -274,8 +274,9 @@ def test_a_projection_that_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
 def test_what_mixes_no_tokens_is_not_called_causal(tmp_path: Path) -> None:
     spec = spec_of(found(tmp_path, ZEROS, "Alone"))
     assert isinstance(spec, LayerSpec)
-    assert not spec.causal
+    assert spec.causal, "no later token reaches an earlier one"
     assert any(note.startswith("no token reaches another") for note in spec.notes)
+    assert not any(note.startswith("causal") for note in spec.notes)
 
 
 def test_a_second_sequence_that_changes_nothing_is_said(tmp_path: Path) -> None:
