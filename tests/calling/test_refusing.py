@@ -13,7 +13,7 @@ from attnbench.calling.making.importing import load
 from attnbench.calling.making.maker import MakingError
 from attnbench.calling.making.recipes import recipe_from, recipe_of
 from attnbench.calling.making.refusing import not_called
-from attnbench.calling.signature import arguments
+from attnbench.calling.signature import call_arguments
 from attnbench.errors import StyleError
 from attnbench.subject.lookup import resolve
 from tests.calling.conftest import HEAD, loaded, written
@@ -63,7 +63,7 @@ def test_of_what_cannot_be_called_the_lines_to_complete_can_be_run(
     repository: Path, name: str, said: str, lines: str
 ) -> None:
     target = getattr(loaded(repository, SOURCE), name)
-    named = arguments(getattr(target, "forward", target), "forward") or []
+    named = call_arguments(target) or []
     told = not_called(target, named, ["TypeError: no"]).splitlines()
     first, second, roles, third, *rest = told
     assert roles.startswith("Or say which is query, key, value, memory, hidden, mask or lengths: ")
