@@ -249,8 +249,11 @@ class Binding:
 
     def _following(self) -> dict[str, list[str]]:
         """What is said of arguments that follow from the numbers of tokens."""
-        given = {name for name in self.roles if self.values.get(name, True) is not None}
-        roles = [(n, role) for n, role in self.roles.items() if n in given and role in _FOLLOWING]
+        roles = [
+            (name, role)
+            for name, role in self.roles.items()
+            if role in _FOLLOWING and not (role in _TABLES and self.values.get(name) is None)
+        ]
         kinds = dict.fromkeys(role for _, role in roles)
         return {_FOLLOWING[kind]: [n for n, role in roles if role == kind] for kind in kinds}
 
@@ -281,6 +284,8 @@ _FOLLOWING = {
     "sin": "their sines in",
 }
 """Roles of arguments that follow from a call's tokens, in words."""
+_TABLES = ("rotary", "cos", "sin")
+"""Of these, those that need not be given."""
 _VARIED = (*_FOLLOWING, "return_weights")
 
 
