@@ -71,6 +71,23 @@ class Turned(Kept):
             padding = (~padding).float()
         return super().forward(x * cos + x.roll(1, -1) * sin, padding)
 
+class Channels(nn.Module):
+    """Both its sequences have their features before their tokens."""
+    def __init__(self, channels):
+        super().__init__()
+        self.q, self.k = (nn.Conv1d(channels, channels, 1) for _ in range(2))
+    def forward(self, x, c):
+        return self.k(c) @ (self.q(x).mT @ self.k(c)).softmax(-1).mT
+
+class Tabled(nn.Module):
+    """A table has a row for each token."""
+    def __init__(self, dim, n=49):
+        super().__init__()
+        self.table, self.qkv = nn.Parameter(torch.zeros(n, n)), nn.Linear(dim, 3 * dim)
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT + self.table.view(1, x.shape[1], -1)).softmax(-1) @ v
+
 class Receiving(nn.Module):
     """Its receiver has the name of a state."""
     def forward(s, query, memory):
@@ -96,6 +113,8 @@ class Overridable(nn.Module):
         ("Stepping", "encoder_seq_proj (B, S, E), query (B, E); always t=0"),
         ("Hiding", "x_mask (B, S), True hides"),
         ("Kept", "attention_mask (B, S), 1 may attend"),
+        ("Channels", "x (B, E, L), c (B, E, S)"),
+        ("Tabled", "x (B, L, E); L = 49 only"),
         ("Receiving", "called with query (B, E), memory (B, S, E)"),
         ("Worded", "left at their defaults: mask"),
         ("Turned", "padding (B, S), True hides; angles of positions in position_embeddings"),

@@ -50,7 +50,8 @@ LAYOUTS = (
 LAYER_LAYOUTS = {
     "BLE": "BSE",
     "LBE": "SBE",
-    **dict.fromkeys(("BEL", "BEYX", "BYXE", "B11YXE", "LE"), "BSE"),
+    "BEL": "BES",
+    **dict.fromkeys(("BEYX", "BYXE", "B11YXE", "LE"), "BSE"),
 }
 """Axes of hidden states, and of a second sequence."""
 
@@ -192,8 +193,8 @@ def _layer_trials(
         ways = plain
         if kind == "angles":
             ways = [{"layout": layout, "angles": True} for layout in ("BLE", "LE")]
-        elif kind == "tokens":  # the errors of what was tried name it
-            ways = _fixed(plain, raised, callee.width)
+        elif kind == "tokens":  # the errors of what was tried name it, or a table has as many rows
+            ways = _fixed(plain, [*raised, *_rows(callee)], callee.width)
         for way in ways:
             memory = LAYER_LAYOUTS[way["layout"]] if "memory" in mains.values() else ""
             if memory and "Y" in way["layout"]:
@@ -210,6 +211,14 @@ def _layer_trials(
         if mixing is not None:
             break
     return mixing
+
+
+def _rows(callee: Callee) -> Iterator[str]:
+    """The sizes of a callee's tensors that are no multiples of its width."""
+    made = callee.at()
+    if isinstance(made, nn.Module):
+        for tensor in itertools.chain(made.parameters(), made.buffers()):
+            yield " ".join(str(size) for size in tensor.shape if size % callee.width)
 
 
 def _fixed(
