@@ -19,7 +19,7 @@ from attnbench.calling.calls.attention_call import Attention, Scores
 from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.making.groups import has_groups
 from attnbench.calling.making.importing import notes_of
-from attnbench.calling.making.recipes import Recipe, recipe_of, without_zeros
+from attnbench.calling.making.recipes import Recipe, recipe_of, woken
 from attnbench.calling.signature import (
     arguments,
     keywords_of,
@@ -42,7 +42,7 @@ def callee_of(target: Any, recipe: Recipe | None) -> Callee:
 
     def make(query_size: int, key_size: int, value_size: int) -> Any:
         sides = {"query": query_size, "key": key_size, "value": value_size}
-        return without_zeros(recipe(replace(base, width=query_size, **sides)))
+        return woken(recipe(replace(base, width=query_size, **sides)))
 
     return Callee(make, base.width)
 
@@ -62,8 +62,8 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     if recipe is not None and recipe.line:
         made = re.sub(r"\bsize\b(?!=)", "E", recipe.line)
         notes.append(f"made by {made if len(made) < 160 else f'{made[:156]}...'}")
-    if recipe is not None and recipe.zeros:
-        notes.append("weights that start at zero are drawn")
+    if recipe is not None and recipe.sleeps:
+        notes.append("weights that start near zero are larger")
     if recipe is not None and has_groups():
         notes.append("the parallel groups that it asks for are of one process")
     if recipe is not None and recipe.on_cpu:

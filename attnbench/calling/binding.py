@@ -280,8 +280,8 @@ _FOLLOWING = {
     "start": "earlier tokens counted in",
     "bounds": "the sequences' bounds in",
     "rotary": "angles of positions in",
-    "cos": "their cosines in",
-    "sin": "their sines in",
+    "cos": "cosines of positions in",
+    "sin": "sines of positions in",
 }
 """Roles of arguments that follow from a call's tokens, in words."""
 _TABLES = ("rotary", "cos", "sin")

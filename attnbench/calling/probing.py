@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnbench.calling.adaptation import spec_of
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask
-from attnbench.calling.making.recipes import without_zeros
+from attnbench.calling.making.recipes import woken
 from attnbench.calling.roles import SETTINGS
 from attnbench.calling.signature import renamed
 from attnbench.calling.styles import adapted, known_style, name_of
@@ -164,7 +164,7 @@ def _with_moved_zeros(calls: Calls) -> Calls:
     """Calls with other values for what starts at zero: a bias of zeros passes for a row of them."""
 
     def moved(*sizes: int) -> nn.Module:
-        return without_zeros(copy.deepcopy(calls.callee.make(*sizes)), biases=True)
+        return woken(copy.deepcopy(calls.callee.make(*sizes)), biases=True)
 
     other = Calls(Callee(moved, calls.callee.width), calls.binding)
     other.dtype = calls.dtype

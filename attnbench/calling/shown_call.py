@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from attnbench.calling.calls.caches import copied
-from attnbench.calling.making.recipes import without_zeros
+from attnbench.calling.making.recipes import woken
 from attnbench.calling.roles import role_of
 from attnbench.calling.trials.small_calls import repeatable
 from attnbench.errors import StyleError, headline
@@ -46,7 +46,7 @@ class Example:
         """A copy of a module, as checks of copies and of traces compare two; a function itself."""
         if not isinstance(self.callee, nn.Module):
             return self.callee
-        return without_zeros(copied(self.callee))
+        return woken(copied(self.callee))
 
 
 def call_of(example: Any) -> Call:

@@ -88,6 +88,20 @@ class Tabled(nn.Module):
         q, k, v = self.qkv(x).chunk(3, -1)
         return (q @ k.mT + self.table.view(1, x.shape[1], -1)).softmax(-1) @ v
 
+class Faint(nn.Module):
+    """Weights that start near zero make all scores alike, whatever they are divided by."""
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.heads, self.qkv, self.out = num_heads, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.gamma = nn.Parameter(1e-5 * torch.ones(dim))
+        for part in (self.qkv, self.out):
+            nn.init.normal_(part.weight, std=0.001)
+    def forward(self, x):
+        parts = (t.unflatten(-1, (self.heads, -1)) for t in self.qkv(x).chunk(3, -1))
+        q, k, v = (t.transpose(1, 2) for t in parts)
+        mixed = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-2) @ v
+        return self.out(mixed.transpose(1, 2).flatten(2)) * self.gamma
+
 class Receiving(nn.Module):
     """Its receiver has the name of a state."""
     def forward(s, query, memory):
@@ -130,6 +144,16 @@ def test_what_is_right_is_not_accused(tmp_path: Path, name: str) -> None:
     names = ["agrees_with_float64", "masked_slots_are_inert", "padded_tokens_are_inert"]
     report = attnbench.check(found(tmp_path, READ, name), profile="quick", invariants=names)
     assert report.ok, str(report)
+
+
+def test_weights_that_start_near_zero_are_made_larger(tmp_path: Path) -> None:
+    """Else a softmax over the queries would look like one of scores that are scaled by 1.2."""
+    spec = spec_of(found(tmp_path, READ, "Faint"))
+    assert "weights that start near zero are larger" in spec.notes
+    assert not any("softmax" in note or "q·k" in note for note in spec.notes)
+    module = spec.make(16).callee
+    assert 0.1 < module.qkv.weight.std().item() < 0.2
+    assert module.gamma.min().item() > 0.5
 
 
 @pytest.mark.parametrize("items", [4, 6])

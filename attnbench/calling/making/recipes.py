@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import math
 import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ class Recipe:
         guessed: arguments whose names say nothing, and which were found by trying.
         base: sizes with which it can be made.
         on_cpu: whether its constructor asks for a GPU, which was done on the CPU.
-        zeros: whether weights of it start at zero.
+        sleeps: whether weights of it start at zero or near it.
         line: Python that makes the same for a ``size``, which was run; ``""`` if there is none.
         answers: which of the guesses was right for each name that says nothing.
         written: what somebody wrote in place of all this.
@@ -47,7 +48,7 @@ class Recipe:
     guessed: tuple[str, ...] = ()
     base: Widths = field(default_factory=Widths)
     on_cpu: bool = False
-    zeros: bool = False
+    sleeps: bool = False
     line: str = ""
     answers: dict[str, int] = field(default_factory=dict)
     written: str = ""
@@ -68,7 +69,7 @@ def recipe_of(target: Any) -> Recipe:
         MakingError: it cannot be made; the message says why in a line or two.
     """
     if isinstance(target, nn.Module):
-        return Recipe(target, zeros=_has_zeros(target))
+        return Recipe(target, sleeps=_sleeps(target))
     failure: BaseException | None = None
     tried: list[str] = []
     answers: dict[str, int] = {}
@@ -95,7 +96,7 @@ def recipe_of(target: Any) -> Recipe:
                 if not maker.advance():
                     break
                 continue
-            found = maker.guessed, sizes, maker.on_cpu, _has_zeros(made)
+            found = maker.guessed, sizes, maker.on_cpu, _sleeps(made)
             recipe = Recipe(target, *found, answers={**answers})
             recipe.line = _proved(recipe, maker.source)
             return recipe
@@ -125,7 +126,7 @@ def recipe_from(written: str, target: Any) -> Recipe:
     for sizes in _STARTS if names & {"E", "size", "H"} else _STARTS[:1]:
         recipe = Recipe(target, base=sizes, line=written, written=written)
         try:
-            recipe.zeros = _has_zeros(recipe())
+            recipe.sleeps = _sleeps(recipe())
             return recipe
         except Exception as error:  # whatever a constructor raises
             failure = error
@@ -176,22 +177,45 @@ def _shapes(module: nn.Module) -> dict[str, Any]:
     return {name: None if is_lazy(tensor) else tensor.shape for name, tensor in tensors}
 
 
-def without_zeros(module: nn.Module, biases: bool = False) -> nn.Module:
-    """A module whose weights that start at zero are drawn: they would hide the rest."""
+def woken(module: nn.Module, biases: bool = False) -> nn.Module:
+    """A module whose weights that start at zero or near it are larger: they would hide the rest.
+
+    Args:
+        module: the module, which is changed.
+        biases: whether biases of zeros count as well.
+    """
     with torch.no_grad():
-        for named in module.named_parameters():
-            if _is_zero(named, biases):
-                named[1].normal_(0.0, 0.1)
+        for name, parameter in module.named_parameters():
+            if not _is_small(name, parameter, biases):
+                continue
+            if parameter.any():
+                parameter.mul_(_USUAL / _size(parameter))
+            else:
+                parameter.normal_(0.0, 0.1)
     return module
 
 
-def _is_zero(named: tuple[str, nn.Parameter], biases: bool = False) -> bool:
-    """Whether a parameter that is trained is zero throughout; no bias, unless these count."""
-    name, parameter = named
-    is_held = is_lazy(parameter) or not parameter.requires_grad
-    is_held = is_held or (name.endswith("bias") and not biases)
-    return not is_held and parameter.is_floating_point() and not bool(parameter.any())
+_SMALL, _USUAL = 0.25, 3**-0.5
+"""Least size of weights that is left as it is, and that of torch's linear layers."""
+_SMALL_FACTOR = 0.01
+"""The same of factors of single features, which are near zero only in order to start so."""
 
 
-def _has_zeros(module: nn.Module) -> bool:
-    return any(map(_is_zero, module.named_parameters()))
+def _size(parameter: torch.Tensor) -> float:
+    """The standard deviation that weights give to what they make of numbers of variance one."""
+    fan = parameter[0].numel() if parameter.dim() > 1 else 1
+    return math.sqrt(float(parameter.detach().double().square().mean()) * fan)
+
+
+def _is_small(name: str, parameter: nn.Parameter, biases: bool = False) -> bool:
+    """Whether a parameter that is trained is nearly zero; no bias, unless those of zeros count."""
+    if is_lazy(parameter) or not parameter.requires_grad or not parameter.is_floating_point():
+        return False
+    is_zero = not bool(parameter.any())
+    if name.endswith("bias"):
+        return biases and is_zero
+    return is_zero or _size(parameter) < (_SMALL if parameter.dim() > 1 else _SMALL_FACTOR)
+
+
+def _sleeps(module: nn.Module) -> bool:
+    return any(_is_small(*named) for named in module.named_parameters())
