@@ -39,6 +39,7 @@ LEVELS = {
     "tests/calling/test_examples.py": "slow",
     "tests/calling/test_functions.py": "slow",
     "tests/calling/test_layers.py": "slow",
+    "tests/calling/test_likelier_readings.py": "slow",
     "tests/calling/test_masks_found.py": "slow",
     "tests/calling/test_multihead.py": "slow",
     "tests/calling/test_outputs_behind.py::test_what_pools_the_wrong_slots_"

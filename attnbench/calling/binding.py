@@ -69,12 +69,19 @@ class Fill:
         number: the number, or ``None`` for one over the number of keys.
         boolean: whether it holds truth values.
         counts: whether it holds the number of keys, as an integer.
+        listed: whether it is given as a list.
     """
 
     axes: str
     number: float | None = None
     boolean: bool = False
     counts: bool = False
+    listed: bool = False
+
+    def value(self, sizes: Mapping[str, int], like: Tensor) -> Any:
+        """What a call of these sizes gets."""
+        made = self.tensor(sizes, like)
+        return made.tolist() if self.listed else made
 
     def tensor(self, sizes: Mapping[str, int], like: Tensor) -> Tensor:
         """The tensor of these sizes, on the device and in the dtype of another."""

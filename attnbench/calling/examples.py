@@ -8,6 +8,7 @@ tokens for fewer tokens. Which of its axes are items and tokens is tried where s
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,6 +21,7 @@ from torch.utils import _pytree as pytree
 from attnbench.calling.adaptation import bound_spec, spec_of
 from attnbench.calling.binding import Binding, Given
 from attnbench.calling.calls.layer_call import Layer
+from attnbench.calling.making.recipes import Recipe
 from attnbench.calling.roles import role_of
 from attnbench.calling.shown_call import (
     SEQUENCES,
@@ -32,9 +34,16 @@ from attnbench.calling.shown_call import (
     shown_call,
 )
 from attnbench.calling.signature import NOTHING, Argument, arguments, call_arguments
+from attnbench.calling.styles import name_of
 from attnbench.calling.trials.fitting import Prior, bound, masked, with_values, without_copies
 from attnbench.calling.trials.small_calls import Callee, Calls, close, repeatable
-from attnbench.calling.trials.trial_layouts import LAYOUTS, parts_of, sums_to_one, trials
+from attnbench.calling.trials.trial_layouts import (
+    LAYOUTS,
+    options_of,
+    parts_of,
+    sums_to_one,
+    trials,
+)
 from attnbench.errors import StyleError, headline
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
@@ -57,6 +66,11 @@ def example_spec(
         StyleError: the call raises, or holds no hidden states of at least five tokens, or no
             smaller call can be cut from it.
     """
+    if inspect.isclass(target) or isinstance(target, Recipe):
+        raise StyleError(
+            f"{name_of(target)} is a class, and an example is a call of an instance: make one in "
+            "the file, as module = ..., and name that."
+        )
     shown = shown_call(prepared(target), *call_of(example))
     if _attends(shown):
         width = shown.states.shape[-1]
@@ -311,28 +325,35 @@ def _differs(callee: Callee, binding: Binding, shown: Example) -> str:
 
 
 def _with_mask(callee: Callee, binding: Binding) -> Binding:
-    """The binding with a mask of padding, where an argument is one that calls can do without."""
+    """The binding with a mask of padding, where an argument of the example shows to be one."""
     named = [a for a in arguments(callee.at(), "forward") or [] if a.role in ("padding", "mask")]
     kept = {
         name
         for name, value in binding.values.items()
         if value.tree is not None and not any("B" in axes for axes in value.axes)
     }
-    free = [a for a in named if a.name not in kept and not a.required]
-    values = {n: v for n, v in binding.values.items() if n not in {a.name for a in free}}
-    bare = binding.replace(
-        values=values,
-        roles={n: r for n, r in binding.roles.items() if r == "hidden" or n in values},
-        left=tuple(a.name for a in free),
-    )
-    found = masked(callee, bare, free)
-    return found if found.masks else binding
+    named = [a for a in named if a.name not in kept]
+    needed = [a for a in named if a.required]  # which get one of all tokens, in place of their own
+    whole = [options_of(a, binding, callee.at()) for a in needed]
+    others = {n: v for n, v in binding.values.items() if n not in {a.name for a in named}}
+    for chosen in itertools.islice(itertools.product(*whole), _MOST_TRIALS):
+        values = {**others, **{a.name: v for a, v in zip(needed, chosen, strict=True)}}
+        bare = binding.replace(
+            values=values,
+            roles={n: r for n, r in binding.roles.items() if r == "hidden" or n in values},
+            left=tuple(a.name for a in named if not a.required),
+        )
+        if Calls(callee, bare)() is not None:
+            found = masked(callee, bare, named)
+            return found if found.masks else binding
+    return binding
 
 
 def _spec(
     target: Any, callee: Callee, binding: Binding, fields: Mapping[str, Any]
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
-    given = ", ".join(name for name, value in binding.values.items() if value is not None)
+    shown = [n for n, v in binding.values.items() if v is not None and n not in binding.masks]
+    given = ", ".join(shown)
     said = (f"as in the example, of its first item: {given}",) if given else ()
     known = {"name": called_name(target), "sizes": lambda size: callee.width, **fields}
     return bound_spec(target, callee, binding, known, said)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from attnbench.calling.calls.caches import copied
 from attnbench.calling.making.recipes import woken
 from attnbench.calling.roles import role_of
+from attnbench.calling.styles import name_of
 from attnbench.calling.trials.small_calls import repeatable
 from attnbench.errors import StyleError, headline
 
@@ -252,7 +253,7 @@ def _embedded(
 def called_name(target: Any) -> str:
     """The name of what an example calls, for messages."""
     inner = target.model if isinstance(target, _Embedded) else target
-    return str(getattr(inner, "__name__", type(inner).__name__))
+    return name_of(inner)
 
 
 def is_states(tensor: Tensor) -> bool:

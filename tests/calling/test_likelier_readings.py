@@ -14,6 +14,7 @@ from attnbench.calling.examples import example_spec
 from attnbench.calling.making.importing import load
 from attnbench.calling.making.refusing import not_called
 from attnbench.calling.signature import Argument
+from attnbench.errors import StyleError
 from tests.attention_functions import statuses
 from tests.calling.conftest import written
 from tests.calling.sources import found
@@ -102,6 +103,38 @@ class Faint(nn.Module):
         mixed = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-2) @ v
         return self.out(mixed.transpose(1, 2).flatten(2)) * self.gamma
 
+class Processed(Energy):
+    """Keys that are projected are the only ones."""
+    def forward(self, query, processed_memory):
+        return super().forward(query, processed_memory)
+
+class Weighed(nn.Module):
+    """Of heads, whose mask of numbers is that of an item."""
+    def forward(self, Q, K, V, mask):
+        scores = Q / Q.shape[-1] ** 0.5 @ K.mT
+        return (scores - 1e6 * (1 - mask[:, None, None, :])).softmax(-1) @ V
+
+class Viewing(nn.Module):
+    """Its state is of one layer, and its memory is seen as rows."""
+    def __init__(self, dim):
+        super().__init__()
+        self.one, self.two = nn.Linear(dim, dim), nn.Linear(dim, dim)
+    def forward(self, memory, state):
+        keys = self.one(memory.view(-1, memory.shape[2])).view(memory.shape)
+        return (keys @ self.two(state.squeeze(0)).unsqueeze(2)).squeeze(2).softmax(1)
+
+class Listed(nn.Module):
+    """Its lengths are a list."""
+    def forward(self, memory, lengths, query):
+        seen = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        weights = (memory @ query.unsqueeze(2)).squeeze(2).masked_fill(~seen, -math.inf).softmax(1)
+        return (memory * weights.unsqueeze(2)).sum(1), weights
+
+class Required(Kept):
+    """It cannot do without a mask."""
+    def forward(self, x, mask):
+        return super().forward(x, (mask == 1).float())
+
 class Receiving(nn.Module):
     """Its receiver has the name of a state."""
     def forward(s, query, memory):
@@ -129,6 +162,9 @@ class Overridable(nn.Module):
         ("Kept", "attention_mask (B, S), 1 may attend"),
         ("Channels", "x (B, E, L), c (B, E, S)"),
         ("Tabled", "x (B, L, E); L = 49 only"),
+        ("Processed", "query (B, E), processed_memory (B, S, E)"),
+        ("Weighed", "mask (B, S), 1 may attend"),
+        ("Viewing", "memory (B, S, E), state (1, B, E)"),
         ("Receiving", "called with query (B, E), memory (B, S, E)"),
         ("Worded", "left at their defaults: mask"),
         ("Turned", "padding (B, S), True hides; angles of positions in position_embeddings"),
@@ -139,7 +175,7 @@ def test_the_first_line_says_what_is_meant(tmp_path: Path, name: str, said: str)
     assert said in spec.notes[0]
 
 
-@pytest.mark.parametrize("name", ["Kept", "Overridable"])
+@pytest.mark.parametrize("name", ["Kept", "Overridable", "Weighed", "Viewing"])
 def test_what_is_right_is_not_accused(tmp_path: Path, name: str) -> None:
     names = ["agrees_with_float64", "masked_slots_are_inert", "padded_tokens_are_inert"]
     report = attnbench.check(found(tmp_path, READ, name), profile="quick", invariants=names)
@@ -165,6 +201,29 @@ def test_a_step_that_gives_its_context_alone_is_an_example(tmp_path: Path, items
     for called in (step, found(tmp_path, READ, "Receiving")()):
         spec = example_spec(called, (torch.randn(items, 40), torch.randn(items, 15, 40)))
         assert "(B, E), " in spec.notes[0]
+    example = torch.randn(items, 40), torch.randn(items, 15, 40)
+    assert example_spec(lambda query, memory: step(query, memory), example).name == "lambda"
+
+
+def test_a_list_of_lengths_has_one_for_each_query(tmp_path: Path) -> None:
+    example = (torch.randn(3, 14, 24), [14, 10, 7], torch.randn(3, 24))
+    spec = example_spec(found(tmp_path, READ, "Listed")(), example)
+    names = ["keeps_the_contract", "weights_sum_to_one", "query_alone_equals_query_among_others"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert set(statuses(report).values()) == {"passed"}, str(report)
+
+
+def test_a_mask_that_an_example_has_to_give_is_found_as_one(tmp_path: Path) -> None:
+    mask = torch.arange(9) < torch.tensor([[9], [6]])
+    module = found(tmp_path, READ, "Required")(32)
+    spec = example_spec(module, (torch.randn(2, 9, 32), mask))
+    assert spec.notes[0] == "called with x (B, L, E); mask (B, S), True may attend"
+    assert not any("as in the example" in note for note in spec.notes)
+
+
+def test_an_example_of_a_class_is_told_to_be_one_of_an_instance(tmp_path: Path) -> None:
+    with pytest.raises(StyleError, match="Required is a class, and an example is a call of"):
+        example_spec(found(tmp_path, READ, "Required"), torch.randn(2, 9, 32))
 
 
 def test_scores_of_a_module_are_asked_at_its_own_size(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ class Attention(Called):
                 by_head = name.endswith("descale")
                 found[name] = frame.scale(own[role], key, by_head=by_head) if scales else own[role]
             elif isinstance(values.get(name), Fill):
-                found[name] = values[name].tensor(sizes, query)
+                found[name] = values[name].value(sizes, query)
             elif isinstance(values.get(name), Through):
                 found[name] = self.callee.get_submodule(values[name].place)(own["memory"])
             elif isinstance(values.get(name), Given):

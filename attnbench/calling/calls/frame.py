@@ -53,6 +53,7 @@ class Frame:
         if self.binding.one_query:
             shape = (*self.lead, self.length, *tensor.shape[-2:])
             flat = tensor.unsqueeze(-3).expand(shape).reshape(-1, *tensor.shape[-2:])
+            flat = flat.contiguous()  # of one item, repeating is no copy, and no view can be taken
         elif self.by_head:  # grouped heads are fewer
             heads = tensor.shape[-3] if len(self.lead) > 1 or self.grouped else 1
             flat = tensor.reshape(self.items[0], heads, *tensor.shape[-2:])
@@ -147,10 +148,7 @@ class Frame:
                 raise RefusalError("takes one mask (L, S) for all items only")
             return said(mask.reshape(mask.shape[-2:]).expand(shape[-2:]), form, self.dtype)
         if form.by_key and not self.binding.one_query:
-            if mask.shape[-2] != 1 and not bool((mask == mask[..., :1, :]).all()):
-                raise RefusalError("takes one row of a mask for all queries only")
-            rows = mask[..., :1, :].expand(*self.lead, 1, self.slots).reshape(-1, self.slots)
-            return said(arranged(rows, "BS", form.axes), form, self.dtype)
+            return said(arranged(self._rows(mask), "BS", form.axes), form, self.dtype)
         whole = mask.expand(shape)
         if self.binding.one_query:
             return said(arranged(whole.reshape(-1, self.slots), "BS", form.axes), form, self.dtype)
@@ -158,6 +156,17 @@ class Frame:
             flat = whole.reshape(*self.items, *shape[-2:])
             return said(arranged(flat, "BHLS", form.axes), form, self.dtype)
         return said(arranged(whole.reshape(-1, *shape[-2:]), "BLS", form.axes), form, self.dtype)
+
+    def _rows(self, mask: Tensor) -> Tensor:
+        """The row ``(B, S)`` of a mask that is the same for all queries and heads of an item."""
+        if mask.shape[-2] != 1 and not bool((mask == mask[..., :1, :]).all()):
+            raise RefusalError("takes one row of a mask for all queries only")
+        rows = mask[..., :1, :].expand(*self.lead, 1, self.slots).reshape(*self.items, self.slots)
+        if not self.by_head:
+            return rows
+        if not bool((rows == rows[:, :1]).all()):
+            raise RefusalError("takes one mask for all heads of an item only")
+        return rows[:, 0]
 
     def _lengths(self, lens: Tensor, form: Mask) -> Tensor:
         lead = self.lead or (1,)

@@ -40,7 +40,10 @@ _CLASS = """class Called({name}):
         return super().forward({given})"""
 _FUNCTION = """def called({taken}):
     return {name}({given})"""
-_EXAMPLE = "attnbench.check(module, example=(args, kwargs)) in Python; --example FILE.py:NAME here."
+_EXAMPLE = (
+    "attnbench.check(module, example=(args, kwargs)) in Python; here FILE.py:MODULE "
+    "--example FILE.py:NAME, of an instance."
+)
 _WORDS = "query, key, value, memory, hidden, mask or lengths"
 _FORM = re.compile(r"unpack|dimension|[0-9]D |dims|shape")
 """What is raised over another number of dimensions, and so says little."""

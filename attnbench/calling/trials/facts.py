@@ -130,9 +130,12 @@ def _asked_of_tokens(calls: Calls, found: Facts, causal: bool) -> None:
             found.conventions["positions"] = "none"
         elif turned is not None:
             off = float((turned.roll(-1, 1) - plain).abs().amax() / plain.abs().amax())
+            roles = {r for n, r in calls.binding.roles.items() if calls.binding.values.get(n)}
+            known = roles & {"rotary", "cos", "sin", "positions", "embedded_positions"}
+            other = "" if known else ", or tokens and heads are split wrongly"
             found.notes.append(
                 f"with its tokens in another order, its outputs are off by {off:.0%}: positions "
-                "count, or tokens and heads are split wrongly"
+                f"count{other}"
             )
             return
     if alike is not None and not close(alike, alike[:, :1]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from attnbench.calling.signature import Argument
 
@@ -23,9 +24,15 @@ def layer_plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
     return [*({**own, each.name: "memory"} for each in memories), own]
 
 
+_ALONE = {"processed_keys": "memory"}
+"""What a role means where nothing else is a memory."""
+
+
 def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
     """Which arguments may be query, key, value or a memory, likely ones first."""
     required = [a for a in arguments if a.required]
+    if not {"key", "memory", "hidden"} & {a.role for a in arguments}:  # projected ones, alone
+        required = [replace(a, role=_ALONE.get(str(a.role), a.role)) for a in required]
     named = {a.name: a.role for a in required if a.role in MAINS}
     roles = [*named.values()]
     found = []

@@ -248,8 +248,10 @@ class Calls:
         return bool(self._tried(call))
 
     def mixes(self) -> bool:
-        """Whether outputs of other items change with the first."""
+        """Whether outputs of other items change with the first, or one item alone raises."""
         tensors = self.tensors(1 if self.binding.one_query else QUERIES)
+        if self.binding.one_query and self.both([tensor[:1] for tensor in tensors]) is None:
+            return True
         other = [tensor.clone() for tensor in tensors]
         for tensor in other:
             tensor[0] *= -1.5

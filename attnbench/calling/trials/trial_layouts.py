@@ -26,7 +26,6 @@ from attnbench.calling.signature import NOTHING, Argument
 from attnbench.calling.trials.small_calls import (
     GRID,
     ITEMS,
-    KEYS,
     QUERIES,
     SIZES,
     WIDTH,
@@ -267,7 +266,7 @@ def _tried(
     )
     error = ""
     for more in itertools.islice(
-        _likely_first([_options(a, bare, made) for a in rest]),
+        _likely_first([options_of(a, bare, made) for a in rest]),
         400 if is_layer and not bare.tokens else 48,
     ):
         binding = bare.replace(values={a.name: v for a, v in zip(rest, more, strict=True)})
@@ -342,18 +341,17 @@ _CONSTANTS: Mapping[str, tuple[Any, ...]] = {
 """What is tried for an argument of a role in every layout."""
 
 
-def _options(argument: Argument, binding: Binding, callee: Any) -> Sequence[Any]:
+def options_of(argument: Argument, binding: Binding, callee: Any) -> Sequence[Any]:
     """Values to try for an argument that a call needs."""
     role, is_layer = argument.role or "", binding.shape == "layer"
     if argument.given is not NOTHING:
         return [argument.given]
     if role in ("mask", "memory_mask", "padding", "memory_padding"):
         axes = [each for each in MASK_AXES if is_layer or "L" in binding.layout or "L" not in each]
-        kinds = ((1.0, True), (0.0, True), (0.0, False))
+        kinds = ((1.0, True), (0.0, True), (1.0, False), (0.0, False))
         return [None, *(Fill(each, *kind) for each in axes for kind in kinds)]
     if role == "lengths" and not is_layer:
-        keys = QUERIES if binding.square else KEYS
-        return [Fill("B", counts=True), [keys] * ITEMS, None]
+        return [Fill("B", counts=True), Fill("B", counts=True, listed=True), None]
     if role == "processed_keys" and isinstance(callee, nn.Module) and not is_layer:
         places = [name for name, _ in callee.named_children() if _OF_MEMORY.search(name)]
         return [*map(Through, places), None]
