@@ -199,15 +199,14 @@ def agreement(
         if block.shape != oracle.output.shape:
             return Agreement(math.inf, math.inf, 0)
         errors = (block - oracle.output).abs()
-        rows, scalar_errors = (
-            _scalar(subject, oracle, block) if not count and with_scalar else _NONE
-        )
+        scalar = None if count or not with_scalar else _scalar(subject, oracle, block)
         part_ratio = math.inf
         for budget in (BUDGETS[name](oracle) for name in budgets):
             whole = budget.broadcast_to(errors.shape)
             part_ratio = ratio_of_errors(errors, whole)
-            if rows:
-                of_rows = ratio_of_errors(scalar_errors, oracle.select(whole, rows))
+            if scalar is not None:
+                scalar_rows, scalar_errors = scalar
+                of_rows = ratio_of_errors(scalar_errors, oracle.select(whole, scalar_rows))
                 part_ratio = max(part_ratio, of_rows)
             if part_ratio <= 1.0:
                 break
@@ -223,11 +222,10 @@ BUDGETS: Mapping[str, Callable[[Oracle], Tensor]] = {
 }
 """Allowed errors, each larger and slower than the one before it."""
 
-_Scalar = tuple[list[tuple[int, int]], Tensor]
-_NONE: _Scalar = ([], torch.zeros(0))
 
-
-def _scalar(subject: Subject, oracle: Oracle, output: Tensor) -> _Scalar:
+def _scalar(
+    subject: Subject, oracle: Oracle, output: Tensor
+) -> tuple[list[tuple[int, int]], Tensor] | None:
     """As many rows as are cheap in Python floats, and their errors to that reference.
 
     Only this reference shows that the module computes the function of its name, since the float64
@@ -238,7 +236,7 @@ def _scalar(subject: Subject, oracle: Oracle, output: Tensor) -> _Scalar:
     if _by_items(subject):
         work *= inputs.query.shape[-2]  # a mechanism's reference computes all rows at once
     if not oracle.has_scalar or work > _SCALAR_WORK:
-        return _NONE
+        return None
     rows = oracle.rows(_SCALAR_WORK // inputs.query.shape[-1])
     return rows, (oracle.select(output, rows) - oracle.scalar(rows)).abs()
 
