@@ -67,8 +67,9 @@ def example_spec(
             smaller call can be cut from it.
     """
     if inspect.isclass(target) or isinstance(target, Recipe):
+        made = target.target if isinstance(target, Recipe) else target
         raise StyleError(
-            f"{name_of(target)} is a class, and an example is a call of an instance: make one in "
+            f"{name_of(made)} is a class, and an example is a call of an instance: make one in "
             "the file, as module = ..., and name that."
         )
     shown = shown_call(prepared(target), *call_of(example))

@@ -12,6 +12,7 @@ import attnbench
 from attnbench.calling.adaptation import spec_of
 from attnbench.calling.examples import example_spec
 from attnbench.calling.making.importing import load
+from attnbench.calling.making.recipes import recipe_of
 from attnbench.calling.making.refusing import not_called
 from attnbench.calling.signature import Argument
 from attnbench.errors import StyleError
@@ -95,12 +96,13 @@ class Faint(nn.Module):
         super().__init__()
         self.heads, self.qkv, self.out = num_heads, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.gamma = nn.Parameter(1e-5 * torch.ones(dim))
+        self.scale = nn.Parameter(torch.full((num_heads, 1, 1), 0.125))
         for part in (self.qkv, self.out):
             nn.init.normal_(part.weight, std=0.001)
     def forward(self, x):
         parts = (t.unflatten(-1, (self.heads, -1)) for t in self.qkv(x).chunk(3, -1))
         q, k, v = (t.transpose(1, 2) for t in parts)
-        mixed = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-2) @ v
+        mixed = (q @ k.mT * self.scale).softmax(-2) @ v
         return self.out(mixed.transpose(1, 2).flatten(2)) * self.gamma
 
 class Processed(Energy):
@@ -190,6 +192,7 @@ def test_weights_that_start_near_zero_are_made_larger(tmp_path: Path) -> None:
     module = spec.make(16).callee
     assert 0.1 < module.qkv.weight.std().item() < 0.2
     assert module.gamma.min().item() > 0.5
+    assert module.scale.max().item() == 0.125, "a factor may be small by design"
 
 
 @pytest.mark.parametrize("items", [4, 6])
@@ -222,8 +225,10 @@ def test_a_mask_that_an_example_has_to_give_is_found_as_one(tmp_path: Path) -> N
 
 
 def test_an_example_of_a_class_is_told_to_be_one_of_an_instance(tmp_path: Path) -> None:
-    with pytest.raises(StyleError, match="Required is a class, and an example is a call of"):
-        example_spec(found(tmp_path, READ, "Required"), torch.randn(2, 9, 32))
+    kind = found(tmp_path, READ, "Required")
+    for target in (kind, recipe_of(kind)):
+        with pytest.raises(StyleError, match="Required is a class, and an example is a call of"):
+            example_spec(target, torch.randn(2, 9, 32))
 
 
 def test_scores_of_a_module_are_asked_at_its_own_size(tmp_path: Path) -> None:
@@ -247,9 +252,11 @@ def test_nodes_that_know_nothing_of_each_other_keep_their_order_and_are_causal()
 
 
 def test_a_folder_without_init_is_the_package_that_its_file_takes_it_for(repository: Path) -> None:
-    written(repository / "models/sizes.py", "HEADS = 2\n")
-    file = written(repository / "models/deep/made.py", "from ..sizes import HEADS\n")
-    assert load(file).HEADS == 2
+    written(repository / "models/parts/sizes.py", "HEADS = 2\n")
+    written(repository / "models/deep/beside.py", "SIDES = 3\n")
+    text = "from beside import SIDES\n\nfrom ..parts.sizes import HEADS\n"
+    module = load(written(repository / "models/deep/made.py", text))
+    assert (module.HEADS, module.SIDES) == (2, 3)
 
 
 def test_a_call_that_was_tried_is_not_proposed() -> None:

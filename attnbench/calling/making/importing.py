@@ -59,6 +59,8 @@ def load(source: str) -> ModuleType:
     package, top = _package_of(path)
     if package and "-" not in package and all(map(str.isidentifier, package.split("."))):
         make_importable(top)
+        if not (path.parent / "__init__.py").exists():  # what is beside it may be imported so, too
+            make_importable(path.parent)
         return _imported(source, package, lambda: _import_from(package, path))
     make_importable(path.parent)
     name = f"{_OWN}{zlib.crc32(str(path).encode()):08x}_{path.stem}"
@@ -85,7 +87,8 @@ def make_importable(folder: Path) -> None:
     sys.path.insert(max(places, default=0), str(folder))
 
 
-_DOTS = re.compile(r"^\s*from\s+(\.+)\s*\w*\s+import\b", re.MULTILINE)
+_DOTS = re.compile(r"^\s*from\s+(\.+)\s*[\w.]*\s+import\b", re.MULTILINE)
+"""The dots of imports from the file's own package."""
 
 
 def _package_of(path: Path) -> tuple[str, Path]:

@@ -198,13 +198,17 @@ def woken(module: nn.Module, biases: bool = False) -> nn.Module:
 _SMALL, _USUAL = 0.25, 3**-0.5
 """Least size of weights that is left as it is, and that of torch's linear layers."""
 _SMALL_FACTOR = 0.01
-"""The same of factors of single features, which are near zero only in order to start so."""
+"""The same of factors, as of a feature or of a head's scores, some of which are small by design."""
+
+
+def _fan(parameter: torch.Tensor) -> int:
+    """How many numbers weights sum for one; 1 of factors."""
+    return math.prod(parameter.shape[1:])
 
 
 def _size(parameter: torch.Tensor) -> float:
     """The standard deviation that weights give to what they make of numbers of variance one."""
-    fan = parameter[0].numel() if parameter.dim() > 1 else 1
-    return math.sqrt(float(parameter.detach().double().square().mean()) * fan)
+    return math.sqrt(float(parameter.detach().double().square().mean()) * _fan(parameter))
 
 
 def _is_small(name: str, parameter: nn.Parameter, biases: bool = False) -> bool:
@@ -214,7 +218,7 @@ def _is_small(name: str, parameter: nn.Parameter, biases: bool = False) -> bool:
     is_zero = not bool(parameter.any())
     if name.endswith("bias"):
         return biases and is_zero
-    return is_zero or _size(parameter) < (_SMALL if parameter.dim() > 1 else _SMALL_FACTOR)
+    return is_zero or _size(parameter) < (_SMALL if _fan(parameter) > 1 else _SMALL_FACTOR)
 
 
 def _sleeps(module: nn.Module) -> bool:

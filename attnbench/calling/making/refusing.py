@@ -41,8 +41,8 @@ _CLASS = """class Called({name}):
 _FUNCTION = """def called({taken}):
     return {name}({given})"""
 _EXAMPLE = (
-    "attnbench.check(module, example=(args, kwargs)) in Python; here FILE.py:MODULE "
-    "--example FILE.py:NAME, of an instance."
+    "attnbench.check(module, example=(args, kwargs)) in Python; FILE.py:MODULE --example "
+    "FILE.py:NAME here, where MODULE is an instance."
 )
 _WORDS = "query, key, value, memory, hidden, mask or lengths"
 _FORM = re.compile(r"unpack|dimension|[0-9]D |dims|shape")

@@ -193,7 +193,7 @@ def _layer_trials(
         if kind == "angles":
             ways = [{"layout": layout, "angles": True} for layout in ("BLE", "LE")]
         elif kind == "tokens":  # the errors of what was tried name it, or a table has as many rows
-            ways = _fixed(plain, [*raised, *_rows(callee)], callee.width)
+            ways = _fixed(plain, raised, callee)
         for way in ways:
             memory = LAYER_LAYOUTS[way["layout"]] if "memory" in mains.values() else ""
             if memory and "Y" in way["layout"]:
@@ -212,19 +212,22 @@ def _layer_trials(
     return mixing
 
 
-def _rows(callee: Callee) -> Iterator[str]:
+def _rows(callee: Callee) -> Iterator[int]:
     """The sizes of a callee's tensors that are no multiples of its width."""
     made = callee.at()
     if isinstance(made, nn.Module):
         for tensor in itertools.chain(made.parameters(), made.buffers()):
-            yield " ".join(str(size) for size in tensor.shape if size % callee.width)
+            yield from (size for size in tensor.shape if size % callee.width)
 
 
 def _fixed(
-    ways: Sequence[Mapping[str, Any]], raised: Sequence[str], width: int
+    ways: Sequence[Mapping[str, Any]], raised: Sequence[str], callee: Callee
 ) -> list[dict[str, Any]]:
-    """The layouts at numbers of tokens that errors name, their roots and squares, and one less."""
+    """The layouts at numbers of tokens that errors name or tables have, their roots and squares,
+    and one less.
+    """
     named = Counter(int(n) for text in raised for n in re.findall(r"(?<![\w.])\d{1,4}(?!\w)", text))
+    named.update(_rows(callee))
     known = {*SIZES.values(), WIDTH, math.prod(GRID), *GRID}
     likely = [n for n, _ in named.most_common(12) if n > 1]
     counts = [n for n in likely if n not in known] + [n - 1 for n in likely if n - 1 not in known]
@@ -232,7 +235,8 @@ def _fixed(
     counts += [math.isqrt(n) for n in named if math.isqrt(n) ** 2 == n]  # of a table of pairs
     return [
         {**way, "tokens": count}
-        for count in dict.fromkeys(n for n in counts if QUERIES < n <= _MOST and n != width)
+        for count in dict.fromkeys(n for n in counts if QUERIES < n <= _MOST)
+        if count != callee.width
         for way in ways
         if way["layout"] != "LE" and ("Y" not in way["layout"] or math.isqrt(count) ** 2 == count)
     ]
