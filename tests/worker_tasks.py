@@ -34,12 +34,6 @@ def many(count: int, pause: float = 0.0) -> Iterator[int]:
         yield number
 
 
-def interval(seconds: float) -> list[float]:
-    began = time.monotonic()
-    time.sleep(seconds)
-    return [began, time.monotonic()]
-
-
 def noisy() -> str:
     print("on standard output")
     print("on standard error", file=sys.stderr)

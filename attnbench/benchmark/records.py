@@ -117,7 +117,7 @@ class Record:
         load: cores kept busy by other processes, number of cores, share of disturbed slots.
         inputs: path and SHA-256 of the file of saved inputs, if the case has one.
         threads: torch's threads within an operator.
-        machine: node, system, processor, cores and memory; in a cluster also the machine's name.
+        machine: node, system, processor, cores and memory.
         device_name: name of the processor or accelerator that computed.
         versions: versions of python, torch, attnbench, and the subject's distribution.
         accelerator: for CUDA: its version and cuDNN's, and whether TF32 is allowed.
@@ -184,16 +184,6 @@ class Record:
     commit: str = ""
     command: str = ""
     schema: int = SCHEMA
-
-    @property
-    def machine_name(self) -> str:
-        """The name of the machine in its cluster; empty without a cluster."""
-        return str(self.machine.get("name", ""))
-
-    @property
-    def where(self) -> str:
-        """The device that computed and, in a cluster, its machine, since devices may be alike."""
-        return f"{self.device_name} of {self.machine_name}".removesuffix(" of ")
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -23,12 +23,10 @@ from attnbench.benchmark.records import BASELINES, Record, half_width
 from attnbench.benchmark.timing.blocks import interval
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.cases.case import Case
-from attnbench.processes.cluster import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 from attnbench.registry.address import Address
 
 _TASK = "attnbench.benchmark.measure:measure_rows"
-_MEMORY = "attnbench.benchmark.machine:available_bytes"
 _FINAL_STATUSES = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
 _MAX_PASSES = 60
 _SHARE = 0.95
@@ -142,7 +140,6 @@ class Session:
         budget_s: seconds after the start during which further passes may begin.
         timeout_s: most seconds for one row in one process.
         baselines: addresses of the subjects with which attention and layers are paired.
-        machine: machine of a cluster, where each row gets its own process; by default this one.
     """
 
     subjects: Sequence[Planned]
@@ -153,7 +150,6 @@ class Session:
     budget_s: float = 0.0
     timeout_s: float = 120.0
     baselines: tuple[str, str] = BASELINES
-    machine: Machine | None = None
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -207,9 +203,7 @@ class Session:
         queue = list(rows)
         while queue and time.monotonic() < end:
             count = 0
-            # on a cluster, a lost worker then costs one row only
-            batch = queue if self.machine is None else queue[:1]
-            for row, measured in self._process(batch, number):
+            for row, measured in self._process(queue, number):
                 count += 1
                 row.by_pass[number] = self._record(row, number, measured)
                 yield row.by_pass[number]
@@ -233,28 +227,17 @@ class Session:
             _TASK,
             arguments,
             timeout_s=self.timeout_s,
-            memory_gib=_SHARE * (self._memory_bytes or available_bytes()) / GIB,
+            memory_gib=_SHARE * available_bytes() / GIB,
             threads=self.contract.threads,
         )
         left = iter(rows)
-        for event in self._events(task):
-            if event.kind == "value":
-                yield next(left), event.value
-            elif event.kind != "done":
-                yield from ((row, _end_fields(event)) for row in itertools.islice(left, 1))
-
-    @functools.cached_property
-    def _memory_bytes(self) -> int:
-        """Memory of the cluster's machine; cached, since asking takes a task."""
-        return 0 if self.machine is None else int(self.machine.call(Task("memory", _MEMORY)))
-
-    def _events(self, task: Task) -> Iterator[Event]:
-        if self.machine is not None:
-            yield from self.machine.events(task)
-            return
         with Workers() as workers:
             workers.submit(task)
-            yield from workers.events()
+            for event in workers.events():
+                if event.kind == "value":
+                    yield next(left), event.value
+                elif event.kind != "done":
+                    yield from ((row, _end_fields(event)) for row in itertools.islice(left, 1))
 
     def _record(self, row: _Row, number: int, measured: Mapping[str, Any]) -> Record:
         clock = measured.get("clock") or row.clock

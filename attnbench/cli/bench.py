@@ -73,7 +73,6 @@ def command(
     timeout: _Timeout = 120.0,
     results: option.Results = option.RESULTS,
     run: _Run = None,
-    cluster: option.Cluster = None,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
 ) -> int:
@@ -81,7 +80,7 @@ def command(
 
     The baseline is scaled_dot or, for layers, causal_attention. Several processes measure all rows,
     each in random order; the intervals are computed over the processes. Results are saved as they
-    come. On a cluster every machine measures all rows, and records them in its own file.
+    come.
     """
     addresses = option.parse_targets(targets, style, convention, call)
     contract = Contract(cache=cache, timing=timing, threads=threads)
@@ -93,14 +92,13 @@ def command(
     try_options(addresses or ())
     what: dict[str, Any] = {"targets": addresses, "selection": selection, "devices": device}
     how: dict[str, Any] = {"baseline": baseline, "contract": contract, "processes": processes}
-    with planned(results, run, cluster, **what, **how, timeout_s=timeout, budget_s=0.0) as runs:
-        measured = measure(runs)
+    with planned(results, run, **what, **how, timeout_s=timeout, budget_s=0.0) as planned_run:
+        measured = measure(planned_run)
     if as_json:
         rows = record_tables.as_rows(measured.records)
-        print_json({"files": [str(path) for path in measured.paths], "records": rows})
+        print_json({"files": [str(measured.path)], "records": rows})
     else:
         print_parts(record_tables.parts(measured.records))
         verb = "interrupted after" if measured.interrupted else "recorded"
-        places = ", ".join(map(str, measured.paths))
-        print_line(f"\n{verb} {len(measured.records)} measurements in {places}")
+        print_line(f"\n{verb} {len(measured.records)} measurements in {measured.path}")
     return measured.exit_code(record_tables.statuses_of(measured.records), plugins)

@@ -1,4 +1,4 @@
-"""Runs of the commands that measure, on this machine or on each machine of a cluster.
+"""Runs of the commands that measure.
 
 A run is recorded in a file of its own, which a later run of the same name goes on with.
 """
@@ -6,12 +6,10 @@ A run is recorded in a file of its own, which a later run of the same name goes 
 from __future__ import annotations
 
 import contextlib
-import queue
 import re
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +19,9 @@ from attnbench.benchmark.records import BASELINES, Record, baseline_of, scoring_
 from attnbench.benchmark.session import Planned, Session
 from attnbench.benchmark.workloads import LAYER_SIZE, Selection
 from attnbench.cli.options import INTERRUPTED, exit_code
-from attnbench.cli.plugin_loading import ask, with_plugins
+from attnbench.cli.plugin_loading import ask
 from attnbench.cli.printing import progress
 from attnbench.errors import UnknownNameError, UsageError
-from attnbench.processes.cluster import (
-    MEASURING,
-    ClusterWorkers,
-    Machine,
-    MachineLostError,
-    machines,
-)
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import Address, parse_address
 
@@ -44,84 +35,48 @@ gradient."""
 
 @dataclass(frozen=True)
 class Run:
-    """The run of a machine: its file, what that holds already, and what is measured."""
+    """A run: its file, what that holds already, and what is measured."""
 
     path: Path
     done: Sequence[Record]
     session: Session
 
-    def events(self) -> Iterator[tuple[Run, Record | MachineLostError | None]]:
-        """Measure what the file lacks; ends with ``None``, or the error of a machine lost."""
-        try:
-            yield from ((self, record) for record in self.session.records(self.done))
-        except MachineLostError as error:
-            yield self, error
-        yield self, None
-
 
 @dataclass
 class Measured:
-    """What the runs gave, and how they ended."""
+    """What a run gave, and how it ended."""
 
-    paths: Sequence[Path]
+    path: Path
     records: list[Record] = field(default_factory=list)
     interrupted: bool = False
-    losses: list[MachineLostError] = field(default_factory=list)
 
     def exit_code(self, statuses: Iterable[str], plugins: Iterable[Mapping[str, Any]]) -> int:
-        """The exit code of the command, which says on standard error which machines were lost."""
-        for error in self.losses:
-            print(f"attnbench: {error}", file=sys.stderr)
-        code = exit_code([*statuses, *["crashed"] * len(self.losses)], plugins)
-        return INTERRUPTED if self.interrupted else code
+        """The exit code of the command."""
+        return INTERRUPTED if self.interrupted else exit_code(statuses, plugins)
 
 
 @contextlib.contextmanager
-def planned(
-    results: Path, run: str | None = None, cluster: str | None = None, **request: Any
-) -> Iterator[list[Run]]:
-    """Plan a run on this machine, or one on each machine of a cluster; its files are locked.
+def planned(results: Path, run: str | None = None, **request: Any) -> Iterator[Run]:
+    """Plan a run; its file is locked.
 
     Args:
         results: folder of the records.
-        run: name of the run; of a cluster, those of the machines are appended to it.
-        cluster: address of the cluster.
+        run: name of the run.
         request: what to measure; see :func:`_planned`.
 
     Raises:
-        AttnbenchError: the folder cannot be written, a subject, case or device is wrong, the
-            cluster does not answer, or a run of this name cannot be gone on with here.
+        AttnbenchError: the folder cannot be written, a subject, case or device is wrong, or a run
+            of this name cannot be gone on with here.
     """
     if run is not None and not re.fullmatch(r"\w[\w.-]*", run):
         raise UsageError(f"--run {run} names a file: use letters, digits, '_', '-' and '.' only.")
-    run = run or store.new_run()
-    with contextlib.ExitStack() as stack:
-        places: Sequence[Machine | None] = [None]
-        if cluster is not None:
-            places = _machines(stack, cluster, request["devices"])
-        runs = []
-        for machine in places:
-            suffix = "" if machine is None else "-" + re.sub(r"[^\w.-]", "-", machine.name)
-            path = store.run_path(results, run + suffix)
-            stack.enter_context(store.claimed(path))
-            runs.append(_planned(path, machine, **request))
-        yield runs
-
-
-def _machines(
-    stack: contextlib.ExitStack, cluster: str, devices: Sequence[str] | None
-) -> list[Machine]:
-    """The machines of a cluster; to measure an accelerator they need the resource ``GPU``."""
-    accelerators = [name for name in devices or () if not name.startswith("cpu")]
-    resources = [MEASURING, "GPU"] if accelerators else [MEASURING]
-    workers = ClusterWorkers(cluster, preload=with_plugins(*PRELOAD), resources=resources)
-    only_accelerators = len(accelerators) == len(devices or ("cpu",))
-    return machines(stack.enter_context(workers), accelerator=only_accelerators)
+    path = store.run_path(results, run or store.new_run())
+    with store.claimed(path):
+        yield _planned(path, **request)
 
 
 def _planned(
     path: Path,
-    machine: Machine | None,
     *,
     targets: Sequence[Address] | None,
     selection: Selection,
@@ -130,11 +85,10 @@ def _planned(
     with_options: bool = True,
     **options: Any,
 ) -> Run:
-    """Find the subjects, devices and cases of a machine.
+    """Find the subjects, devices and cases.
 
     Args:
         path: file of the run.
-        machine: the machine; ``None`` for this one.
         targets: addresses of the subjects; ``None`` for all.
         selection: the cases.
         devices: devices; by default the CPU and the accelerator, if any.
@@ -142,10 +96,7 @@ def _planned(
         with_options: whether all subjects are also those that have options.
         options: contract and limits, as of :class:`~attnbench.benchmark.session.Session`.
     """
-    perform = call if machine is None else machine.call
-    if machine is not None and not machine.has_accelerator:
-        devices = [name for name in devices or ("cpu",) if name.startswith("cpu")]
-    available = perform(Task("devices", "attnbench.benchmark.measure:devices", {"wanted": devices}))
+    available = call(Task("devices", "attnbench.benchmark.measure:devices", {"wanted": devices}))
     is_cuda = any(name.startswith("cuda") for name in available)
     if options["contract"].timing == "device" and not is_cuda:
         raise UsageError(
@@ -155,13 +106,8 @@ def _planned(
     cases = selection.cases(available, layers=True)
     for device in available if selection.inputs is not None else ():
         saved = selection.saved(device)
-        cases.append(perform(Task(saved["path"], "attnbench.benchmark.workloads:saved", saved)))
-    identity = {"run": path.stem, "command": " ".join(["attnbench", *sys.argv[1:]])}
-    if machine is None:
-        setting = here(**identity)
-    else:
-        setting = perform(Task("setting", "attnbench.benchmark.machine:here", identity))
-        setting = replace(setting, machine={"name": machine.name, **setting.machine})
+        cases.append(call(Task(saved["path"], "attnbench.benchmark.workloads:saved", saved)))
+    setting = here(run=path.stem, command=" ".join(["attnbench", *sys.argv[1:]]))
     baselines = _baselines(baseline)
     done = store.read(path) if path.exists() else []
     for record in done:
@@ -171,7 +117,6 @@ def _planned(
         subjects=[s for s in subjects if targets or with_options or "(" not in s.name],
         cases=cases,
         setting=setting,
-        machine=machine,
         baselines=baselines,
         **options,
     )
@@ -234,54 +179,24 @@ def _check_same(record: Record, setting: Setting, baselines: tuple[str, str]) ->
             )
 
 
-def measure(runs: Sequence[Run]) -> Measured:
-    """Measure and record on all machines at once, until the end or Ctrl-C.
+def measure(run: Run) -> Measured:
+    """Measure and record until the end or Ctrl-C.
 
     Each record is of one process, and appended to the run's file as it comes, so that a run of the
     same name can go on where it stopped.
     """
-    measured = Measured([run.path for run in runs])
-    lines = [record for run in runs for record in run.done]
-    count = sum(run.session.processes * len(run.session) for run in runs)
+    measured = Measured(run.path)
+    lines = [*run.done]
+    count = run.session.processes * len(run.session)
     with contextlib.suppress(KeyboardInterrupt), progress(count, "measuring") as step:
         measured.interrupted = True
         step(len(lines), "")
-        for run, event in _merged_events(runs):
-            if isinstance(event, Record):
-                store.append(run.path, event)
-                lines.append(event)
-                step(1, f"{event.subject}: {event.case} {event.machine_name}")
-            elif event is not None:
-                measured.losses.append(event)
+        for record in run.session.records(run.done):
+            store.append(run.path, record)
+            lines.append(record)
+            step(1, f"{record.subject}: {record.case}")
         measured.interrupted = False
     from attnbench.benchmark.frames import summaries
 
     measured.records = summaries(lines)
     return measured
-
-
-def _merged_events(
-    runs: Sequence[Run],
-) -> Iterator[tuple[Run, Record | MachineLostError | None]]:
-    """Yield the events of all runs as they come; those of several come from a thread each."""
-    if len(runs) == 1:
-        yield from runs[0].events()
-        return
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def follow(run: Run) -> None:
-        try:
-            for event in run.events():
-                events.put(event)
-        except BaseException as error:
-            events.put(error)
-
-    for run in runs:
-        threading.Thread(target=follow, args=(run,), daemon=True).start()
-    unfinished = len(runs)
-    while unfinished:
-        event = events.get()
-        if isinstance(event, BaseException):
-            raise event
-        unfinished -= event[1] is None
-        yield event

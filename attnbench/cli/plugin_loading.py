@@ -68,17 +68,15 @@ def try_options(targets: Sequence[Address]) -> None:
                 call(Task(str(target), _TRY_OPTIONS, {"target": target}, timeout_s=_MAKE_S))
 
 
-def with_plugins(*modules: str) -> tuple[str, ...]:
-    """Prepend the modules of the built-in plugins; third-party plugins might crash the importer."""
+def warm_up_children(*modules: str) -> None:
+    """Start the server of child processes, which imports modules and built-in plugins once.
+
+    It imports no plugin of others, which might crash it.
+    """
     built_in = [
         p for p in discovery.discover() if p.distribution == "attnbench" and p.status == "found"
     ]
-    return (*(plugin.value.partition(":")[0] for plugin in built_in), *modules)
-
-
-def warm_up_children(*modules: str) -> None:
-    """Start the server of child processes, which imports modules and built-in plugins once."""
-    warm_up(*with_plugins(*modules))
+    warm_up(*(plugin.value.partition(":")[0] for plugin in built_in), *modules)
 
 
 def load_plugins(

@@ -60,13 +60,13 @@ def command(
     try_options(addresses or ())
     what: dict[str, Any] = {"targets": addresses, "selection": Selection("run"), "devices": device}
     how: dict[str, Any] = {"contract": _CONTRACT, "budget_s": seconds, "with_options": False}
-    with planned(results, **what, **how) as runs:
+    with planned(results, **what, **how) as run:
         check = check_run.Check(addresses)
         check.run()
-        measured = Measured([run.path for run in runs], interrupted=True)
+        measured = Measured(run.path, interrupted=True)
         if not check.interrupted:
-            measured = measure(runs)
-    report, (path,) = check.report(), measured.paths
+            measured = measure(run)
+    report, path = check.report(), measured.path
     checks_file = path.with_suffix(".checks.json")
     write_file(checks_file, f"{report.to_json()}\n".encode(), "--results")
     if as_json:

@@ -1,9 +1,7 @@
 """Tasks on a Dask cluster, with the face of the pool of this machine.
 
 A worker runs each task in a child of its own, with the same limits as on this machine; if a worker
-is lost, its tasks run again elsewhere. For benchmarks a :class:`Machine` runs one task at a time:
-it is a host with a worker that has the Dask resource ``machine`` (and ``GPU`` to measure an
-accelerator).
+is lost, its tasks run again elsewhere.
 """
 
 from __future__ import annotations
@@ -15,29 +13,17 @@ import logging
 import multiprocessing
 import os
 import pickle
-import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attnbench.errors import AttnbenchError, PluginError, UsageError, message_of
+from attnbench.errors import UsageError, message_of
 from attnbench.processes.pool import Event, Task, Workers, warm_up
 from attnbench.registry.versions import installed_versions
 
-MEASURING = "machine"
-"""The Dask resource of a worker that measures."""
-
 _ANSWER_S = 10.0
-_LOOK_S = 0.5
-_RETURN_S = 60.0
-
-
-class MachineLostError(AttnbenchError):
-    """A machine has no worker left, and none came back."""
-
-    exit_code = 3
 
 
 def run_task(pickled: bytes, preload: Sequence[str]) -> bytes:
@@ -65,16 +51,13 @@ class ClusterWorkers:
     Args:
         where: address of a scheduler, or the file that ``--scheduler-file`` of Dask writes.
         preload: modules to import in the workers' children.
-        resources: Dask resources that at least one worker must have.
 
     Raises:
-        UsageError: Dask is not installed, nothing answers within 10 s, there are no workers, no
-            worker has the resources, or a worker has other versions.
+        UsageError: Dask is not installed, nothing answers within 10 s, there are no workers, or a
+            worker has other versions.
     """
 
-    def __init__(
-        self, where: str, *, preload: Sequence[str] = (), resources: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, where: str, *, preload: Sequence[str] = ()) -> None:
         try:
             import distributed
         except ImportError:
@@ -95,14 +78,14 @@ class ClusterWorkers:
             message = f"no scheduler answers at {where} within 10 s ({message_of(error)})."
             raise UsageError(message) from None
         try:
-            self._check_workers(where, resources)
+            self._check_workers(where)
         except BaseException:
             self.client.close(timeout=5)
             raise
         self._completions = distributed.as_completed(loop=self.client.loop)
 
-    def _check_workers(self, where: str, resources: Sequence[str]) -> None:
-        """Check before the first task that workers have the resources and the same versions."""
+    def _check_workers(self, where: str) -> None:
+        """Check before the first task that there are workers, which have the same versions."""
         try:
             self.client.wait_for_workers(1, timeout=_ANSWER_S)
             remote_versions = self.client.run(installed_versions)
@@ -116,12 +99,6 @@ class ClusterWorkers:
                 f"a worker of the cluster at {where} cannot import {error.name}; install attnbench "
                 "there, in the version that is here."
             ) from None
-        if not self.hosts(resources):
-            text = ", ".join(f"{name}=1" for name in resources)
-            raise UsageError(
-                f"no worker of the cluster at {where} has the resource {text}; start one with "
-                f'`dask worker --resources "{text}"`.'
-            )
         here = installed_versions()
         differences = [
             f"\n  {name}: {here.get(name, 'absent')} here, {there.get(name, 'absent')} on {address}"
@@ -135,26 +112,18 @@ class ClusterWorkers:
                 f"others:{''.join(differences)}\nInstall the same on both."
             )
 
-    def _workers(self) -> list[Mapping[str, Any]]:
-        """The scheduler's current information on each worker."""
-        try:
-            return list(self.client.scheduler_info(n_workers=-1)["workers"].values())
-        except (OSError, TimeoutError, KeyError) as error:  # a lost scheduler reports nothing
-            raise _scheduler_lost(error) from error
-
-    def hosts(self, resources: Sequence[str] = ()) -> list[str]:
-        """The hosts that have a worker with all of these resources now.
+    @property
+    def count(self) -> int:
+        """The number of tasks that the cluster can currently run at once.
 
         Raises:
             UsageError: the scheduler was lost.
         """
-        workers = [w for w in self._workers() if all(w["resources"].get(n, 0) for n in resources)]
-        return sorted({worker["host"] for worker in workers})
-
-    @property
-    def count(self) -> int:
-        """The number of tasks that the cluster can currently run at once."""
-        return sum(int(worker["nthreads"]) for worker in self._workers()) or 1
+        try:
+            workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        except (OSError, TimeoutError, KeyError) as error:  # a lost scheduler reports nothing
+            raise _scheduler_lost(error) from error
+        return sum(int(worker["nthreads"]) for worker in workers) or 1
 
     def submit(self, task: Task, *, first: bool = False) -> None:
         """Queue a task; allowed while events are read, and sent before the next one.
@@ -163,12 +132,12 @@ class ClusterWorkers:
         """
         self._queue.append(task)
 
-    def send(self, task: Task, **where: Any) -> Any:
-        """Submit a task and return its future; ``where`` is as of Dask's ``Client.submit``."""
+    def send(self, task: Task) -> Any:
+        """Submit a task and return its future."""
         variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
         pickled = pickle.dumps(replace(task, folder=os.getcwd(), variables=variables))
         key = f"attnbench-{self._run}-{next(self._numbers)}"
-        future = self.client.submit(run_task, pickled, self._preload, key=key, pure=False, **where)
+        future = self.client.submit(run_task, pickled, self._preload, key=key, pure=False)
         self._futures[key] = future
         return future
 
@@ -212,10 +181,7 @@ class ClusterWorkers:
 
 
 def _scheduler_lost(error: BaseException) -> UsageError:
-    return UsageError(
-        f"the scheduler was lost ({type(error).__name__}); what was recorded stays, and the same "
-        "--run NAME goes on with the rest."
-    )
+    return UsageError(f"the scheduler was lost ({type(error).__name__}).")
 
 
 def _read_address(file: Path) -> str:
@@ -228,62 +194,3 @@ def _read_address(file: Path) -> str:
             "`dask scheduler --scheduler-file FILE`. attnbench starts no workers itself: start "
             "them with `dask worker`, or on Slurm with dask_jobqueue.SLURMCluster."
         ) from None
-
-
-class Machine:
-    """A host of a cluster that measures; all resources of its worker are taken meanwhile."""
-
-    def __init__(self, cluster: ClusterWorkers, host: str, resources: Sequence[str]) -> None:
-        self.name, self.cluster, self._resources = host, cluster, resources
-
-    @property
-    def has_accelerator(self) -> bool:
-        """Whether its worker has the resource ``GPU``."""
-        return "GPU" in self._resources
-
-    def call(self, task: Task) -> Any:
-        """Run one task and return its value; see :func:`attnbench.processes.pool.call`.
-
-        Raises:
-            AttnbenchError: the function raised it, and its message begins with the machine's name,
-                or (``PluginError``) the process ended.
-        """
-        value = None
-        for event in self.events(task):
-            if event.kind == "value":
-                value = event.value
-            elif event.kind != "done":
-                kind = PluginError if event.error is None else type(event.error)
-                raise kind(f"on {self.name}: {event.reason}")
-        return value
-
-    def events(self, task: Task) -> Iterator[Event]:
-        """Run a task and yield its events; if a worker is lost, use another one of this machine.
-
-        Raises:
-            MachineLostError: no worker of this machine is left.
-            UsageError: the scheduler was lost.
-        """
-        resources = dict.fromkeys(self._resources, 1)
-        future = self.cluster.send(task, resources=resources, workers=[self.name])
-        seen = time.monotonic()
-        while not future.done():
-            if self.name in self.cluster.hosts(self._resources):
-                seen = time.monotonic()
-            elif time.monotonic() > seen + _RETURN_S:
-                future.cancel(force=True)
-                raise MachineLostError(
-                    f"the machine {self.name} was lost: it has no worker that measures, and none "
-                    f"came back within {_RETURN_S:g} s. What was recorded stays, and the same "
-                    "--run NAME goes on with the rest."
-                )
-            with contextlib.suppress(Exception):  # reported when the task has ended
-                future.result(timeout=_LOOK_S)
-        yield from self.cluster.ended(task, future)
-
-
-def machines(cluster: ClusterWorkers, *, accelerator: bool = False) -> list[Machine]:
-    """The machines of a cluster that measure, or with ``accelerator`` those that have one."""
-    gpu = cluster.hosts([MEASURING, "GPU"])
-    hosts = gpu if accelerator else cluster.hosts([MEASURING])
-    return [Machine(cluster, h, [MEASURING, "GPU"] if h in gpu else [MEASURING]) for h in hosts]

@@ -60,8 +60,7 @@ def _pictures(table: Sequence[Record]) -> dict[str, Markup]:
         if len(points) > 2:
             row = group[0]
             mask = f", mask {row.mask}" if row.mask != "none" else ""
-            machine = f" on {row.machine_name}" if row.machine_name else ""
-            title = f"{row.workload or row.case}{mask}, {row.direction}{machine}"
+            title = f"{row.workload or row.case}{mask}, {row.direction}"
             found[title] = pictures.scatter(f"time against memory, {title}", points)
     return found
 

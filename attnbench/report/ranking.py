@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from attnbench.benchmark.records import Record, baseline_of
 
-group_of = attrgetter("contract", "where", "case")
+group_of = attrgetter("contract", "device_name", "case")
 """The contract, device and case of a record; only rows that share these are compared."""
 
 
@@ -74,7 +74,7 @@ def curves(table: Iterable[Record]) -> dict[str, list[Curve]]:
         if (row.q_len == row.kv_len or row.direction == "decode") and row.inputs is None:
             lead = "×".join(map(str, row.lead)) or "1"
             fixed = f"{row.dtype}, mask {row.mask}, lead {lead}, E {row.query_size}"
-            families[f"{fixed}, on {row.where}: {row.contract}"].append(row)
+            families[f"{fixed}, on {row.device_name}: {row.contract}"].append(row)
     result: dict[str, list[Curve]] = {}
     for title, family in families.items():
         lengths = tuple(sorted({row.kv_len for row in family}))

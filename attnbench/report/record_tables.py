@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -52,7 +52,7 @@ def parts(records: Sequence[Record]) -> Iterator[str | list[dict[str, Any]]]:
 
 def _title(record: Record) -> str:
     """A line about the case, and one about the contract."""
-    where = f"{record.dtype}, mask {record.mask}, on {record.where or record.device}"
+    where = f"{record.dtype}, mask {record.mask}, on {record.device_name or record.device}"
     if record.kind == "layer":
         call = _CALLS[record.direction].format(length=record.kv_len, batch=record.lead[0])
         sizes = f"{call}, E={record.query_size}, {where.replace(', mask none', '')}"
@@ -113,19 +113,15 @@ def reasons(records: Iterable[Record]) -> list[str]:
 
 
 def busy_line(records: Iterable[Record]) -> str:
-    """A sentence about the load of each machine."""
-    loads: dict[str, list[Mapping[str, float]]] = defaultdict(list)
-    for record in records:
-        loads[record.machine_name].append(record.load)
-    lines = []
-    for name, own in loads.items():
-        if load := mean_load(own):
-            lines.append(
-                f"Other processes kept {busy_cores(load)}{f' of {name}' if name else ''}, and "
-                f"{load.get('disturbed_share', 0.0):.0%} of the slots of time were interrupted; "
-                "those are left out while enough remain, and the intervals are wider."
-            )
-    return "\n".join(lines)
+    """A sentence about the load of the machine."""
+    load = mean_load(record.load for record in records)
+    if not load:
+        return ""
+    return (
+        f"Other processes kept {busy_cores(load)}, and {load.get('disturbed_share', 0.0):.0%} of "
+        "the slots of time were interrupted; those are left out while enough remain, and the "
+        "intervals are wider."
+    )
 
 
 def statuses_of(records: Iterable[Record]) -> list[str]:

@@ -11,16 +11,11 @@ import pytest
 import torch
 
 from attnbench.benchmark import records as store
-from attnbench.benchmark.machine import Setting
 from attnbench.benchmark.session import Session
-from attnbench.benchmark.timing.contract import Contract
-from attnbench.benchmark.workloads import Selection
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Outcome
-from attnbench.cli import check_run, measured_runs
+from attnbench.cli import check_run
 from attnbench.cli.run import table
-from attnbench.processes.task import Task
-from attnbench.registry.address import parse_address
 from attnbench.saved_inputs import save_inputs
 from tests.cli_runs import python, run, started
 from tests.measured_records import record as recorded
@@ -189,25 +184,6 @@ def test_a_file_of_checks_that_cannot_be_written_is_one_clear_error(
     done = run("run", "dot", "--device", "cpu", "--results", str(tmp_path))
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
     assert "mine.checks.json: cannot write this file" in done.err
-
-
-class Elsewhere:
-    """A machine of a cluster."""
-
-    name, has_accelerator = "far", False
-
-    def call(self, task: Task) -> Any:
-        return {"devices": ["cpu"], "setting": Setting(commit="its own")}[task.name]
-
-
-def test_a_run_on_a_cluster_is_recorded_with_the_setting_of_its_machine_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measured_runs, "here", lambda **identity: pytest.fail("of this machine"))
-    machine: Any = Elsewhere()
-    what = {"targets": [parse_address("dot")], "selection": Selection("smoke"), "devices": None}
-    run = measured_runs._planned(tmp_path / "mine", machine, **what, contract=Contract())
-    assert (run.session.setting.commit, run.session.setting.machine) == ("its own", {"name": "far"})
 
 
 def test_bench_measures_the_users_own_inputs(tmp_path: Path) -> None:

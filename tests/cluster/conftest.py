@@ -27,18 +27,3 @@ def scheduler(importable: None) -> Iterator[Any]:
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=0
     ) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def two_machines(importable: None) -> Iterator[Any]:
-    """A scheduler with workers that measure on two hosts, of which this machine plays both."""
-    from distributed import Nanny, Scheduler, SpecCluster
-
-    options = {"nthreads": 1, "memory_limit": 0, "resources": {"machine": 1}}
-    workers = {
-        name: {"cls": Nanny, "options": {**options, "host": f"127.0.0.{number}"}}
-        for number, name in enumerate(("one", "two"), 1)
-    }
-    options = {"dashboard_address": ":0", "port": 0, "host": "127.0.0.1"}
-    with SpecCluster(scheduler={"cls": Scheduler, "options": options}, workers=workers) as cluster:
-        yield cluster

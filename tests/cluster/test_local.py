@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from attnbench.errors import UsageError
@@ -80,6 +81,29 @@ def test_the_tasks_of_a_worker_that_is_lost_run_again_none_lost_and_none_twice(
     values = Counter((event.task.name, event.value) for event in events if event.kind == "value")
     assert values == Counter({(str(n), v): 1 for n in range(12) for v in range(2)})
     assert Counter(event.kind for event in events)["done"] == 12
+
+
+def test_a_task_that_is_taken_back_ends_on_its_worker(
+    workers: ClusterWorkers, tmp_path: Path
+) -> None:
+    path = tmp_path / "process"
+    future = workers.send(Task("hangs", "worker_tasks:hang_and_say", {"path": str(path)}))
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    process = psutil.Process(int(path.read_text()))
+    future.cancel(force=True)
+    process.wait(timeout=20)
+
+
+def test_a_lost_scheduler_is_one_line(scheduler: Any, workers: ClusterWorkers) -> None:
+    workers.submit(Task("hangs", "worker_tasks:hang_after", {"count": 0}))
+    closing = threading.Timer(1.0, scheduler.close)
+    closing.start()
+    with pytest.raises(UsageError, match="the scheduler was lost"):
+        list(workers.events())
+    closing.join()
 
 
 def test_a_task_that_ends_each_worker_it_meets_is_crashed(workers: ClusterWorkers) -> None:

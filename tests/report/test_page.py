@@ -25,7 +25,7 @@ def test_of_several_runs_the_newest_is_shown_and_other_contracts_and_machines_st
     newer = [record(time=2e-3, commit="b", created="2026-02-01T00:00:00Z")]
     apart = [
         record("slow", time=9.0, contract="another"),
-        record("slow", time=7.0, machine={"name": "south"}),
+        record("slow", time=7.0, device_name="another"),
     ]
     table = rows([*newer, *older, *apart])
     assert [(row.subject, row.time_s) for row in table if row.commit] == [
