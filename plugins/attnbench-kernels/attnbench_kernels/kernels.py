@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 import attnbench
-from attnbench.testing import widen
+from attnbench.testing import transforms_active, widen
 from attnbench_kernels.pairwise import pairwise_attention
 from attnbench_kernels.sums import runs_as
 
@@ -69,7 +69,9 @@ def gaussian(
     return pairwise_attention(q, k, rate, v, attn_mask, is_causal, squares=True).to(query.dtype)
 
 
-def _on_known_devices(case: attnbench.Case) -> str | None:
+def _supports(case: attnbench.Case) -> str | None:
+    if transforms_active():
+        return "an operator of its own, which torch.func's transforms cannot see inside"
     if case.device.partition(":")[0] in ("cpu", "cuda"):
         return None
     return f"written for the CPU and for CUDA, and not tried on {case.device}"
@@ -88,7 +90,7 @@ def attnbench_kernels() -> Iterable[attnbench.KernelSpec]:
             name=name,
             scoring=scoring,
             attend=attend,
-            supports=_on_known_devices,
+            supports=_supports,
             priority=10,
             runs_as=runs_as,
         )

@@ -10,17 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbench.testing import softmax_backward, transforms_active
+from attnbench.testing import softmax_backward
 from attnbench_kernels.online import attended_online, differentiated_online, runs_online
 from attnbench_kernels.sums import attend, block_pairs, ran, slopes
 
-__all__ = ["run_forward"]
+__all__ = ["forward"]
 
 _BACKWARD_PAIRS = 2**20
 """Pairs in a block of the backward pass, 4 MiB in float32, so that gradients stay in the cache."""
@@ -80,7 +79,7 @@ def _pieces(
 
 
 @torch.library.custom_op("attnbench::pairwise", mutates_args=())
-def _forward(
+def forward(
     a: Tensor,
     b: Tensor,
     w: Tensor,
@@ -90,6 +89,7 @@ def _forward(
     squares: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
+    """Output, and what is kept for the backward pass."""
     if runs_online(a):
         online = attended_online(a, b, w, value, mask, causal, squares)
         if online is not None:
@@ -109,7 +109,7 @@ def _forward(
     return output, kept
 
 
-@_forward.register_fake
+@forward.register_fake
 def _(a: Tensor, b: Tensor, w: Tensor, value: Tensor, *flags: Any) -> tuple[Tensor, Tensor]:
     keep: bool = flags[-1]
     last = (value.shape[2] + 1, 1) if runs_online(a) else (b.shape[1],)
@@ -195,7 +195,7 @@ def _differentiate(
         return (None,) * 8
     a, b, w, value, mask, kept = ctx.saved_tensors
     wanted = bool(ctx.needs_input_grad[4])
-    *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, *ctx.flags, wanted)
+    *grads, grad_mask = _backward(grad, a, b, w, value, mask, kept, *ctx.flags, wanted)
     return *grads, grad_mask if wanted else None, None, None, None
 
 
@@ -205,91 +205,5 @@ def _refuse(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     )
 
 
-_forward.register_autograd(_differentiate, setup_context=_save)
+forward.register_autograd(_differentiate, setup_context=_save)
 _backward.register_autograd(_refuse)
-
-
-def _fold_mapped(size: int, dim: int | None, tensor: Tensor, items: int | None = None) -> Tensor:
-    """Fold the vmapped dimension ``dim`` into N of ``(N, ...)``; if ``None``, expand it first."""
-    whole = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    if items is not None:
-        whole = whole.expand(size, items, *whole.shape[2:])
-    return whole.flatten(0, 1)
-
-
-def _unfold_mapped(size: int, folded: Tensor) -> Tensor:
-    """Undo :func:`_fold_mapped`; the vmapped dimension comes first."""
-    return folded.reshape(size, -1, *folded.shape[1:])
-
-
-def _map_forward(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
-    size = info.batch_size
-    *_, mask, causal, squares, keep = given
-    a, b, w, value = map(partial(_fold_mapped, size), dims[:4], given[:4])
-    if mask is not None:
-        mask = _fold_mapped(size, dims[4], mask, a.shape[0] // size)
-    output, kept = run_forward(a, b, w, value, mask, causal, squares, keep)
-    if keep:
-        return (_unfold_mapped(size, output), _unfold_mapped(size, kept)), (0, 0)
-    return (_unfold_mapped(size, output), kept), (0, None)
-
-
-def _map_backward(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
-    size = info.batch_size
-    *_, mask, kept, causal, squares, mask_grad = given
-    grad, a, b, w, value = map(partial(_fold_mapped, size), dims[:5], given[:5])
-    shared = mask is not None and mask.shape[0 if dims[5] is None else dims[5] == 0] == 1
-    if mask is not None:
-        mask = _fold_mapped(size, dims[5], mask, a.shape[0] // size)
-    if kept.numel():
-        kept = _fold_mapped(size, dims[6], kept)
-    *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, causal, squares, mask_grad)
-    found = [_unfold_mapped(size, t) for t in grads]
-    if not mask_grad:
-        return (*found, grad_mask), (0, 0, 0, 0, None)
-    grad_mask = _unfold_mapped(size, grad_mask)
-    return (*found, grad_mask.sum(1, keepdim=True) if shared else grad_mask), (0,) * 5
-
-
-_forward.register_vmap(_map_forward)
-_backward.register_vmap(_map_backward)
-
-
-class _Forward(torch.autograd.Function):
-    """The forward operator for ``torch.func``, whose transforms cannot see inside an operator."""
-
-    setup_context = staticmethod(_save)
-    backward = staticmethod(_differentiate)
-    vmap = staticmethod(_map_forward)
-
-    @staticmethod
-    def forward(*args: Any) -> Any:
-        return _forward(*args)
-
-
-class _Backward(torch.autograd.Function):
-    """The backward operator for ``torch.func``."""
-
-    backward = staticmethod(_refuse)
-    vmap = staticmethod(_map_backward)
-
-    @staticmethod
-    def forward(*args: Any) -> Any:
-        return _backward(*args)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-
-def run_forward(*args: Any) -> Any:
-    """Output and what is kept for the backward pass, from the arguments of :func:`_forward`."""
-    if transforms_active():
-        return _Forward.apply(*args)  # type: ignore[no-untyped-call]  # torch has no types here
-    return _forward(*args)
-
-
-def _run_backward(*args: Any) -> Any:
-    if transforms_active():
-        return _Backward.apply(*args)  # type: ignore[no-untyped-call]  # torch has no types here
-    return _backward(*args)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnbench.testing import widen
 from attnbench_kernels.online import runs_online
-from attnbench_kernels.operators import run_forward
+from attnbench_kernels.operators import forward
 
 __all__ = ["KEPT_PAIRS", "pairwise_attention"]
 
@@ -65,5 +65,5 @@ def pairwise_attention(
         and (pairs <= KEPT_PAIRS or runs_online(a))  # Triton's kernels keep only a sum per query
     )
     each = w.expand(math.prod(lead), -1)
-    output, _ = run_forward(folded[0], folded[1], each, folded[2], mask, is_causal, squares, keep)
+    output, _ = forward(folded[0], folded[1], each, folded[2], mask, is_causal, squares, keep)
     return torch.reshape(output, (*lead, *output.shape[1:]))

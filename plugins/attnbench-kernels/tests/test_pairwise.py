@@ -234,28 +234,17 @@ def test_a_second_derivative_is_refused_with_the_way_out() -> None:
         first.sum().backward()
 
 
-def test_vmap_over_inputs_parameters_and_gradients_equals_a_loop() -> None:
-    module, query, key, value = inputs(lead=(3, 2))
-    mask = torch.randn(3, 1, 5, 7)
-    scale = torch.randn(3)
-
-    def loss(query: Any, key: Any, value: Any, mask: Any, scale: Any) -> Any:
-        parameters = {name: p * scale for name, p in module.named_parameters()}
-        call = lambda *args: torch.func.functional_call(  # noqa: E731
-            _Call(module), {f"module.{n}": p for n, p in parameters.items()}, args
-        )
-        return call(query, key, value, mask).square().sum()
-
-    per_item = torch.func.grad(loss, argnums=(0, 1, 2, 3, 4))
-    got = torch.vmap(per_item)(query, key, value, mask, scale)
-    shared = torch.vmap(per_item, in_dims=(0, None, 0, None, None))(
-        query, key[0], value, mask[0], scale[0]
-    )
+def test_under_the_transforms_of_torch_attend_takes_the_plain_form() -> None:
+    module, query, key, value = inputs(lead=(3,))
+    gradient = torch.func.grad(lambda *call: attnbench.attend(module, *call).square().sum())
+    got = torch.vmap(gradient)(query, key, value)
     for item in range(3):
-        one = per_item(query[item], key[item], value[item], mask[item], scale[item])
-        two = per_item(query[item], key[0], value[item], mask[0], scale[0])
-        for all_items, alone in zip((*got, *shared), (*one, *two), strict=True):
-            torch.testing.assert_close(all_items[item], alone, rtol=1e-4, atol=1e-4)
+        alone = gradient(query[item], key[item], value[item])
+        torch.testing.assert_close(got[item], alone, rtol=1e-4, atol=1e-4)
+    with pytest.raises(attnbench.errors.RefusalError, match="cannot see inside"):
+        torch.vmap(lambda *call: attnbench.attend(module, *call, kernel="factorised"))(
+            query, key, value
+        )
 
 
 class _Call(torch.nn.Module):
