@@ -16,7 +16,6 @@ from attnbench.commands import (
     Strict,
     Task,
     Workers,
-    call,
     check_writable,
     exit_code,
     load_plugins,
@@ -37,9 +36,7 @@ _Targets = Annotated[
         show_default=False,
     ),
 ]
-_Output = Annotated[
-    Path, typer.Option("-o", "--output", help="To write: .png, .svg, .pdf or .html.")
-]
+_Output = Annotated[Path, typer.Option("-o", "--output", help="To write: .png, .svg or .pdf.")]
 _QLen = Annotated[int, typer.Option("--q-len", min=1, help="L, number of queries.")]
 _KvLen = Annotated[int, typer.Option("--kv-len", min=1, help="S, number of keys.")]
 _Size = Annotated[int, typer.Option("--size", min=1, help="E, features of each.")]
@@ -59,18 +56,6 @@ _Text = Annotated[
     str | None,
     typer.Option("--text", help="Your own text; its words are queries and keys, and label them."),
 ]
-_Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="FILE.py:LOAD",
-        help="Draw each head of a model that reads the text instead of subjects: LOAD(text) "
-        "gives (module, inputs, tokens).",
-    ),
-]
-_Layer = Annotated[
-    int | None, typer.Option("--layer", min=0, help="With --model, one attention of it.")
-]
 
 
 def command(
@@ -84,42 +69,34 @@ def command(
     item: _Item = None,
     heads: _Heads = False,
     text: _Text = None,
-    model: _Model = None,
-    layer: _Layer = None,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
     """Draw the weights of several subjects on the same query and keys.
 
     Each panel is a subject, each row a query, each column a key; all panels share one colour scale.
-    Subjects that fail are left out, with a message. With a model, its attention is recorded while
-    it reads the text, and each panel is a head.
+    Subjects that fail are left out, with a message.
     """
     suffix = output.suffix.lower()
     if suffix not in weight_pictures.SUFFIXES:
-        raise UsageError(f"--output {output}: a picture ends in .png, .svg, .pdf or .html.")
-    tokens = _words(text, model, inputs, targets)
-    check_writable(output, "--output")
-    chosen = _item(item)
-    plugins = load_plugins(strict=strict)
-    if model is not None:
-        found, failed, tokens = _recorded(model, text=text, layer=layer, item=chosen)
-    else:
-        found, failed = _weights(
-            parse_targets(targets or _TARGETS) or [],
-            sizes=(q_len, kv_len, size),
-            seed=seed,
-            inputs=str(inputs) if inputs else None,
-            item=chosen,
-            heads=heads,
-            tokens=tokens,
+        raise UsageError(
+            f"--output {output}: a picture ends in .png, .svg or .pdf; --json prints the numbers."
         )
+    tokens = _words(text, inputs)
+    check_writable(output, "--output")
+    plugins = load_plugins(strict=strict)
+    found, failed = _weights(
+        parse_targets(targets or _TARGETS) or [],
+        sizes=(q_len, kv_len, size),
+        seed=seed,
+        inputs=str(inputs) if inputs else None,
+        item=_item(item),
+        heads=heads,
+        tokens=tokens,
+    )
     if found:
-        what = str(model or inputs or f"E = {size}, seed {seed}")
-        if suffix == ".html":
-            content = weight_pictures.page(found, tokens, what)
-        else:
-            content = weight_pictures.picture(found, suffix[1:], tokens, what)
+        what = str(inputs or f"E = {size}, seed {seed}")
+        content = weight_pictures.picture(found, suffix[1:], tokens, what)
         write_file(output, content, "--output")
     for line in _strange(found):
         typer.echo(f"warning: {line}", err=True)
@@ -143,29 +120,13 @@ def _item(text: str | None) -> list[int] | None:
         raise UsageError(f"--item {text}: write indices, such as 0 or 0,3.") from None
 
 
-def _words(
-    text: str | None, model: str | None, inputs: Path | None, targets: list[str] | None
-) -> list[str] | None:
+def _words(text: str | None, inputs: Path | None) -> list[str] | None:
     """The words of a text, after a look at whether the options go together."""
-    if model is not None and (text is None or inputs is not None or targets):
-        raise UsageError("--model reads --text, and takes no targets and no --inputs.")
     if text is not None and inputs is not None:
         raise UsageError("--text and --inputs both say what is looked at; give one.")
     if text is not None and not text.split():
         raise UsageError("--text is empty; write some words.")
     return None if text is None else text.split()
-
-
-def _recorded(
-    model: str, **arguments: Any
-) -> tuple[dict[str, list[list[float]]], dict[str, str], list[str]]:
-    """Weights of a model by layer and head, and the tokens; recorded in a process of its own."""
-    (target,) = parse_targets([model]) or []
-    if target.source is None:
-        raise UsageError(f"--model {model}: write FILE.py:LOAD or package.module:LOAD.")
-    given = {"target": target, **arguments}
-    answer = call(Task(model, f"{_INSIDE}:of_model", given, timeout_s=300.0, memory_gib=16.0))
-    return answer["tables"], {}, answer["tokens"]
 
 
 def _weights(

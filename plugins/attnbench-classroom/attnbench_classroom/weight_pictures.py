@@ -1,8 +1,7 @@
-"""Heat maps of weights side by side, as a picture or as a page with its numbers."""
+"""Heat maps of weights side by side."""
 
 from __future__ import annotations
 
-import html
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -10,50 +9,8 @@ from typing import Any
 
 Rows = list[list[float]]
 
-SUFFIXES = (".png", ".svg", ".pdf", ".html")
+SUFFIXES = (".png", ".svg", ".pdf")
 _MOST_LABELLED = 12
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: auto; padding: 1rem; }}
-figure {{ margin: 0; background: #fff; overflow-x: auto; }}
-figure svg {{ max-width: 100%; height: auto; }}
-div {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.2rem 0.5rem; text-align: right; }}
-</style></head><body>
-<h1>{title}</h1>
-<figure role="img" aria-label="{title}; the numbers are below.">{picture}</figure>
-{tables}
-</body></html>
-"""
-
-
-def page(found: Mapping[str, Rows], tokens: Sequence[str] | None, what: str) -> bytes:
-    """A page without scripts: the picture, and a table of each panel's weights."""
-    drawn = picture(found, "svg", tokens, what).decode()
-    tables = "\n".join(_table(name, rows, tokens) for name, rows in found.items())
-    content = _PAGE.format(
-        title=html.escape(f"Weights: {what}"),
-        picture=drawn[drawn.index("<svg") :],
-        tables=tables,
-    )
-    return content.encode()
-
-
-def _table(name: str, rows: Rows, tokens: Sequence[str] | None) -> str:
-    heads, sides = _labels(tokens, len(rows[0])), _labels(tokens, len(rows))
-    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
-    body = "".join(
-        f'<tr><th scope="row">{html.escape(text)}</th>'
-        + "".join(f"<td>{value:.3f}</td>" for value in row)
-        + "</tr>"
-        for text, row in zip(sides, rows, strict=True)
-    )
-    table = f"<table><thead><tr><th>query</th>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<details><summary>{html.escape(name)}</summary><div>{table}</div></details>"
 
 
 def picture(
@@ -110,8 +67,3 @@ def _name_ticks(place: Any, tokens: Sequence[str] | None, count: int, rotation: 
         place(range(count), tokens, rotation=rotation, parse_math=False, size=8)
     else:
         place(list(range(0, count, -(-count // _MOST_LABELLED))))
-
-
-def _labels(tokens: Sequence[str] | None, count: int) -> list[str]:
-    fits = tokens is not None and len(tokens) == count
-    return list(tokens or ()) if fits else [str(i) for i in range(count)]

@@ -1,19 +1,15 @@
-"""Weights as numbers: of subjects on drawn, saved or worded inputs, and of a running model."""
+"""Weights as numbers: of subjects on drawn, saved or worded inputs."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-import attnbench
 from attnbench import Inputs, UsageError
 from attnbench.commands import Address
 from attnbench.saved_inputs import load_inputs
-from attnbench.testing import attribute, resolve
+from attnbench.testing import resolve
 
 Rows = list[list[float]]
 
@@ -57,51 +53,6 @@ def of_subject(
             raise UsageError(f"{subject.name} gives no weights that could be shown.")
         found |= _tables(subject.name, result, item, heads)
     return found
-
-
-def of_model(
-    target: Address, *, text: str, layer: int | None, item: Sequence[int] | None
-) -> dict[str, Any]:
-    """The weights of each attention of a model while it reads a text, one table a head.
-
-    Args:
-        target: address of ``load(text)``, which gives the module, its inputs (a sequence or a
-            mapping of arguments), and the tokens of the text.
-        text: the text.
-        layer: the attention to give, counted from 0 in the order of the calls; all by default.
-        item: index of one item in the batch; by default the first.
-
-    Returns:
-        ``tokens``, and ``tables``: rows ``L`` of ``S`` weights by layer and head.
-
-    Raises:
-        InputsError: the model calls no attention that can be recorded.
-        UsageError: what was loaded is something else, or there is no such layer.
-    """
-    load = attribute(target)
-    made = load(text) if callable(load) else None
-    if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], torch.nn.Module)):
-        raise UsageError(
-            f"{target} is called with the text, and has to give (module, inputs, tokens), but gave "
-            f"{type(made).__name__}."
-        )
-    module, inputs, tokens = made
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        with attnbench.record(module.eval(), Path(folder) / "calls") as paths:
-            module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)
-        calls = [load_inputs(path) for path in paths]
-    if layer is not None and not 0 <= layer < len(calls):
-        raise UsageError(f"--layer {layer}: the model has the layers 0 to {len(calls) - 1}.")
-    (dot,) = resolve("scaled_dot")
-    tables: dict[str, Rows] = {}
-    for number, call in enumerate(calls):
-        if layer in (None, number):
-            sizes = [tensor.shape[-1] for tensor in (call.query, call.key, call.value)]
-            with torch.no_grad():
-                result = dot.weights(dot.make(*sizes), call)
-            assert result is not None
-            tables |= _tables(f"layer {number}", result, item, heads=True)
-    return {"tokens": [str(token) for token in tokens], "tables": tables}
 
 
 def _drawn(sizes: tuple[int, int, int], seed: int, tokens: Sequence[str] | None) -> Inputs:
