@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +14,6 @@ from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
     from attnbench import Outcome
-    from attnbench_judge.court import Court
     from attnbench_judge.decision import Judgement
 
 
@@ -25,7 +22,7 @@ def command(
         list[str] | None,
         typer.Argument(
             help="Addresses of attention functions: path/to/file.py, path/to/file.py:NAME or "
-            "package.module:NAME. '-' reads requests in JSON, one a line, from standard input.",
+            "package.module:NAME.",
             show_default=False,
         ),
     ] = None,
@@ -94,8 +91,6 @@ def command(
     with Court(limits, set_name=set_name, lengths=tuple(length or ())) as court:
         kit.load_plugins(fork=True)
         gc.freeze()  # collecting would look at all of torch again and again
-        if addresses == ["-"]:
-            return _serve(court, options)
         try:
             for target in addresses:
                 try:
@@ -128,26 +123,7 @@ def _targets(targets: list[str], candidates: Path | None) -> list[str]:
         targets = [*targets, *map(str, files)]
     if not targets:
         raise UsageError("name a candidate, such as path/to/file.py:NAME, or give --candidates.")
-    if "-" in targets and len(targets) > 1:
-        raise UsageError("'-' reads the targets from standard input; name no others.")
     return targets
-
-
-def _serve(court: Court, options: dict[str, Any]) -> int:
-    """Answer each line of standard input, a JSON object, by a line of JSON."""
-    for line in sys.stdin:
-        if not line.strip():
-            continue
-        try:
-            request = json.loads(line)
-            if not isinstance(request, dict) or not isinstance(request.get("target"), str):
-                raise UsageError('a request is {"target": "path/to/file.py:NAME", ...}')
-            answer = court.judge(**{**options, **request}).as_data()
-        except Exception as error:  # the next request is answered
-            answer = {"error": str(error)}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-    return 0
 
 
 def _unjudged(target: str, error: Exception) -> Judgement:

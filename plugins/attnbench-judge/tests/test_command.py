@@ -1,14 +1,12 @@
-"""Requests of ``attnbench judge -``: a bad one gets an answer, and the next one is judged."""
+"""What ``attnbench judge`` prints, of one candidate and of a folder."""
 
-import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attnbench_judge import court as judging_court
-from attnbench_judge.command import _properties, _serve, _text, command
+from attnbench_judge.command import _properties, _text, command
 from attnbench_judge.court import Court
 from attnbench_judge.decision import Judgement, Row
 from attnbench_judge.entry import Limits
@@ -17,37 +15,6 @@ from attnbench import Outcome
 from attnbench.errors import AttnbenchError
 
 pytestmark = pytest.mark.slow
-
-
-class Easygoing:
-    """A court that accepts whatever it is asked about."""
-
-    def judge(self, target: str, conventions: Any = None, invariants: Any = ()) -> Judgement:
-        """Accept; names of invariants and conventions are looked up, as a court does."""
-        known = {**(conventions or {}), **{name: name for name in invariants}}
-        return Judgement(target, "accepted", untried=tuple(known))
-
-
-BAD = {
-    "nonsense": "Expecting value",
-    "[1]": "a request is",
-    '{"target": 5}': "a request is",
-    '{"target": "x", "colour": 1}': "unexpected keyword argument 'colour'",
-    '{"target": "x", "invariants": [[5]]}': "unhashable",
-    '{"target": "x", "conventions": 3}': "'int' object is not a mapping",
-}
-
-
-@pytest.mark.parametrize("line", BAD)
-def test_a_bad_request_ends_nothing(
-    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    good = json.dumps({"target": "\ud800.py"})
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n\n{good}\n"))
-    assert _serve(Easygoing(), {}) == 0
-    first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert BAD[line] in first["error"]
-    assert second["ok"]
 
 
 def test_an_unknown_profile_is_told_before_anything_is_judged() -> None:
