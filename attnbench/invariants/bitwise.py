@@ -76,16 +76,6 @@ def _alone(subject: Subject, module: nn.Module, inputs: Inputs) -> Iterator[Reru
         yield Rerun(alone, whole[part], f"item {item} alone, not in a batch of {len(whole)}: ")
 
 
-def _rolled(subject: Subject, module: nn.Module, inputs: Inputs) -> Iterator[Rerun]:
-    count = _count(inputs)
-    if count < 2:
-        return
-    whole = subject.output(module, inputs)
-    order = torch.arange(count, device=whole.device).roll(1)
-    got = subject.output(module, select_items(inputs, (order,)))
-    yield Rerun(got, whole[order], "items in another order in the batch: ")
-
-
 def _chunks(subject: Subject, module: nn.Module, inputs: Inputs) -> Iterator[Rerun]:
     if isinstance(subject, LayerSubject) and isinstance(inputs, LayerInputs):
         yield from _cached_chunks(subject, module, inputs)
@@ -144,11 +134,6 @@ ARRANGEMENTS = (
         "batch_invariant",
         "An item alone gives, to the last bit, what it gives in a batch.",
         _alone,
-    ),
-    Arrangement(
-        "position_in_batch_invariant",
-        "An item gives, to the last bit, the same wherever it stands in a batch.",
-        _rolled,
     ),
     Arrangement(
         "chunk_invariant",

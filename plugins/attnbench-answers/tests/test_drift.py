@@ -20,7 +20,7 @@ from attnbench.testing import ARRANGEMENTS
 
 LAWS = [arrangement.law for arrangement in ARRANGEMENTS]
 SHORT = {law.partition("_")[0]: law for law in LAWS}
-"""``batch``, ``position``, ``chunk``, ``run`` and ``thread``."""
+"""``batch``, ``chunk``, ``run`` and ``thread``."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ MISTAKES: dict[str, tuple[Callable[[Tensor], bool], Callable[..., Tensor], dict[
 """When each is made, what is then computed, and the laws that it breaks, with their grades."""
 ORDERS = {
     "keys_are_split_for_a_batch_of_one": ("batch",),
-    "the_last_item_is_an_edge_case": ("batch", "position"),
+    "the_last_item_is_an_edge_case": ("batch",),
     "one_query_is_a_decode_kernel": ("chunk",),
     "partial_sums_come_as_they_finish": tuple(SHORT),
     "threads_share_out_the_keys": ("thread",),

@@ -14,7 +14,6 @@ __all__ = ["IN_ORDER", "InOrder"]
 
 LAWS = (
     "batch_invariant",
-    "position_in_batch_invariant",
     "chunk_invariant",
     "run_to_run",
     "thread_invariant",
