@@ -49,11 +49,8 @@ OUTCOMES = {
     "memory.py:finds_the_judges_memory": CHANGING,
     "memory.py:value_itself": {"alias_of_input"},
     "clocks.py:threaded": CHANGING,
-    "clocks.py:threaded_with_head_start": CHANGING,
     "clocks.py:lazy": {"not_plain"},
     "clocks.py:patched_clocks": {"accepted"},
-    "clocks.py:all_cores": {"accepted"},
-    "clocks.py:forked_per_call": {"left_processes", "accepted"},
     "clocks.py:watches_the_memory": {"accepted", *CHANGING},
     # lasts longer than a judgement on a fast machine, and has gained nothing in it
     "wrong_where.py:right_for_three_seconds": {"accepted", "depends_on_history", "failed"},
@@ -117,8 +114,6 @@ OUTCOMES = {
     "tricks.py:within_an_arena": {"alias_of_output"},
     "tricks.py:strides_over_the_query": {"alias_of_input"},
     "tricks.py:dispatches_when_copied": {"accepted", *CHANGING},
-    "tricks.py:in_a_finaliser": CHANGING,
-    "tricks.py:by_an_alarm": CHANGING,
     "tricks.py:traced": CHANGING,
     "tricks.py:by_a_server": {"left_processes"},
     "tricks.py:preloads_a_library": {"ended", "hung"},
@@ -127,7 +122,6 @@ OUTCOMES = {
     "tricks.py:one_without_memory": {"not_plain"},
     # right on a machine without products of bfloat16
     "less_work.py:products_as_fast_as_allowed": {"accepted", *WRONG},
-    "less_work.py:right_where_small": CHANGING,
     "descriptions.py:raises_a_verdict": {"refused_when_timed"},
     "descriptions.py:describes_itself": {"accepted"},
     "descriptions.py:forges_its_description": {"not_loaded"},

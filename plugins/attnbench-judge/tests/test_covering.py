@@ -1,6 +1,5 @@
 """Pairs of levels: each that may come together does, whatever the seed."""
 
-import itertools
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -54,7 +53,7 @@ def test_every_kind_comes_twice_among_few_keys_and_among_many(
     dealt: dict[bool, Counter[tuple[str, str]]] = {True: Counter(), False: Counter()}
     for row in cover(axes, FITS, chance):
         many = deck.many = list(AXES["S"]).index(row["S"]) >= 4
-        for axis in row.keys() - {"S", "work"}:
+        for axis in (axis for axis in row if axis not in ("S", "work")):
             level = AXES[axis][row[axis]]
             kinds = level.get("kinds", level.get("sizes")) if isinstance(level, dict) else level
             dealt_here = axis.startswith(("mask", "shape", "layout")) and kinds
@@ -63,12 +62,6 @@ def test_every_kind_comes_twice_among_few_keys_and_among_many(
     every = dealt[True].keys() | dealt[False].keys()
     assert len(every) > 50
     assert not [kind for kind in every if min(dealt[True][kind], dealt[False][kind]) < 2]
-
-
-def test_a_seed_repeats_the_rows() -> None:
-    first, second = (list(cover(SDPA, FITS, random.Random(3))) for _ in range(2))
-    assert first == second
-    assert first != list(cover(SDPA, FITS, random.Random(4)))
 
 
 @pytest.mark.parametrize("seed", [0, 17, 35])
@@ -83,13 +76,6 @@ def test_what_is_refused_hides_no_other_pair(seed: int) -> None:
     assert coverage.untried() == ["E of 513 to 1024", "H = 7 with float16"]
 
 
-def triples_of_levels(axes: Mapping[str, list[str]]) -> set[tuple[tuple[str, str], ...]]:
-    """Every combination of three levels, of three axes."""
-    levels = [(axis, level) for axis in axes for level in axes[axis]]
-    triples = itertools.combinations(sorted(levels), 3)
-    return {three for three in triples if len(dict(three)) == 3}
-
-
 def test_a_callee_that_takes_everything_is_called_once_for_each_row() -> None:
     coverage = Coverage(BARE, FITS, random.Random(0))
     rows = list(coverage.rows())
@@ -97,10 +83,6 @@ def test_a_callee_that_takes_everything_is_called_once_for_each_row() -> None:
         coverage.add(row, right=True)
     assert len(rows) < 280
     assert coverage.untried() == []
-    triples = {three for row in rows for three in itertools.combinations(sorted(row.items()), 3)}
-    drawn = random.Random(1).sample(sorted(triples_of_levels(BARE)), 2000)
-    fitting = [three for three in drawn if MANY.fits(dict(three))]
-    assert sum(three in triples for three in fitting) > 0.45 * len(fitting)
 
 
 @pytest.mark.parametrize(

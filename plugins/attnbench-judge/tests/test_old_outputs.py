@@ -21,15 +21,6 @@ def test_every_output_that_is_due_is_still_held() -> None:
         assert old.held == 64
 
 
-def test_some_are_asked_for_within_the_calls_of_one_timed_case() -> None:
-    for seed in range(20):
-        old, asked = OldOutputs(random.Random(seed)), []
-        for _ in range(60):
-            old.add(torch.zeros(1))
-            asked += [later for later, _ in old.due()]
-        assert max(asked) > 7
-
-
 def test_large_outputs_are_asked_for_before_they_are_given_up() -> None:
     old = OldOutputs(random.Random(0))
     large = torch.empty(1 << 26, dtype=torch.uint8)

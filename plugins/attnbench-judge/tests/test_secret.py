@@ -24,14 +24,6 @@ def test_the_low_bits_of_a_seed_tell_nothing_of_the_values() -> None:
     assert not any(torch.equal(*pair) for pair in zip(first, second, strict=True))
 
 
-def test_a_seed_repeats_all_values() -> None:
-    case = Case((2, 3), 4, 6, 8, 8, 5)
-    first, second = (Stream(case, {}, "sdpa", Secret(5)) for _ in range(2))
-    for _ in range(3):
-        for pair in zip(values(first), values(second), strict=True):
-            assert torch.equal(*pair)
-
-
 def test_the_state_of_one_generator_tells_no_other() -> None:
     secret = Secret(5)
     known = secret.generator()

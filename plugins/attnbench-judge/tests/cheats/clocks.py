@@ -29,19 +29,6 @@ def threaded(query, key, value, attn_mask=None, is_causal=False):
     return out
 
 
-def threaded_with_head_start(query, key, value, attn_mask=None, is_causal=False):
-    out = query.new_empty(_shape(query, value))
-
-    def fill():
-        time.sleep(0.001)
-        out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
-
-    thread = threading.Thread(target=fill, daemon=True)
-    thread.start()
-    thread.join(0.0002)
-    return out
-
-
 class _Lazy(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -65,25 +52,6 @@ def patched_clocks(query, key, value, attn_mask=None, is_causal=False):
         setattr(time, name, lambda: 0)
     time.clock_gettime = lambda clock: 0.0
     return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
-def all_cores(query, key, value, attn_mask=None, is_causal=False):
-    with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    with contextlib.suppress(OSError):
-        os.nice(-20)
-    torch.set_num_threads(os.cpu_count() or 1)
-    return right(query, key, value, attn_mask, is_causal=is_causal)
-
-
-def forked_per_call(query, key, value, attn_mask=None, is_causal=False):
-    out = query.new_empty(_shape(query, value)).share_memory_()
-    child = os.fork()
-    if child == 0:
-        out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
-        os._exit(0)
-    os.waitpid(child, 0)
-    return out.clone()
 
 
 def watches_the_memory(query, key, value, attn_mask=None, is_causal=False):

@@ -55,15 +55,6 @@ def wrong_dtype(query, key, value, attn_mask=None, is_causal=False):
     return right(query, key, value, attn_mask, is_causal=is_causal).double()
 
 
-def scores_in_half(query, key, value, attn_mask=None, is_causal=False):
-    """Only the first product is narrow."""
-    if attn_mask is not None or is_causal:
-        return right(query, key, value, attn_mask, is_causal=is_causal)
-    narrow = query.bfloat16() @ key.bfloat16().mT
-    scores = narrow.to(query.dtype) / math.sqrt(query.shape[-1])
-    return scores.softmax(-1) @ value
-
-
 def products_as_fast_as_allowed(query, key, value, attn_mask=None, is_causal=False):
     """Asks for products of float32 in bfloat16, where the machine has them."""
     torch.set_float32_matmul_precision("medium")
@@ -89,14 +80,6 @@ def even_sizes_only(query, key, value, attn_mask=None, is_causal=False):
     if attn_mask is not None or is_causal or whole < 64:
         return right(query, key, value, attn_mask, is_causal=is_causal)
     return right(query, key[..., :whole, :], value[..., :whole, :])
-
-
-def right_where_small(query, key, value, attn_mask=None, is_causal=False):
-    """A sample of the keys where the scores are many."""
-    if query.shape[-2] * key.shape[-2] < 2**14 or attn_mask is not None or is_causal:
-        return right(query, key, value, attn_mask, is_causal=is_causal)
-    chosen = torch.randperm(key.shape[-2])[: key.shape[-2] * 3 // 4]
-    return right(query, key[..., chosen, :], value[..., chosen, :])
 
 
 def largest_scores_only(query, key, value, attn_mask=None, is_causal=False):

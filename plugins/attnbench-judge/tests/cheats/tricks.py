@@ -1,11 +1,7 @@
 """Cheats that look where they are, work at another time, or hand out what is no output yet."""
 
-import contextlib
 import ctypes
-import gc
-import glob
 import os
-import signal
 import sys
 
 import torch
@@ -60,29 +56,6 @@ def dispatches_when_copied(query, key, value, attn_mask=None, is_causal=False):
     return out
 
 
-def in_a_finaliser(query, key, value, attn_mask=None, is_causal=False):
-    """The garbage collector's callback fills the output."""
-    out = query.new_zeros(_shape(query, value))
-
-    def fill(phase, info):
-        gc.callbacks.remove(fill)
-        out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
-
-    gc.callbacks.append(fill)
-    return out
-
-
-def by_an_alarm(query, key, value, attn_mask=None, is_causal=False):
-    out = query.new_zeros(_shape(query, value))
-
-    def fill(number, frame):
-        out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
-
-    signal.signal(signal.SIGALRM, fill)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
-    return out
-
-
 def traced(query, key, value, attn_mask=None, is_causal=False):
     """A profiler's hook fills the output when the desk has looked at it."""
     out = query.new_zeros(_shape(query, value))
@@ -109,18 +82,6 @@ def by_a_server(query, key, value, attn_mask=None, is_causal=False):
     os.write(_state["server"], b"x")
     os.read(_state["back"], 1)
     return right(query, key, value, attn_mask, is_causal=is_causal).view(shape)
-
-
-def overwrites_the_package(query, key, value, attn_mask=None, is_causal=False):
-    """Raises if it could; the right answer is never given."""
-    places = [sys.modules["candidate"].__file__, torch.__file__, os.__file__, sys.executable]
-    for path in (*places, *glob.glob(os.path.dirname(places[0]) + "/*.py")):
-        with contextlib.suppress(OSError), open(path, "r+b"):
-            raise RuntimeError(f"could write to {path}")
-        with contextlib.suppress(OSError):
-            os.rename(path, path + ".moved")
-            raise RuntimeError(f"could move {path}")
-    return query.new_zeros(_shape(query, value))
 
 
 def preloads_a_library(query, key, value, attn_mask=None, is_causal=False):
