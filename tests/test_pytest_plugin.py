@@ -141,18 +141,6 @@ def test_a_subject_without_a_usable_answer_fails_once_and_skips_the_rest(project
     assert "not run: WrongShape returned scores of shape" in run.text
 
 
-@pytest.mark.long
-def test_a_subject_without_a_usable_answer_fails_once_where_the_contract_is_deselected(
-    project: Project,
-) -> None:
-    run = project.pytest("--attnbench=bad_subjects.py:SHAPE", "-k", "layouts or sum_to_one")
-    assert run.code == 1, run.text
-    assert "keeps_the_contract" in run.text
-    assert "WrongShape returned scores of shape" in run.text
-    assert run.counts.startswith("1 failed"), run.text
-    assert "skipped" in run.counts
-
-
 def test_an_unknown_name_is_one_error_that_offers_the_nearest(project: Project) -> None:
     run = project.pytest("--attnbench=scaled_dt")
     assert run.code == 2, run.text

@@ -93,21 +93,6 @@ def test_a_brief_schedule_meets_the_first_regime_in_every_dtype(regimes: tuple[s
     assert found == {"float64", "float32", "bfloat16", "float16"}
 
 
-def test_a_brief_schedule_has_small_cases_of_only_what_its_shapes_lack() -> None:
-    def small(brief: bool) -> set[Case]:
-        sizes = {(4, 6, 8), (3, 3, 5)}
-        return {
-            c for c in schedule(Domain(), brief=brief) if (c.q_len, c.kv_len, c.query_size) in sizes
-        }
-
-    assert len(small(brief=True)) < len(small(brief=False)) / 2
-    narrow = Domain(max_len=6)  # the shapes that meet everything else are longer
-    full, brief = list(schedule(narrow)), list(schedule(narrow, brief=True))
-    for field in ("mask", "layout", "regime"):
-        met = {getattr(c, field) for c in brief if min(c.q_len, c.kv_len) > 1}
-        assert met == {getattr(c, field) for c in full}
-
-
 def test_a_case_and_what_is_tried_at_it_are_read_back_and_keep_their_fields() -> None:
     plain = Case((2,), 3, 4, seed=9)
     trial = plain.tried(side="left", times=3, flag=True)

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from attnbench import adapters
 from attnbench.checking import api, case_search
-from attnbench.checking.api import outcomes_of, run_invariants
+from attnbench.checking.api import outcomes_of
 from attnbench.checking.outcomes import CANARY
 from attnbench.checking.parametrization import Check, CheckFailedError
 from attnbench.checking.plan import select_invariants
-from attnbench.errors import UnknownNameError
 from attnbench.registry.address import parse_address
 from attnbench.subject.devices import generator_of, is_lost
 from attnbench.subject.lookup import resolve
@@ -122,21 +121,6 @@ def test_a_cpu_is_never_lost_and_draws_from_torchs_own_generator() -> None:
     assert generator_of("cpu") is torch.default_generator
 
 
-def test_names_are_looked_up_before_a_spec_is_called() -> None:
-    def right(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        calls.append(1)
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
-
-    calls: list[int] = []
-    spec = adapters.sdpa(right)
-    calls.clear()
-    with pytest.raises(UnknownNameError, match="no profile is called 'none'"):
-        run_invariants(spec, profile="none")
-    with pytest.raises(UnknownNameError, match="no invariant is called 'none'"):
-        run_invariants(spec, ["none"])
-    assert not calls
-
-
 def by_norm(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attention that is NaN for a key of zeros alone."""
     return (query @ (key / key.norm(dim=-1, keepdim=True)).mT).softmax(-1) @ value
@@ -167,11 +151,6 @@ def writing(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     if key.shape[-2] > 6 and key.is_contiguous():
         key += 1.0
     return weights @ value
-
-
-def never(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """No attention at all."""
-    raise ValueError("not written yet")
 
 
 PARTS = {
@@ -212,11 +191,3 @@ def test_a_call_that_raises_is_told_once_whichever_property_finds_it() -> None:
     assert [other.status for other in others] == ["passed", "passed"]
     (alone,) = outcomes_of(subject, select_invariants(names[1:2]), profile="quick")
     assert alone.status == "failed"
-
-
-def test_where_no_call_is_sound_nothing_else_is_run() -> None:
-    names = ["keeps_the_contract", "query_alone_equals_query_among_others"]
-    (subject,) = resolve(adapters.sdpa(never))
-    contract, other = outcomes_of(subject, select_invariants(names), profile="quick")
-    assert (contract.status, contract.note) == ("failed", "")
-    assert (other.status, other.reason[:8]) == ("skipped", "not run:")

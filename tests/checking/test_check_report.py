@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from attnbench.cases.case import Case
 from attnbench.checking.check_report import CheckReport, failure_text, finding_text
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
-from tests.cli_runs import python
 
 LONG = "weights.sum(-1)[0] = 1.0039, but should be 1 ± 0.00098: " + "each row " * 60
 FOUND = Failure(case=Case().id)
@@ -44,21 +42,6 @@ def test_the_repr_names_what_failed_within_what_pytest_shows() -> None:
     assert len(text) <= 240
     assert "1 passed, 1 failed; failed: weights_sum_to_one on mine: weights.sum(-1)[0]" in text
     assert "str(report)" in text
-
-
-@pytest.mark.parametrize(("message", "whole"), [("report", False), ("str(report)", True)])
-def test_an_assertion_in_pytest_says_what_failed(tmp_path: Path, message: str, whole: bool) -> None:
-    (tmp_path / "test_mine.py").write_text(
-        "from attnbench.checking.check_report import CheckReport\n"
-        "from attnbench.checking.outcomes import Failure, Outcome\n"
-        f"report = CheckReport(({BAD!r},))\n"
-        f"def test_mine():\n    assert report.ok, {message}\n"
-    )
-    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py")
-    done = python(*words, folder=tmp_path)
-    assert "weights_sum_to_one" in done.stdout
-    assert "weights.sum(-1)[0] = 1.0039" in done.stdout
-    assert ("case b" in done.stdout) is whole
 
 
 def test_a_script_for_another_failure_names_it() -> None:

@@ -10,21 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
 
 from attnbench import Case, Invariant, InvariantViolation, Subject
-from attnbench.cases.case_space import space_of
 from attnbench.checking import case_search
-from attnbench.checking.hypothesis_engine import search
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.runner import run_invariant, seeded
-from attnbench.invariants.masks import empty_rows, mask_forms, masking, positions
 from attnbench.strategies import cases
 from attnbench.subject.lookup import resolve
 from tests.checking.asked_cases import found, invariant, run
-from tests.invariant_runs import by_name
 
 
 @pytest.fixture
@@ -160,20 +156,6 @@ def test_what_cannot_be_read_in_the_database_is_told_in_a_line_and_left_there(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_failure_whose_entry_was_damaged_is_kept_anew(kept: Path) -> None:
-    one, asked = invariant(lambda case: case.kv_len == 7)
-    expected = found(run(one))
-    before = entries(kept)
-    for path in before:
-        path.write_bytes(UNREADABLE[0])
-    outcome = run(one)
-    assert found(outcome) == expected
-    assert "which are left there, and not tried first" in outcome.note
-    asked.clear()
-    again = run(one)
-    assert (asked[0], found(again), again.note) == (expected, expected, "")
-
-
 @pytest.mark.parametrize("damage", ["file", "read_only"])
 def test_a_database_that_cannot_be_written_is_told_in_a_line(kept: Path, damage: str) -> None:
     one, _ = invariant(lambda case: case.kv_len == 7)
@@ -205,31 +187,6 @@ def test_a_settings_profile_says_how_much_is_drawn_and_where_failures_are_kept(
     run(fails)
     assert memory.data
     assert not kept.exists()
-
-
-MASKING = by_name(empty_rows, mask_forms, masking, positions)
-
-
-@pytest.mark.parametrize("name", MASKING)
-def test_thorough_visits_every_length_up_to_64_for_each_invariant_on_masks(name: str) -> None:
-    (subject,) = resolve("soft")
-    space = space_of((MASKING[name].cases or cases)(subject))
-    drawn: list[Case | None] = []
-
-    def hold(batch: list[Case | None]) -> bool:  # many at once, which is faster
-        drawn.extend(batch)
-        return False
-
-    raw = space.parts[0].raw(wide=True)
-    search(
-        st.lists(raw, min_size=100, max_size=100),
-        hold,
-        phases=(Phase.generate,),
-        examples=PROFILES["thorough"].drawn // 100,
-        seed=name,
-    )
-    lengths = {length for case in drawn if case for length in (case.q_len, case.kv_len)}
-    assert set(range(2, 65)) <= lengths  # with is_causal one query alone leaks nothing
 
 
 def test_more_cases_are_drawn_where_few_are_scheduled() -> None:

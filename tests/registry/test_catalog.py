@@ -45,11 +45,6 @@ def test_built_ins_come_in_through_entry_points() -> None:
     assert all(p.entry_point is not None for p in registry().plugins)
 
 
-def test_unknown_name_offers_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'additive'"):
-        attnbench.get("aditive")
-
-
 def test_a_spec_has_no_options() -> None:
     with pytest.raises(AddressError, match="leave them out"):
         attnbench.get("additive(hidden_size=3)")
@@ -205,13 +200,6 @@ def test_a_plugin_made_for_another_version_of_the_core_fails_with_one_line(
         assert "fast 0.3 is made for attnbench" in loaded.message
         assert "pip install --upgrade attnbench fast" in loaded.message
         assert "\n" not in loaded.message
-
-
-def test_a_law_is_known_where_the_plugin_that_brings_it_is() -> None:
-    declares = spec(laws=("unit_variance",))
-    assert Registry([plugin(specs=[declares]), plugin("laws", "my-laws", [LAW])]).failures == []
-    (alone,) = Registry([plugin(specs=[declares])]).failures
-    assert "names the law 'unit_variance', which no plugin registers" in alone.message
 
 
 def test_a_built_in_name_keeps_its_meaning_whoever_else_registers_it() -> None:

@@ -21,12 +21,3 @@ def test_a_slowdown_of_a_half_is_reported_and_nothing_else(tmp_path: Path) -> No
     slower = {"attention.quick.track_time", "attention.quick.track_time_backward"}
     assert "attention.quick.track_time" in changed(out) <= slower, out
     assert "PERFORMANCE DECREASED" in out
-
-
-def test_unchanged_code_is_not_reported(tmp_path: Path) -> None:
-    scratch = Scratch(tmp_path / "repository")
-    scratch.commit({"quick": BEFORE, "steady": BEFORE})
-    scratch.run("git", "commit", "-q", "--allow-empty", "-m", "Change nothing")
-    out = scratch.asv(*CONTINUOUS, "HEAD~1", "HEAD", *BENCH, codes=(0, 1))
-    assert changed(out) == set(), out
-    assert "NOT SIGNIFICANTLY CHANGED" in out

@@ -156,14 +156,3 @@ def test_only_floating_parameters_that_are_there_are_moved() -> None:
     spec = attnbench.ScoringSpec(name="odd", make=lambda q, k: Odd(), equal_sizes=True)
     (subject,) = resolve(spec)
     assert subject.constant_parameters == ("bias",)
-
-
-def test_a_mistyped_attribute_of_a_file_without_a_spec_is_told_what_the_file_has(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text("import math\n\n\ndef attention(query, key, value):\n    return value\n")
-    with pytest.raises(
-        UnknownNameError, match=r"no attribute 'atention'. Did you mean 'attention'"
-    ):
-        resolve(f"{path}:atention")

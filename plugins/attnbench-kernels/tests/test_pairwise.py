@@ -204,36 +204,6 @@ def test_long_sequences_need_no_tensor_of_all_pairs(monkeypatch: pytest.MonkeyPa
     assert peak_bytes(both, torch.device("cpu")) < size * size * 4 / 2
 
 
-def test_inputs_stay_as_they_were_and_any_layout_will_do() -> None:
-    module, query, key, value = inputs(lead=(2, 3))
-    expected = attnbench.attend(module, query, key, value, kernel="factorised")
-    strided = [t.mT.contiguous().mT for t in (query, key, value)]
-    copies = [t.clone() for t in strided]
-    got = attnbench.attend(module, *strided, kernel="factorised")
-    torch.testing.assert_close(got, expected)
-    assert all(torch.equal(x, y) for x, y in zip(strided, copies, strict=True))
-
-
-@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_modes_change_nothing(guard: Any) -> None:
-    module, query, key, value = inputs()
-    expected = attnbench.attend(module, query, key, value, kernel="plain")
-    with guard():
-        query = query.clone().requires_grad_()
-        got = attnbench.attend(module, query, key, value, kernel="factorised")
-    assert got.requires_grad == (guard is torch.enable_grad)
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_a_second_derivative_is_refused_with_the_way_out() -> None:
-    module, query, key, value = inputs()
-    query.requires_grad_()
-    output = attnbench.attend(module, query, key, value, kernel="factorised")
-    (first,) = torch.autograd.grad(output.sum(), query, create_graph=True)
-    with pytest.raises(NotImplementedError, match="kernel='plain'"):
-        first.sum().backward()
-
-
 def test_under_the_transforms_of_torch_attend_takes_the_plain_form() -> None:
     module, query, key, value = inputs(lead=(3,))
     gradient = torch.func.grad(lambda *call: attnbench.attend(module, *call).square().sum())

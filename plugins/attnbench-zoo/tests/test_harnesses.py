@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from attnbench_zoo import entries, score
-from attnbench_zoo.harnesses import HARNESSES, Harness, main, own, table
+from attnbench_zoo.harnesses import HARNESSES, Harness, main, table
 
 NAMED = {(entry.name, entry.right): entry for entry in entries()}
 KILLED = {
@@ -42,22 +40,6 @@ def test_the_table_has_a_row_for_each_harness() -> None:
     text = table([(harness, score(harness, [NAMED["scale_missing", False]]))])
     assert text.startswith("| harness | seconds | scoring | kernel |")
     assert "| 0 of 0 | 0 of 0 | 1 of 1 | 0 of 0 | 0 of 0 | 1 of 1 (100.0%) | 0 of 0 |" in text
-
-
-def test_the_projects_own_row_runs_the_checks_of_its_profile() -> None:
-    calls: list[dict[str, object]] = []
-    statuses: list[str] = []
-
-    def check(target: object, **given: object) -> object:
-        calls.append(given)
-        return SimpleNamespace(outcomes=[SimpleNamespace(status=status) for status in statuses])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnbench.check", check)
-        assert own("quick")(NAMED["attention", True])
-        statuses.append("failed")
-        assert not own("quick")(NAMED["attention", True])
-    assert calls == [{"profile": "quick"}] * 2
 
 
 def test_a_name_that_no_harness_has_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,13 +22,6 @@ def test_every_mutant_says_what_is_wrong_and_where_it_comes_from() -> None:
     assert {entry.origin for entry in RIGHT.values()} == {""}
 
 
-def test_a_thread_is_linked_where_its_repository_is_known() -> None:
-    found = {bug: link for e in BY_NAME.values() for bug, link in zip(e.bugs, e.links)}  # noqa: B905
-    assert found["pytorch/pytorch#103082"] == "https://github.com/pytorch/pytorch/issues/103082"
-    assert BY_NAME["scale_missing"].bugs == ("mlc-ai/mlc-llm#3426", "cntkx#10")
-    assert len(BY_NAME["scale_missing"].links) == 1
-
-
 def test_an_oracle_that_takes_all_for_right_kills_and_accuses_none() -> None:
     found = score(lambda entry: True, FEW)
     assert (found.share(), found.killed, found.accused) == (0.0, [], [])

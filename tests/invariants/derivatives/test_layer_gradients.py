@@ -38,8 +38,6 @@ class Layer(nn.Module):
             square = hidden.float().square().mean(-1, keepdim=True)
             value = self.value((hidden.float() * (square + 1e-6).rsqrt()).to(hidden))
             scores = scores.float().softmax(-1).to(hidden)
-        elif self.how == "detached":
-            scores = scores / (1 + self.key(hidden).detach().square().sum(-1)).sqrt()[:, None]
         elif self.how == "scaled":
             value = Scaled.apply(value)
         return scores.sigmoid() @ value
@@ -55,12 +53,6 @@ def test_a_gradient_that_is_off_by_one_in_a_hundred_is_found() -> None:
     found = told("scaled")
     assert "of hidden and parameter value.weight = " in found
     assert "right by parameter query.weight, parameter key.weight" in found
-
-
-def test_the_parameter_whose_gradient_is_cut_off_is_named() -> None:
-    found = told("detached")
-    assert "of hidden and parameter key.weight = " in found
-    assert "right by parameter query.weight, parameter value.weight" in found
 
 
 def test_a_right_layer_that_rounds_to_float32_within_is_not_accused() -> None:

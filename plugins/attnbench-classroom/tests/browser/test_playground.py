@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +54,6 @@ def text(page: Any, css: str) -> str:
     return str(page.find_element(By.CSS_SELECTOR, css).get_attribute("textContent"))
 
 
-def thread_s(page: Any) -> float:
-    """Seconds that the page's thread has been busy, which what else runs does not lengthen."""
-    page.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
-    metrics = page.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-    return float(next(row["value"] for row in metrics if row["name"] == "TaskDuration"))
-
-
 def slide(page: Any, name: str, value: float) -> None:
     page.execute_async_script(
         "const done = arguments[2], input = document.getElementById(arguments[0]);"
@@ -71,45 +63,6 @@ def slide(page: Any, name: str, value: float) -> None:
         name,
         value,
     )
-
-
-DRAG = """
-const done = arguments[0], plane = document.getElementById("plane");
-const box = plane.getBoundingClientRect(), point = plane.querySelector("[data-index]");
-const start = point.getBoundingClientRect();
-const send = (kind, x, y) => plane.dispatchEvent(
-  new PointerEvent(kind, {clientX: x, clientY: y, pointerId: 1, bubbles: true}));
-send("pointerdown", start.x + start.width / 2, start.y + start.height / 2);
-const times = [];
-function next(i) {
-  if (i === 20) { send("pointerup", box.x, box.y); return done(times); }
-  const begun = performance.now();
-  send("pointermove", box.x + box.width * (0.2 + 0.03 * i), box.y + box.height * 0.4);
-  // the page draws in the next frame; a message after it comes when that is done
-  requestAnimationFrame(() => {
-    const channel = new MessageChannel();
-    channel.port1.onmessage = () => { times.push(performance.now() - begun); next(i + 1); };
-    channel.port2.postMessage(0);
-  });
-}
-next(0);
-"""
-
-
-def test_a_drag_at_16_by_16_is_answered_and_moves_the_point(page: Any) -> None:
-    for name in ("queries", "keys"):
-        slide(page, name, 16)
-    before = text(page, "#weights-text"), text(page, "#point-state")
-    before_s = thread_s(page)
-    times = page.execute_async_script(DRAG)
-    used_ms = 1e3 * (thread_s(page) - before_s) / len(times)
-    wall_ms = statistics.median(times)
-    print(
-        f"a drag at 16 × 16: {used_ms:.1f} ms of the page's thread, {wall_ms:.1f} ms on the clock"
-    )
-    assert len(times) == 20
-    assert before != (text(page, "#weights-text"), text(page, "#point-state"))
-    assert text(page, "#point-state") == "query 1 at 1.62, 0.60"
 
 
 def test_arrow_keys_move_the_chosen_point_and_page_keys_choose_another(page: Any) -> None:
@@ -158,16 +111,6 @@ def test_a_larger_temperature_flattens_and_a_larger_scale_sharpens(page: Any) ->
     assert sharpest() > start
 
 
-def test_an_empty_row_is_0_with_a_true_mask_and_uniform_with_a_fill(page: Any) -> None:
-    rows = page.find_elements(By.CSS_SELECTOR, "#empty tbody tr")
-    cells = [[cell.text for cell in row.find_elements(By.TAG_NAME, "td")] for row in rows]
-    assert cells[1][0].startswith("0.00 0.00")
-    assert "output (0.00, 0.00)" in cells[1][0]
-    assert cells[1][1].startswith("0.13 0.13")
-    assert "on masked keys: 1.00" in cells[2][1]
-    assert "on masked keys: 0.00" in cells[2][0]
-
-
 def test_a_mask_of_the_settings_reaches_the_weights(page: Any) -> None:
     page.execute_script("document.getElementById('numbers').open = true")
     Select(page.find_element(By.ID, "mask")).select_by_value("empty")
@@ -184,11 +127,6 @@ def test_a_function_is_chosen_by_its_picture(page: Any) -> None:
     WebDriverWait(page, 5).until(lambda b: text(b, "#chosen-title").startswith("additive: w_v"))
     assert page.find_element(By.ID, "all-additive").get_attribute("aria-pressed") == "true"
     assert not text(page, "#alike")
-
-
-def test_it_is_said_where_all_queries_get_the_same_weights(page: Any) -> None:
-    page.find_element(By.ID, "all-vector_sum").click()
-    WebDriverWait(page, 5).until(lambda b: text(b, "#alike").startswith("All queries get the same"))
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
