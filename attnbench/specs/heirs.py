@@ -21,6 +21,7 @@ HEIRS: Mapping[str, str] = {
     "padded_outputs_are_finite": "padded_tokens_are_inert",
     "padded_tokens_take_no_gradient": "padded_tokens_are_inert",
     "parts_stand_in_for_no_other": "outputs_depend_on_their_token",
+    "position_in_batch_invariant": "batch_invariant",
     "single_key_gets_weight_one": "weights_sum_to_one",
     "size_one_dimensions_are_kept": "output_has_shape_and_dtype",
     "weights_are_not_negative": "weights_sum_to_one",
