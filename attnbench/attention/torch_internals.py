@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -61,23 +61,6 @@ def graph_breaks() -> int:
     from torch._dynamo.utils import counters
 
     return sum(counters["graph_break"].values())
-
-
-def faked(call: nn.Module, *tensors: Tensor) -> Any:
-    """The result of a call on fake tensors, parameters and buffers: shapes without values.
-
-    A tensor that the module keeps elsewhere is a constant, as it is for ``torch.compile``.
-    """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    # state_dict() leaves out buffers that are not persistent, such as rotary tables
-    state: dict[str, Tensor] = dict(call.named_parameters(remove_duplicate=False))
-    state |= dict(call.named_buffers(remove_duplicate=False))
-    fake_state: dict[str, Tensor] = {n: mode.from_tensor(tensor) for n, tensor in state.items()}
-    fakes = tuple(mode.from_tensor(tensor) for tensor in tensors)
-    with mode:
-        return torch.func.functional_call(call, fake_state, fakes, tie_weights=False)
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has not typed it

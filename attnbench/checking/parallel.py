@@ -138,7 +138,7 @@ def preload(subjects: int | None, invariants: Collection[str] | None = None) -> 
     """
     if subjects is not None and subjects <= _FEW_SUBJECTS:
         return _CHECK_IMPORTS
-    return PRELOAD if not invariants or set(COMPILING) & set(invariants) else _TRACING_IMPORTS
+    return PRELOAD if not invariants or COMPILING in invariants else _TRACING_IMPORTS
 
 
 def run_checks(

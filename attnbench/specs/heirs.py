@@ -9,6 +9,7 @@ HEIRS: Mapping[str, str] = {
     "constant_values_come_back": "output_lies_within_values",
     "equal_keys_get_equal_weight": "weights_sum_to_one",
     "exported_equals_eager": "compiled_equals_eager",
+    "fake_tensors_tell_the_shape": "vmap_equals_batch",
     "heads_are_independent": "item_alone_equals_item_in_batch",
     "kernel_gradients_equal_plain_ones": "gradients_are_right",
     "large_bias_hides": "masking_equals_deleting",

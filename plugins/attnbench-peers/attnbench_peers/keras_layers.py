@@ -16,8 +16,7 @@ from attnbench_peers.library import LIBRARIES
 
 __all__ = ["attnbench_layers", "attnbench_mechanisms"]
 
-_WHY = "a layer of Keras computes in the dtype that it was made with, and knows no fake tensors"
-OWN_DTYPE = dict.fromkeys(("autocast_agrees", "fake_tensors_tell_the_shape"), _WHY)
+OWN_DTYPE = {"autocast_agrees": "a layer of Keras computes in the dtype that it was made with"}
 INSTALLED = LIBRARIES["keras"].installed is not None
 
 

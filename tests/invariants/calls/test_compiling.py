@@ -65,20 +65,6 @@ def test_a_subject_is_not_to_blame_where_nothing_compiles(monkeypatch: pytest.Mo
     )
 
 
-def test_tied_parameters_are_no_fault() -> None:
-    class Tied(Attention):
-        def __init__(self, *sizes: int) -> None:
-            super().__init__(*sizes)
-            self.weight = torch.nn.Parameter(torch.ones(()))
-            self.same = self.weight
-
-        def scale(self, query: Tensor, key: Tensor, given: float | None) -> Any:
-            return super().scale(query, key, given) * self.weight * self.same
-
-    found = run(mutant(Tied, reference=None), "fake_tensors_tell_the_shape")
-    assert found.status == "passed", found.reason
-
-
 def test_a_failure_of_the_debugging_backend_alone_is_no_failure(monkeypatch: Any) -> None:
     compile_ = torch.compile
 
