@@ -177,16 +177,11 @@ def _shapes(module: nn.Module) -> dict[str, Any]:
     return {name: None if is_lazy(tensor) else tensor.shape for name, tensor in tensors}
 
 
-def woken(module: nn.Module, biases: bool = False) -> nn.Module:
-    """A module whose weights that start at zero or near it are larger: they would hide the rest.
-
-    Args:
-        module: the module, which is changed.
-        biases: whether biases of zeros count as well.
-    """
+def woken(module: nn.Module) -> nn.Module:
+    """A module whose weights that start at zero or near it are larger: they would hide the rest."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            if not _is_small(name, parameter, biases):
+            if not _is_small(name, parameter):
                 continue
             if parameter.any():
                 parameter.mul_(_USUAL / _size(parameter))
@@ -211,13 +206,13 @@ def _size(parameter: torch.Tensor) -> float:
     return math.sqrt(float(parameter.detach().double().square().mean()) * _fan(parameter))
 
 
-def _is_small(name: str, parameter: nn.Parameter, biases: bool = False) -> bool:
-    """Whether a parameter that is trained is nearly zero; no bias, unless those of zeros count."""
+def _is_small(name: str, parameter: nn.Parameter) -> bool:
+    """Whether a parameter that is trained, and is no bias, is nearly zero."""
     if is_lazy(parameter) or not parameter.requires_grad or not parameter.is_floating_point():
         return False
-    is_zero = not bool(parameter.any())
     if name.endswith("bias"):
-        return biases and is_zero
+        return False
+    is_zero = not bool(parameter.any())
     return is_zero or _size(parameter) < (_SMALL if _fan(parameter) > 1 else _SMALL_FACTOR)
 
 
