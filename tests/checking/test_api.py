@@ -16,7 +16,6 @@ from attnbench.checking.outcomes import CANARY
 from attnbench.checking.parametrization import Check, CheckFailedError
 from attnbench.checking.plan import select_invariants
 from attnbench.registry.address import parse_address
-from attnbench.subject.devices import generator_of, is_lost
 from attnbench.subject.lookup import resolve
 
 
@@ -113,12 +112,6 @@ def test_the_process_of_a_check_ends_there_and_its_canary_is_heard(
         api.outcomes(parse_address("dot"), invariants=NAMES, canary="finite_at_extremes", **options)
     )
     assert [(o.subject, o.status) for o in found] == [("lost", "failed"), (CANARY, "failed")]
-
-
-def test_a_cpu_is_never_lost_and_draws_from_torchs_own_generator() -> None:
-    assert not is_lost("cpu")
-    assert is_lost("meta")  # where no number can be read
-    assert generator_of("cpu") is torch.default_generator
 
 
 def by_norm(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -9,10 +9,8 @@ import pytest
 
 import attnbench
 from attnbench import cli
-from attnbench.cli import listing
 from attnbench.cli.options import exit_code
 from attnbench.distributions import COMMAND_GROUP, entry_points
-from attnbench.errors import UsageError
 from tests.cli_runs import HERE, python, run
 
 
@@ -135,17 +133,6 @@ def test_wrong_usage_is_one_message_and_exit_code_2(
     assert "Traceback" not in result.err
     assert result.out == ""
     assert not [*tmp_path.glob("results/**/*.jsonl")]
-
-
-def test_an_error_of_attnbench_in_any_command_is_its_message_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def complain(*, load: bool) -> None:
-        raise UsageError("what, where, got and expected")
-
-    monkeypatch.setattr(listing, "_plugin_rows", complain)
-    result = run("list", "--plugins")
-    assert (result.code, result.err) == (2, "attnbench: what, where, got and expected\n")
 
 
 @pytest.mark.parametrize("command", cli._GONE["commands"])

@@ -17,14 +17,6 @@ def test_plugins_reads_metadata_only() -> None:
     assert "attnbench" in {row["distribution"] for row in rows}
 
 
-def test_plugins_load_says_what_each_brings() -> None:
-    result = run("list", "--plugins", "--load", "--json")
-    rows = {row["plugin"]: row for row in result.json}
-    assert result.code == 0
-    assert rows["scaled_dot"]["status"] == "ok"
-    assert rows["scaled_dot"]["brings"] == ["scaled_dot"]
-
-
 def test_plugins_tell_why_one_failed_before_its_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -50,14 +50,6 @@ def test_a_subject_that_fails_is_its_report_and_its_line(
     assert lines[-4:-2] == ["", "soft  1 property holds, 1 fails, 1 does not apply  1.6 s"]
 
 
-def test_each_outcome_is_a_row_if_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    first, second, third, *_ = shown(capsys, *OUTCOMES, verbose=True)
-    assert first.split(maxsplit=2)[:2] == ["passed", "keeps_the_contract"]
-    assert first.endswith("0.12 s   25 cases: 20 drawn, 5 scheduled")
-    assert first.index("0.12 s") == second.index("1.50 s")
-    assert third.endswith("0.00 s  it does not take a padding mask")
-
-
 def test_an_outcome_that_is_taken_back_after_its_subject_was_shown_is_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

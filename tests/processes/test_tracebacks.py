@@ -37,7 +37,3 @@ def test_a_crash_shows_its_innermost_frame_and_the_users(tmp_path: Path) -> None
         f'  |   File "{json.__file__}", line 519 in inner',
         f'  |   File "{mine}", line 20 in forward',
     ]
-
-
-def test_a_line_without_an_end_is_cut() -> None:
-    assert len(last_words("x" * 10**6)) < 250

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import attnbench
-from attnbench.errors import AddressError, DuplicateNameError, UnknownNameError
+from attnbench.errors import DuplicateNameError, UnknownNameError
 from attnbench.registry.catalog import Registry, load, registry
 from attnbench.registry.discovery import Plugin, call_hooks, discover, load_plugin
 
@@ -43,11 +43,6 @@ def test_built_ins_come_in_through_entry_points() -> None:
     )
     assert attnbench.subjects() == sorted(attnbench.subjects())
     assert all(p.entry_point is not None for p in registry().plugins)
-
-
-def test_a_spec_has_no_options() -> None:
-    with pytest.raises(AddressError, match="leave them out"):
-        attnbench.get("additive(hidden_size=3)")
 
 
 def test_an_unknown_law_fails_the_plugin_and_nothing_of_it_is_registered() -> None:

@@ -12,7 +12,7 @@ from attnbench.benchmark import records as store
 from attnbench.cli import main
 from attnbench.cli.printing import print_parts
 from attnbench.errors import UsageError
-from attnbench.report import pictures, texts
+from attnbench.report import pictures
 from attnbench.report.page import render
 from attnbench.report.ranking import curves, rows
 from attnbench.report.record_tables import parts
@@ -126,14 +126,6 @@ def test_a_curve_is_dashed_across_a_length_without_a_valid_time_and_only_there(s
     assert 'aria-label="time of gappy over L = S"' in page
     assert page.count("stroke-dasharray") == 1
     assert "A line is dashed across\na length that lacks a valid time" in page
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "–"), (1.5, "1.5 s"), (2.346e-3, "2.35 ms"), (1e-6, "1 µs"), (3e-9, "3 ns")],
-)
-def test_times_have_a_unit(seconds: Any, text: Any) -> None:
-    assert texts.seconds_text(seconds) == text
 
 
 def test_names_cannot_become_markup() -> None:

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from attnbench_judge import court as judging_court
-from attnbench_judge.command import _properties, _text, command
+from attnbench_judge.command import _text, command
 from attnbench_judge.court import Court
 from attnbench_judge.decision import Judgement, Row
 from attnbench_judge.entry import Limits
 
-from attnbench import Outcome
 from attnbench.errors import AttnbenchError
 
 pytestmark = pytest.mark.slow
@@ -65,19 +64,6 @@ def test_one_candidate_never_takes_a_folder_down(
     assert [Path(one["target"]).name for one in found[2:]] == ["slow.py", "bad.py"]
     with pytest.raises(ValueError, match="anything"):
         command([str(tmp_path / "bad.py")], style="sdpa")
-
-
-@pytest.mark.parametrize(
-    ("statuses", "told"),
-    [
-        ((), "no property was checked"),
-        (("skipped",), "no property was checked (one: why)"),
-        (("passed", "skipped", "failed"), "1 of 2 properties held"),
-        (("passed", *("failed",) * 5), "1 of 6 properties held (stopped after 5 failures)"),
-    ],
-)
-def test_what_was_checked_is_told(statuses: tuple[str, ...], told: str) -> None:
-    assert _properties([Outcome("mine", "one", status, "why") for status in statuses]) == told
 
 
 def test_the_text_says_how_many_calls_were_compared_whole() -> None:

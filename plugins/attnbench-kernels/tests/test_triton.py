@@ -321,23 +321,3 @@ def test_kernels_that_fail_on_a_gpu_are_given_up_with_one_line(
     assert sums.runs_as() == f"eager, {why}"
     with pytest.raises(RuntimeError):  # under the interpreter an error is one
         online.attended_online(torch.ones(1))
-
-
-@needs_triton
-@pytest.mark.parametrize(
-    "subject", ["additive/factorised", "concat_tanh_sum/factorised", "gaussian/differences"]
-)
-def test_it_agrees_with_float64_and_its_gradients_do_and_masked_slots_are_inert(
-    subject: Any,
-) -> None:
-    source = f"""
-import attnbench
-report = attnbench.check({subject!r}, profile="quick", invariants=attnbench_names)
-for outcome in report.outcomes:
-    if outcome.status not in ("passed", "skipped"):
-        print(outcome.invariant, outcome.status, outcome.reason)
-print("ok" if report.ok else "not ok")
-"""
-    names = ["agrees_with_float64", "masked_slots_are_inert", "gradients_are_right"]
-    told = script(source.replace("attnbench_names", repr(names)))
-    assert told.splitlines()[-1] == "ok", told

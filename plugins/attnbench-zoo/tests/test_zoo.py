@@ -49,9 +49,3 @@ def test_an_assertion_in_an_oracle_is_a_refusal_and_is_kept() -> None:
 def test_an_oracle_that_returns_no_boolean_is_told() -> None:
     with pytest.raises(TypeError, match="returned None for mask_never_applied, but should"):
         score(lambda entry: None, FEW)
-
-
-def test_a_score_leaves_the_global_generator_as_it_was() -> None:
-    before = torch.get_rng_state()
-    score(lambda entry: bool(torch.rand(()) < 2), FEW)
-    assert torch.equal(torch.get_rng_state(), before)
