@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 HEIRS: Mapping[str, str] = {
+    "cached_calls_keep_the_contract": "calls_may_be_cut_anywhere",
     "checkpointing_changes_nothing": "dropout_is_drawn_once",
     "constant_values_come_back": "output_lies_within_values",
     "equal_keys_get_equal_weight": "weights_sum_to_one",

@@ -39,7 +39,6 @@ BY_OTHERS = (
 OF_LAYERS = (
     "autocast_agrees",
     "cache_operations_combine",
-    "cached_calls_keep_the_contract",
     "cached_gradients_are_right_or_stopped",
     "calls_may_be_cut_anywhere",
     "cropped_slots_are_forgotten",

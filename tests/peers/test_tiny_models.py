@@ -138,6 +138,6 @@ def test_a_quantised_cache_takes_calls_of_any_length_and_rounds_what_it_keeps() 
 
 def test_a_quantised_cache_is_held_to_what_does_not_round() -> None:
     spec = transformers(LLAMA, cache="quantized")
-    held = ["cached_calls_keep_the_contract", "calls_without_cache_leave_none"]
+    held = ["calls_without_cache_leave_none"]
     report = attnbench.check(spec, profile="quick", invariants=held)
-    assert [outcome.status for outcome in report.outcomes] == ["passed", "passed"]
+    assert [outcome.status for outcome in report.outcomes] == ["passed"]

@@ -43,7 +43,7 @@ def _obstacle(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
                 _, cache = subject.call(module, inputs.query, None, subject.new_cache(module, 2))
             except (Exception, SystemExit) as error:
                 text = raised_text(subject, error)
-                return f"not run: {text}; cached_calls_keep_the_contract tells"
+                return f"not run: {text}; calls_may_be_cut_anywhere tells"
             try:
                 if "select" in operations:
                     subject.select(cache, torch.tensor([1, 0], device=inputs.query.device))

@@ -57,7 +57,7 @@ class Player:
                 self._play(step)
             except AttnbenchError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if self._raises_anyway(step):
                     self.over = True
                     return
@@ -144,7 +144,11 @@ class Player:
             track.mask = torch.cat([track.mask, track.next_real(step.count, step.rows)], 1)
         track.seen = torch.cat([track.seen, hidden], 1)
         track.cuts.append(step.count)
+        given = hidden.clone()
         got, track.cache = self.subject.call(self.module, hidden, track.mask, track.cache)
+        if self.judged == "split" and not torch.equal(hidden, given):
+            message = f"a call with a cache on {step.count} tokens changed hidden"
+            raise FoundError(tuple(self.program), f"{message}, but should leave it as it is")
         if self.judged in ("alone", "ragged"):
             self._judge_alone(track, got)
         elif self.judged != "ledger":

@@ -71,17 +71,16 @@ def broken_new(module: nn.Module, batch_size: int) -> object:
 @pytest.mark.parametrize(
     ("cache", "told"),
     [
-        (None, "plain accepts a cache, but its spec has none to give it"),
-        (CacheSpec(new=broken_new), "new of its cache: plain raised on a legal input: Runtime"),
+        (CacheSpec(new=broken_new), "plain raised on a legal input: Runtime"),
         (CacheSpec(new=lambda module, rows: None), "new of the cache of plain gave None"),
     ],
 )
-def test_a_cache_that_cannot_be_had_is_told_once(cache: CacheSpec | None, told: str) -> None:
+def test_a_cache_that_cannot_be_had_is_told_once(cache: CacheSpec, told: str) -> None:
     spec = LayerSpec(name="plain", make=Plain, accepts=("cache",), cache=cache)
-    found = run(spec, "cached_calls_keep_the_contract")
+    found = run(spec, "calls_may_be_cut_anywhere")
     assert found.status == "failed"
     assert told in found.reason
-    assert run(spec, "calls_may_be_cut_anywhere").status == "skipped"
+    assert run(spec, "calls_without_cache_leave_none").status == "skipped"
 
 
 def test_a_failing_program_is_made_shorter() -> None:
@@ -125,7 +124,7 @@ def test_rows_that_are_not_there_are_not_selected() -> None:
 
 def test_a_cache_is_looked_at_without_threads_of_random_numbers() -> None:
     before = torch.random.get_rng_state()
-    run(UNCACHED.spec, "cached_calls_keep_the_contract")
+    run(UNCACHED.spec, "calls_without_cache_leave_none")
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
