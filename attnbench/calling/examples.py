@@ -10,17 +10,15 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from attnbench.calling.adaptation import bound_spec, spec_of
 from attnbench.calling.binding import Binding, Given
-from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.making.recipes import Recipe
 from attnbench.calling.roles import role_of
 from attnbench.calling.shown_call import (
@@ -36,20 +34,18 @@ from attnbench.calling.shown_call import (
 from attnbench.calling.signature import NOTHING, Argument, arguments, call_arguments
 from attnbench.calling.styles import name_of
 from attnbench.calling.trials.fitting import Prior, bound, masked, with_values, without_copies
-from attnbench.calling.trials.small_calls import Callee, Calls, close, repeatable
+from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import (
     LAYOUTS,
     options_of,
-    parts_of,
-    sums_to_one,
     trials,
+    tried,
 )
-from attnbench.errors import StyleError, headline
+from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
 _MOST_TRIALS = 200
 _FEWEST = 5
-_CLOSE = 1e-3
 
 
 def example_spec(
@@ -80,7 +76,7 @@ def example_spec(
             callee = Callee(shown.another, width)
             named = [a for a in _arguments(shown) if a.role is None]
             given = {a.name: _as_given(a, shown, _slots(shown)) for a in named}
-            given = {name: each for name, each in given.items() if each.given is not NOTHING}
+            given = {name: each for name, each in given.items() if each.given}
             prior = Prior(_layouts(shown), given=given)
             if given:  # which a style would leave out
                 return bound_spec(target, *bound(shown.callee, callee, prior), known)
@@ -88,20 +84,19 @@ def example_spec(
     if (step := _step(shown)) is not None:
         return bound_spec(target, *step, {"name": called_name(target), **fields})
     raised: list[str] = []
-    layouts = STATES.get(shown.states.dim(), ())
-    fixed = [(layout, True) for layout in layouts if layout.endswith("E")]
-    for layout, is_fixed in [*((layout, False) for layout in layouts), *fixed]:
-        width = shown.states.shape[layout.index("E")]
-        callee = Callee(shown.another, width)
-        for binding in itertools.islice(_bindings(shown, layout), _MOST_TRIALS):
-            if is_fixed:  # as where a table has a row for each token
-                binding = _fixed(binding, shown)
-            problem = _differs(callee, binding, shown)
-            if not problem:
-                settled = without_copies(callee, _with_mask(callee, binding))
-                return _spec(target, callee, settled, fields)
-            raised += [] if is_fixed else [f"{layout}: {problem}"]
-    said = "\n  ".join(dict.fromkeys(raised[:6])) or "it gives no tensor of these items and tokens"
+    mixing: list[tuple[Callee, Binding]] = []
+    for is_fixed, layout in itertools.product((False, True), STATES.get(shown.states.dim(), ())):
+        callee = Callee(shown.another, shown.states.shape[layout.index("E")])
+        found = _as_layer(shown, callee, layout, is_fixed)
+        if isinstance(found, str):
+            raised += [] if is_fixed else [f"{layout}: {found}"]
+        elif "B" not in layout or not Calls(callee, found).mixes():
+            return _spec(target, callee, found, fields)
+        elif _keeps_equal_items(Calls(callee, found)):
+            mixing.append((callee, found))
+    if mixing:  # its items know each other, and a check says so
+        return _spec(target, *mixing[0], fields)
+    said = "\n  ".join(dict.fromkeys(raised))
     raise StyleError(
         f"{called_name(target)}: no call of fewer tokens or other items can be cut from the "
         f"example, whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n"
@@ -207,7 +202,7 @@ def _as_given(argument: Argument, shown: Example, slots: int = 0) -> Argument:
         return replace(argument, default=NOTHING)
     if isinstance(value, Tensor):
         value = _of_items_and_keys(value, items, slots)
-    return replace(argument, role=None, default=NOTHING, given=value)
+    return replace(argument, role=None, default=NOTHING, given=(value,))
 
 
 def _of_items_and_keys(value: Tensor, items: int, slots: int) -> Given:
@@ -234,32 +229,38 @@ def _fit(state: Tensor, one: str, states: Tensor, other: str) -> bool:
     )
 
 
-def _bindings(shown: Example, layout: str) -> Iterator[Binding]:
-    """The bindings that may describe the example, likely ones first."""
-    shape = dict(zip(layout, shown.states.shape, strict=True))
-    items, tokens = shape.get("B", 1), shape.get("L", 0)
-    roles = dict.fromkeys(shown.hidden, "hidden")
-    others = {name: value for name, value in shown.named.items() if name not in roles}
-    for where in _outputs(shown, layout):
-        for axes in itertools.product(*[_axes(v, items, tokens) for v in others.values()]):
-            values = {
-                name: Given(value, each)
-                for (name, value), each in zip(others.items(), axes, strict=True)
-            }
-            yield Binding(
-                shape="layer",
-                layout=layout,
-                roles={**roles, **{name: _role_beside(name) for name in others}},
-                values=values,
-                output=(where, layout),
-                dense=True,
-            )
+def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Binding | str:
+    """How an example's hidden states and what comes with them are cut, or why they cannot be.
+
+    Args:
+        shown: the example.
+        callee: what it calls.
+        layout: axes of its hidden states.
+        is_fixed: whether it takes as many tokens as the example has, as a table has a row for each.
+    """
+    sizes = dict(zip(layout, shown.states.shape, strict=True))
+    items, tokens = sizes.get("B", 1), sizes.get("L", 0)
+    if 0 < tokens < _FEWEST:
+        return f"the example has {tokens} tokens"
+    mains = dict.fromkeys(shown.hidden, "hidden")
+    named = [Argument(name, role) for name, role in mains.items()]
+    for name, value in shown.named.items():
+        if name not in mains:  # of no other sequence do calls have another
+            role = role_of(name, "forward")
+            given = tuple(Given(value, axes) for axes in _axes(value, items, tokens))
+            named.append(Argument(name, None if role in SEQUENCES else role, given=given))
+    whole = (tokens or sizes["Y"] * sizes["X"]) if is_fixed else 0
+    if is_fixed and not layout.endswith("E"):
+        return "it is tried at any number of tokens alone"
+    way = {"layout": layout, "tokens": whole, "widens": True}
+    return tried(callee, named, mains, way)
 
 
-def _role_beside(name: str) -> str:
-    """The role of an argument beside the hidden states, of which no other sequence varies."""
-    role = role_of(name, "forward")
-    return "given" if role is None or role in SEQUENCES else role
+def _keeps_equal_items(calls: Calls) -> bool:
+    """Whether equal items get the output that one of them gets alone."""
+    one = calls.tensors()[0][:1]
+    alone, many = calls([one]), calls([one.repeat(3, *[1] * (one.dim() - 1))])
+    return alone is not None and many is not None and close(many, alone.expand(many.shape))
 
 
 def _axes(value: Any, items: int, tokens: int) -> list[tuple[str, ...]]:
@@ -278,51 +279,6 @@ def _axes(value: Any, items: int, tokens: int) -> list[tuple[str, ...]]:
 
 def _letters(size: int, items: int, tokens: int) -> str:
     return ("B" if size == items else "") + ("L" if size == tokens else "") + "."
-
-
-def _outputs(shown: Example, layout: str) -> Iterator[Any]:
-    """Where tensors of the items and tokens of the hidden states are in what a call gives."""
-    axes = layout.replace("L", "S")
-    for where, part in parts_of(shown.result, None):
-        same = [
-            got == size or letter == "E"
-            for got, size, letter in zip(part.shape, shown.states.shape, layout, strict=False)
-        ]
-        if part.dim() == len(layout) and all(same) and part.is_floating_point():
-            of_tokens = part.shape[-1] == 1 and "L" in layout and sums_to_one(part, axes)
-            if not of_tokens:  # which are weights
-                yield where
-
-
-def _fixed(binding: Binding, shown: Example) -> Binding:
-    """The binding of calls with as many tokens as the example has."""
-    sizes = dict(zip(binding.layout, shown.states.shape, strict=True))
-    return binding.replace(tokens=sizes["L"] if "L" in sizes else sizes["Y"] * sizes["X"])
-
-
-def _differs(callee: Callee, binding: Binding, shown: Example) -> str:
-    """Why calls that are cut from the example are not its part; empty if they are."""
-    axes = binding.layout
-    states = shown.states.movedim(axes.index("B"), 0)[:1] if "B" in axes else shown.states[None]
-    inner = axes.replace("B", "")
-    order = [1 + inner.index(letter) for letter in ("L" if "L" in inner else "YX")]
-    hidden = states.permute(0, *order, 1 + inner.index("E"))
-    try:
-        with repeatable(), torch.no_grad():
-            layer = Layer(callee.at(), binding).eval()
-            one, three = layer(hidden), layer(hidden.repeat(3, *[1] * (hidden.dim() - 1)))
-            fewer = layer(hidden[:, :-1]) if "L" in axes and not binding.tokens else one
-    except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
-        return headline(error)[:160]
-    if "L" in axes and hidden.shape[1] < _FEWEST:
-        return f"the example has {hidden.shape[1]} tokens"
-    left = hidden.shape[1] - ("L" in axes and not binding.tokens)
-    if fewer.shape[1] != left or not bool(fewer.isfinite().all()):
-        return f"for one token fewer it gives {tuple(fewer.shape)}, or NaN"
-    allowed = _CLOSE * float(one.abs().amax())
-    if not bool((three - one).abs().amax() <= allowed):
-        return "equal items get other outputs"
-    return ""
 
 
 def _with_mask(callee: Callee, binding: Binding) -> Binding:
@@ -353,6 +309,7 @@ def _with_mask(callee: Callee, binding: Binding) -> Binding:
 def _spec(
     target: Any, callee: Callee, binding: Binding, fields: Mapping[str, Any]
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
+    binding = without_copies(callee, _with_mask(callee, binding))
     shown = [n for n, v in binding.values.items() if v is not None and n not in binding.masks]
     given = ", ".join(shown)
     said = (f"as in the example, of its first item: {given}",) if given else ()

@@ -31,14 +31,14 @@ class Argument:
         role: what it means, of the table that was asked; ``None`` where its name says nothing.
         default: its default; :data:`NOTHING` where it has none.
         annotation: its type, resolved where that is possible; :data:`NOTHING` where it has none.
-        given: what an example gives for it; :data:`NOTHING` without one.
+        given: what an example gives for it, in each way to cut that; none without one.
     """
 
     name: str
     role: str | None
     default: Any = NOTHING
     annotation: Any = NOTHING
-    given: Any = NOTHING
+    given: tuple[Any, ...] = ()
 
     @property
     def required(self) -> bool:

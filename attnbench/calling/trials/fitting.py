@@ -86,7 +86,7 @@ def prior_of(call: str, layouts: tuple[tuple[str, str], ...] | None = None) -> P
     """
     said = re.findall(r"(\w+)\s*=\s*~?([-\w.]+|'[^']*'|\"[^\"]*\")", call)
     given = {
-        name: Argument(name, None, given=value)
+        name: Argument(name, None, given=(value,))
         for name, text in said
         if (value := _constant(text)) is not NOTHING
     }

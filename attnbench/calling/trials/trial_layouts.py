@@ -22,7 +22,7 @@ from attnbench.calling.binding import Binding, Fill, Part, Through, part_of
 from attnbench.calling.calls.frame import arranged
 from attnbench.calling.calls.layer_call import tables_of
 from attnbench.calling.roles import role_of
-from attnbench.calling.signature import NOTHING, Argument
+from attnbench.calling.signature import Argument
 from attnbench.calling.trials.small_calls import (
     GRID,
     ITEMS,
@@ -107,10 +107,10 @@ def _read(result: Any, callee: Any, calls: Calls) -> dict[str, tuple[Part, str]]
     return found
 
 
-def _read_layer(result: Any, calls: Calls) -> dict[str, tuple[Part, str]]:
+def _read_layer(result: Any, calls: Calls, widens: bool) -> dict[str, tuple[Part, str]]:
     """Where a layer's output is: of the shape of the hidden states, or one state for all tokens.
 
-    Of features there may be some times as many, as of logits.
+    Of features there may be some times as many, or any number if it widens, as of logits.
     """
     layout, width = calls.binding.layout, calls.callee.width
     hidden = calls.tensors()[0]
@@ -122,7 +122,7 @@ def _read_layer(result: Any, calls: Calls) -> dict[str, tuple[Part, str]]:
     parts = [(w, p) for w, p in parts_of(result, None) if p.is_floating_point() and p.dim()]
     for axes, wanted in ways.items():
         for where, part in parts:
-            is_wide = axes[-1] == "E" and part.shape[-1] % width == 0
+            is_wide = axes[-1] == "E" and (widens or part.shape[-1] % width == 0)
             if ([*part.shape[:-1], width] if is_wide else [*part.shape]) == wanted:
                 return {"output": (where, axes)}
     return {}
@@ -164,7 +164,7 @@ def trials(
             if square and "L" not in layout:
                 continue
             way = {"layout": layout, "memory": memory, "square": square}
-            binding = _tried(callee, arguments, mains, way)
+            binding = tried(callee, arguments, mains, way)
             if isinstance(binding, str):
                 raised += [] if square else [f"{layout}, {memory}: {binding}"]
             else:
@@ -198,7 +198,7 @@ def _layer_trials(
             memory = LAYER_LAYOUTS[way["layout"]] if "memory" in mains.values() else ""
             if memory and "Y" in way["layout"]:
                 continue
-            binding = _tried(callee, arguments, mains, {**way, "memory": memory})
+            binding = tried(callee, arguments, mains, {**way, "memory": memory})
             if isinstance(binding, str):
                 raised += [] if kind else [f"{way['layout']}: {binding}"]
             elif not _mixing(callee, binding):  # in other layouts only where tokens are apart, too
@@ -246,17 +246,26 @@ _MOST = 256
 """Most tokens of a fixed number."""
 
 
-def _tried(
+def tried(
     callee: Callee,
     arguments: Sequence[Argument],
     mains: Mapping[str, str],
     way: Mapping[str, Any],
 ) -> Binding | str:
-    """The binding of the first call in this layout that gives anything, or what was raised."""
+    """The binding of the first call in this layout that gives anything, or what was raised.
+
+    Args:
+        callee: what is called.
+        arguments: its arguments.
+        mains: the roles of those that get query, key, value, memory or hidden states.
+        way: fields of the binding; whether it ``angles`` for what its signature does not need, and
+            whether its output ``widens``.
+    """
     is_layer, pair = "hidden" in mains.values(), "memory" in mains.values()
     asked = _ANGLES if way.get("angles") else () if is_layer else _ASKED
     rest = [a for a in arguments if a.name not in mains and (a.required or a.role in asked)]
-    way = {name: value for name, value in way.items() if name != "angles"}
+    widens = bool(way.get("widens"))
+    way = {name: value for name, value in way.items() if name not in ("angles", "widens")}
     made = callee.at()
     taken = {**mains, **{a.name: a.role or "" for a in rest}}
     bare = Binding(
@@ -279,7 +288,7 @@ def _tried(
         if called is None:
             error = error if error and is_layer else calls.raised
             continue
-        parts = _read_layer(result, calls) if is_layer else _read(result, called, calls)
+        parts = _read_layer(result, calls, widens) if is_layer else _read(result, called, calls)
         found = _placed(binding, parts)
         if found is not None and _is_finite(Calls(callee, found), result, called):
             return found
@@ -348,8 +357,8 @@ _CONSTANTS: Mapping[str, tuple[Any, ...]] = {
 def options_of(argument: Argument, binding: Binding, callee: Any) -> Sequence[Any]:
     """Values to try for an argument that a call needs."""
     role, is_layer = argument.role or "", binding.shape == "layer"
-    if argument.given is not NOTHING:
-        return [argument.given]
+    if argument.given:
+        return argument.given
     if role in ("mask", "memory_mask", "padding", "memory_padding"):
         axes = [each for each in MASK_AXES if is_layer or "L" in binding.layout or "L" not in each]
         kinds = ((1.0, True), (0.0, True), (1.0, False), (0.0, False))
