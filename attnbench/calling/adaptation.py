@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from attnbench.calling.binding import Binding, Mask
+from attnbench.calling.binding import Binding
 from attnbench.calling.calls.attention_call import Attention, Scores
 from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.making.groups import has_groups
@@ -28,7 +28,7 @@ from attnbench.calling.signature import (
 )
 from attnbench.calling.styles import FoundScoring, adapted, adapted_spec, fits, name_of
 from attnbench.calling.trials.facts import facts_of, most_tokens
-from attnbench.calling.trials.fitting import FREE, LENGTHS, Prior, bound
+from attnbench.calling.trials.fitting import FREE, Prior, bound
 from attnbench.calling.trials.small_calls import WIDTH, Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
@@ -133,21 +133,15 @@ def _of_textbook(
 ) -> MechanismSpec:
     """The spec of a callee that is a textbook's, in the dtypes that textbooks have in mind."""
     callee, fields = _as_it_drops(target, callee, binding, recipe, fields)
-    origin = (f"in {' and '.join(_TEXTBOOK.dtypes)}", *origin_of(target, recipe))
-    known = {"dtypes": _TEXTBOOK.dtypes, **fields}
+    origin = (f"in {' and '.join(_DTYPES)}", *origin_of(target, recipe))
+    known = {"dtypes": _DTYPES, **fields}
     spec: Any = bound_spec(target, callee, binding, known, origin, style="textbook")
     return spec  # type: ignore[no-any-return]
 
 
-_TEXTBOOK = Prior(
-    layouts=(("BLE", "BSE"),),
-    style=True,
-    masks={
-        **LENGTHS,
-        "mask": tuple(Mask(axes, "shows") for axes in ("BLS", "B1LS", "LS")),
-    },
-    dtypes=("float32", "float64"),  # its -1e6 is -inf in float16, where undivided products overflow
-)
+_TEXTBOOK = Prior(layouts=(("BLE", "BSE"),), style=True)
+_DTYPES = ("float32", "float64")
+"""Those that textbooks have in mind: their -1e6 is -inf in float16."""
 
 
 def _as_it_drops(

@@ -25,16 +25,12 @@ from attnbench.calling.signature import (
 from attnbench.calling.styles import name_of
 from attnbench.calling.trials.facts import hiding, is_scaled_dot
 from attnbench.calling.trials.mask_trials import mask_form
-from attnbench.calling.trials.plans import MAINS, layer_plans, plans
+from attnbench.calling.trials.plans import layer_plans, plans
 from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import LAYOUTS, trials
 from attnbench.errors import StyleError
 
 _Attempt = Callable[[Callee, Sequence[Argument], list[str], "Prior"], Binding | None]
-
-
-LENGTHS: Mapping[str, tuple[Mask, ...]] = {"lengths": (Mask("BL", "lengths"), Mask("B", "lengths"))}
-"""What the names of lengths say, where no call shows a form of them."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +39,12 @@ class Prior:
 
     Args:
         layouts: axes of query and key.
-        masks: by role, the forms of a mask that hides nothing as it should in any.
-        dtypes: those that are looked at; by default those in which it can be called.
         roles: those of some arguments, whatever they are called; a call gives these arguments.
         given: arguments of no known role, as an example gives them, or a constant.
         style: whether it is a style whose first three arguments are query, key and value.
     """
 
     layouts: tuple[tuple[str, str], ...] = LAYOUTS
-    masks: Mapping[str, tuple[Mask, ...]] = field(default_factory=lambda: LENGTHS)
-    dtypes: tuple[str, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, Argument] = field(default_factory=dict)
     style: bool = False
@@ -197,8 +189,7 @@ def _attended(
     needed = [replace(a, default=NOTHING) if a in masks else a for a in named]
     likely = plans(named)
     if not prior.is_free:  # its first three are query, key and value, whatever they are called
-        three = dict(zip((a.name for a in named), MAINS[:3], strict=False))
-        likely = [mains for mains in (*likely, three) if len(mains) == 3][:1]
+        likely = [mains for mains in likely if len(mains) == 3][:1]
     best: Binding | None = None
     for mains, taken in itertools.product(likely, [named, needed] if masks else [named]):
         apart, mixing, errors = trials(callee, taken, mains, prior.layouts)
@@ -225,7 +216,7 @@ def _attended(
             )
         if fitting:
             fitting = [with_values(callee, each) for each in fitting]
-            binding = _reading_most(callee, fitting, named, prior)
+            binding = _reading_most(callee, fitting, named)
             if binding.pools or binding.weights is None:
                 return binding
             best = best or binding  # the two sides may be taken for each other
@@ -270,13 +261,11 @@ def with_values(callee: Callee, binding: Binding) -> Binding:
     return binding if close(output, multiple * pooled) else own
 
 
-def _reading_most(
-    callee: Callee, fitting: Sequence[Binding], named: Sequence[Argument], prior: Prior
-) -> Binding:
+def _reading_most(callee: Callee, fitting: Sequence[Binding], named: Sequence[Argument]) -> Binding:
     """The first binding in which all masks are read, or else the fewest are not."""
     best: Binding | None = None
     for binding in [each for each in fitting if each.one_query == fitting[0].one_query]:
-        found = masked(callee, binding, named, prior)
+        found = masked(callee, binding, named)
         if best is None or len(found.unread) < len(best.unread):
             best = found
         if not best.unread:
@@ -341,9 +330,7 @@ def _without_memory(callee: Callee, binding: Binding, named: Sequence[Argument])
 _MASKS = ("mask", "memory_mask", "padding", "memory_padding", "lengths")
 
 
-def masked(
-    callee: Callee, binding: Binding, arguments: Sequence[Argument], prior: Prior = FREE
-) -> Binding:
+def masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
     """A binding with the forms of its masks; of a layer with the first that says padding."""
     is_layer = binding.shape == "layer"
     masks: dict[str, Mask] = {}
@@ -354,7 +341,7 @@ def masked(
         if is_layer and masks:
             break
         form = mask_form(callee, binding, argument.name, argument.role == "lengths")
-        form = form or _declared(callee, binding, argument, prior)
+        form = form or _as_named(callee, binding, argument)
         if form is None:
             unread.append(argument.name)
         else:
@@ -364,10 +351,12 @@ def masked(
     return binding.replace(masks=masks, roles=roles, left=left, unread=tuple(unread))
 
 
-def _declared(callee: Callee, binding: Binding, argument: Argument, prior: Prior) -> Mask | None:
-    """The form that a style says of a mask, if calls in it give an output."""
-    for form in prior.masks.get(str(argument.role), ()) if binding.shape == "attention" else ():
-        roles = {**binding.roles, argument.name: str(argument.role)}
+def _as_named(callee: Callee, binding: Binding, argument: Argument) -> Mask | None:
+    """The form of lengths that hide nothing as they should in any, if calls give an output."""
+    if argument.role != "lengths" or binding.shape != "attention":
+        return None
+    for form in (Mask("BL", "lengths"), Mask("B", "lengths")):
+        roles = {**binding.roles, argument.name: "lengths"}
         calls = Calls(callee, binding.replace(masks={argument.name: form}, roles=roles))
         if calls(**(hiding(calls, 2) or {})) is not None:
             return form
