@@ -29,7 +29,15 @@ import torch
 from torch import nn
 
 from attnbench.calling.making.refusing import in_one_line
-from attnbench.calling.making.sandbox import OnCPU, Stubs, TooLongError, is_there, loading, within
+from attnbench.calling.making.sandbox import (
+    OnCPU,
+    Stubs,
+    TooLongError,
+    is_there,
+    lacking,
+    loading,
+    within,
+)
 from attnbench.calling.roles import role_of
 from attnbench.errors import AddressError, AttnbenchError, UnknownNameError
 
@@ -114,7 +122,7 @@ def _import_from(name: str, path: Path) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        if any(Path(frame.filename).resolve() == path for frame in frames):
+        if lacking(error) or any(Path(frame.filename).resolve() == path for frame in frames):
             raise
         for end in range(1, name.count(".") + 1):  # packages whose __init__ is not run
             whole = ".".join(name.split(".")[:end])
@@ -149,7 +157,7 @@ def _run(name: str, path: Path) -> ModuleType:
         return module
     except (Exception, SystemExit) as error:
         frame = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        if not frame or not _run_definitions(tree, module, error):
+        if lacking(error) or not frame or not _run_definitions(tree, module, error):
             raise
         _NOTES.setdefault(name, []).append(
             f"only the definitions of {path.name} were run, whose line {frame[-1].lineno} raises "
@@ -189,24 +197,10 @@ def _imported(source: str, name: str, run: Callable[[], ModuleType]) -> ModuleTy
         name: its name.
         run: imports it.
     """
-    before = {*sys.modules}
-    try:
-        with _quiet(), OnCPU() as gpu, Stubs() as stubs:
-            module = run()
-    except BaseException as error:
-        _forget(before, Path.cwd(), Path(source).resolve().parent)
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and f"{name}.".startswith(f"{missing}."):
-            raise UnknownNameError(
-                f"{source}: there is neither a distribution nor a module {name!r}; "
-                "a file is addressed as path/to/file.py:ATTRIBUTE."
-            ) from None
-        if isinstance(error, Exception | SystemExit):
-            raise _failed(source, error) from error
-        raise
+    module, stubbed, asks_for_gpu = _run_again(source, name, run)
     notes = _NOTES.setdefault(module.__name__, [])
     for reason, is_of_package in (("not installed", False), ("not in its package", True)):
-        names = sorted({name for name in stubs.names if is_there(name) == is_of_package})
+        names = sorted({name for name in stubbed if is_there(name) == is_of_package})
         if names:
             notes.append(f"{reason}, and stubbed: {', '.join(names)}")
     forgotten = _give_forgotten(module)
@@ -214,9 +208,36 @@ def _imported(source: str, name: str, run: Callable[[], ModuleType]) -> ModuleTy
         notes.append(f"it uses {', '.join(forgotten)} without importing it, which was done for it")
     if settings := _give_settings(module):
         notes.append(f"as where the file is run: {', '.join(settings)}")
-    if gpu.used:
+    if asks_for_gpu:
         notes.append("what it asks of a GPU was done on the CPU")
     return module
+
+
+def _run_again(
+    source: str, name: str, run: Callable[[], ModuleType]
+) -> tuple[ModuleType, list[str], bool]:
+    """The module, what was stubbed for it, and whether it asks for a GPU.
+
+    Code that is not ready for what is missing runs again with a stub of it.
+    """
+    before, stubs = {*sys.modules}, Stubs()
+    while True:
+        try:
+            with _quiet(), OnCPU() as gpu, stubs:
+                return run(), stubs.names, gpu.used
+        except BaseException as error:
+            _forget(before, Path.cwd(), Path(source).resolve().parent)
+            missing = lacking(error)
+            if missing and f"{name}.".startswith(f"{missing}."):
+                raise UnknownNameError(
+                    f"{source}: there is neither a distribution nor a module {name!r}; "
+                    "a file is addressed as path/to/file.py:ATTRIBUTE."
+                ) from None
+            if not isinstance(error, Exception | SystemExit):
+                raise
+            if not missing or missing in stubs.names:
+                raise _failed(source, error) from error
+            stubs.names.append(missing)
 
 
 _USUAL = {

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import functools
 import importlib.util
-import re
 import signal
 import socket
 import sys
 import threading
-import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -41,12 +37,10 @@ def loading() -> Iterator[None]:
 
 
 class Stubs(MetaPathFinder, Loader):
-    """Gives a stub for what is not installed, where the code that imports it is not ready for that.
-
-    Code is ready where the import, or one that led to it, is tried, and its failure caught.
+    """Gives a stub for each module of these names, and for what is inside it.
 
     Args:
-        names: what was stubbed.
+        names: what is stubbed.
     """
 
     def __init__(self) -> None:
@@ -65,15 +59,9 @@ class Stubs(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a stub; ``None`` where the failure of the import is caught."""
-        if not isinstance(sys.modules.get(name.rpartition(".")[0]), _StubModule):
-            behind = sys.meta_path[sys.meta_path.index(self) + 1 :]  # as what six brings
-            if any(finder.find_spec(name, path, target) is not None for finder in behind):
-                return None
-            if _is_caught(sys._getframe(1)):
-                return None
-            self.names.append(name)
-        return ModuleSpec(name, self, is_package=True)
+        """The spec of a stub; ``None`` for other names."""
+        is_inside = isinstance(sys.modules.get(name.rpartition(".")[0]), _StubModule)
+        return ModuleSpec(name, self, is_package=True) if is_inside or name in self.names else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The stub."""
@@ -83,51 +71,14 @@ class Stubs(MetaPathFinder, Loader):
         """Nothing is run."""
 
 
-def _is_caught(frame: FrameType | None) -> bool:
-    """Whether the failure of an import is caught in one of the frames that led to it."""
-    is_first = True
-    while frame is not None and frame.f_globals.get("__name__") != _IMPORTING:
-        file = frame.f_code.co_filename
-        if frame.f_code is importlib.util.find_spec.__code__:
-            return True
-        if not file.startswith("<frozen") and frame.f_globals.get("__name__") != "importlib":
-            is_first = False
-            if any(start <= frame.f_lineno <= end for start, end in _caught_lines(file)):
-                return True
-        frame = frame.f_back
-    return is_first  # what is to be imported is itself missing
-
-
-_IMPORTING = "attnbench.calling.making.importing"
-_CATCHING = re.compile(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b")
-
-
-@functools.lru_cache(maxsize=256)
-def _caught_lines(file: str) -> tuple[tuple[int, int], ...]:
-    """The first and last lines in a file of what is tried, where a failed import is caught."""
-    try:
-        with tokenize.open(file) as source:
-            tree = ast.parse(source.read())
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        return ()
-    found = []
-    for node in ast.walk(tree):
-        caught: list[ast.expr | None] = []
-        if isinstance(node, ast.Try):
-            caught = [each.type for each in node.handlers if not _gives_up(each.body)]
-        elif isinstance(node, ast.With):
-            caught = [item.context_expr for item in node.items]
-        if any(kind is None or _CATCHING.search(ast.unparse(kind)) for kind in caught):
-            body = node.body  # type: ignore[attr-defined]
-            found.append((body[0].lineno, body[-1].end_lineno))
-    return tuple(found)
-
-
-def _gives_up(body: Sequence[ast.stmt]) -> bool:
-    """Whether what is done once an import has failed is to raise, perhaps after another try."""
-    if isinstance(body[-1], ast.Try):
-        return all(_gives_up(handler.body) for handler in body[-1].handlers)
-    return isinstance(body[-1], ast.Raise)
+def lacking(error: BaseException | None) -> str:
+    """The first module that was missing, where that led to an exception; ``""`` otherwise."""
+    name = ""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            name = error.name or name
+        error = error.__cause__ or error.__context__
+    return name
 
 
 class _StubModule(ModuleType):
