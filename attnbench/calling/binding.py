@@ -276,7 +276,7 @@ class Binding:
 
 
 _LONGEST = 160
-_SAID = (bool, int, float, str, Fill, Through, tuple)
+_SAID = (bool, int, float, str, Fill, Through, tuple, list, dict)
 _TENSORS = ("query", "key", "value", "memory", "hidden")
 _FOLLOWING = {
     "grid": "the tokens' rows and columns in",

@@ -343,15 +343,10 @@ def _signature(callee: Any, names: Mapping[str, str]) -> inspect.Signature:
 
 def _parsed(call: str) -> dict[str, str]:
     """What a call passes: the callee's names, or places 0, 1 ..., with what they get."""
-    try:
-        tree = ast.parse(call.strip(), mode="eval").body
-    except SyntaxError:
-        tree = None
-    if not isinstance(tree, ast.Call) or not (tree.args or tree.keywords):
+    written = call_written(call)
+    if not written:
         raise StyleError(f"call: {call!r} names no argument; {_FORM}.")
-    own = [*map(str, range(len(tree.args))), *(str(keyword.arg) for keyword in tree.keywords)]
-    passed = map(ast.unparse, [*tree.args, *(keyword.value for keyword in tree.keywords)])
-    meanings = [_MEANING.get(name, name) for name in passed]
+    meanings = [_MEANING.get(text, text) for text in written.values()]
     plain = [meaning.removeprefix("~") for meaning in meanings]
     for meaning in meanings:
         if meaning not in _PASSED or plain.count(meaning.removeprefix("~")) > 1:
@@ -359,4 +354,20 @@ def _parsed(call: str) -> dict[str, str]:
             raise StyleError(
                 f"call: {meaning!r} {what}; that is {', '.join(dict.fromkeys(_PASSED))}; {_FORM}."
             )
-    return dict(zip(own, meanings, strict=True))
+    return dict(zip(written, meanings, strict=True))
+
+
+def call_written(call: str) -> dict[str, str]:
+    """The Python that a written call passes, by names of arguments or places; empty if it is none.
+
+    ``f(query, seen=~mask)`` passes ``query`` at place ``0``, and ``~mask`` for ``seen``.
+    """
+    try:
+        tree = ast.parse(call.strip(), mode="eval").body
+    except SyntaxError:
+        return {}
+    if not isinstance(tree, ast.Call):
+        return {}
+    own = [*map(str, range(len(tree.args))), *(str(keyword.arg) for keyword in tree.keywords)]
+    passed = [*tree.args, *(keyword.value for keyword in tree.keywords)]
+    return dict(zip(own, map(ast.unparse, passed), strict=True))

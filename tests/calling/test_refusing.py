@@ -1,7 +1,6 @@
 """What is said of code that cannot be made or called, and that lines to paste can be run."""
 
 import re
-import textwrap
 import traceback
 from pathlib import Path
 
@@ -9,14 +8,13 @@ import pytest
 
 import attnbench
 from attnbench.calling.adaptation import spec_of
-from attnbench.calling.making.importing import load
 from attnbench.calling.making.maker import MakingError
 from attnbench.calling.making.recipes import recipe_from, recipe_of
 from attnbench.calling.making.refusing import not_called
 from attnbench.calling.signature import call_arguments
 from attnbench.errors import StyleError
 from attnbench.subject.lookup import resolve
-from tests.calling.conftest import HEAD, loaded, written
+from tests.calling.conftest import loaded
 
 SOURCE = """
 class Attention(nn.Module):
@@ -43,37 +41,32 @@ def test_what_cannot_be_guessed_of_a_constructor_is_marked(repository: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "lines"),
+    ("name", "said", "call"),
     [
-        (
-            "Layer",
-            "(x as hidden); say what eggs should be.",
-            "class Called(Layer):\n    def forward(self, x):\n"
-            "        return super().forward(x, eggs=...)",
-        ),
+        ("Layer", "(x as hidden); say what eggs should be.", "f(x=hidden, eggs=...)"),
         (
             "plain",
             "(query as query, key as key); say what spam should be.",
-            "def called(query, key):\n    return plain(query, spam=..., key=key)",
+            "f(query=query, spam=..., key=key)",
         ),
-        ("unknown", "(none says what it is); say what a and b should be.", ""),
+        ("unknown", "(none says what it is); say what a and b should be.", "f(a=..., b=...)"),
     ],
 )
-def test_of_what_cannot_be_called_the_lines_to_complete_can_be_run(
-    repository: Path, name: str, said: str, lines: str
+def test_of_what_cannot_be_called_the_call_to_complete_is_printed(
+    repository: Path, name: str, said: str, call: str
 ) -> None:
     target = getattr(loaded(repository, SOURCE), name)
     named = call_arguments(target) or []
-    told = not_called(target, named, ["TypeError: no"]).splitlines()
-    first, second, roles, third, *rest = told
-    assert roles.startswith("Or say which is query, key, value, memory, hidden, mask or lengths: ")
+    first, second, roles, example = not_called(target, named, ["TypeError: no"]).splitlines()
+    assert roles == (
+        "Or say which is query, key, value, memory, hidden, mask or lengths, or its value: "
+        f'--call "{call}".'
+    )
     assert first == (
         f"{name} cannot be called: of 1 calls that were tried the likeliest raises TypeError: no"
     )
     assert second.endswith(said)
-    assert textwrap.dedent("\n".join(rest[1:])) == lines
-    assert "example=(args, kwargs)" in third
-    exec(lines, {name: target})
+    assert "example=(args, kwargs)" in example
 
 
 REFUSED = """
@@ -109,20 +102,20 @@ def test_the_printed_way_to_make_it_is_right_once_it_is_filled_in(
 @pytest.mark.parametrize(
     ("more", "used", "filled"),
     [
-        (", spam", " + spam['shift']", "dict(shift=1.0)"),
+        (", spam", " + spam['shift']", "{'shift': 1.0}"),
         (", eggs, spam=2", " * eggs.count(2)", "[2]"),
     ],
 )
-def test_the_printed_class_is_right_once_it_is_filled_in(
+def test_the_printed_call_is_right_once_it_is_filled_in(
     repository: Path, more: str, used: str, filled: str
 ) -> None:
-    text = REFUSED.format(taken="spam=1", made="1", more=more, used=used)
+    target = loaded(repository, REFUSED.format(taken="spam=1", made="1", more=more, used=used))
     with pytest.raises(StyleError) as raised:
-        spec_of(loaded(repository, text).Attention)
-    printed = str(raised.value).partition("check Called:\n")[2].replace("=...", f"={filled}")
-    both = text + textwrap.dedent(printed) + "\n"
-    target = load(written(repository / "filled.py", HEAD + both)).Called
-    assert "called with x (B, L, E)" in spec_of(target).notes[0]
+        spec_of(target.Attention)
+    printed = re.search(r'--call "f(.*)"', str(raised.value))
+    assert printed is not None
+    (subject,) = resolve(target.Attention, f"called{printed[1].replace('...', filled)}")
+    assert f"always {more.split(', ')[1]}={filled}" in str(subject.spec.notes[0])
 
 
 UNFILLED = """

@@ -1,14 +1,10 @@
 """What is said of code that cannot be made or called, and what code itself refuses.
 
-What was tried, what is missing, and what to add.
-
-Lines to paste are run first, but for ``...``, the one place that only a person can fill in; those
-that do not run are not shown.
+What was tried, what is missing, and what to add: ``...`` is where only a person can fill in.
 """
 
 from __future__ import annotations
 
-import inspect
 import opcode
 import re
 import sys
@@ -22,8 +18,6 @@ from attnbench.calling.making.sandbox import (
     DownloadError,
     TooLargeError,
     TooLongError,
-    confined,
-    loading,
 )
 from attnbench.calling.signature import Argument
 from attnbench.errors import RefusalError, first_line, headline
@@ -35,11 +29,6 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (RecursionError, "what it takes does not end"),
     (ModuleNotFoundError, "install that"),
 )
-_CLASS = """class Called({name}):
-    def forward(self, {taken}):
-        return super().forward({given})"""
-_FUNCTION = """def called({taken}):
-    return {name}({given})"""
 _EXAMPLE = (
     "attnbench.check(module, example=(args, kwargs)) in Python; FILE.py:MODULE --example "
     "FILE.py:NAME here, where MODULE is an instance."
@@ -93,7 +82,7 @@ def _place(error: BaseException, target: Any) -> str:
 
 
 def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]) -> str:
-    """Why no call of a callee fits: two lines, and the shortest code that a person can complete.
+    """Why no call of a callee fits: two lines, and the call that a person can complete.
 
     Args:
         target: a class, module or function.
@@ -119,40 +108,9 @@ def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]
     known = {a.name: a.role if unknown and a.role in _MAINS else "..." for a in required}
     call = ", ".join(f"{each}={role}" for each, role in known.items())
     if known:
-        lines.append(f'Or say which is {_WORDS}: --call "f({call})".')
+        lines.append(f'Or say which is {_WORDS}, or its value: --call "f({call})".')
     lines.append(f"Or show one call of it: {_EXAMPLE}")
-    return "\n".join([*lines, *_completed(target, name, required, unknown)])
-
-
-def _completed(
-    target: Any, name: str, required: Sequence[Argument], unknown: Sequence[str]
-) -> list[str]:
-    """The lines to write beside a callee, with ``...`` where a person has to fill in."""
-    taken = [a.name for a in required if a.name not in unknown]
-    if not taken or not unknown or name == "Called":  # it was written already
-        return []
-    names = [a.name for a in required]
-    first = names.index(unknown[0])
-    named = [f"{each}={'...' if each in unknown else each}" for each in names[first:]]
-    given = ", ".join([*names[:first], *named])
-    form = _CLASS if inspect.isclass(target) else _FUNCTION
-    text = form.format(name=name, taken=", ".join(taken), given=given)
-    if not _runs(text, target):
-        return []
-    called = "Called" if inspect.isclass(target) else "called"
-    head = f"Or write beside it, with what it is in place of ..., and check {called}:"
-    return [head, *(f"  {line}" for line in text.splitlines())]
-
-
-def _runs(text: str, target: Any) -> bool:
-    """Whether lines can be run in the module of a callee."""
-    space = {**vars(sys.modules.get(getattr(target, "__module__", ""), sys))}
-    try:
-        with confined(), loading():
-            exec(text, space)  # noqa: S102  what is shown was run
-    except Exception:  # whatever it is, it is not shown
-        return False
-    return True
+    return "\n".join(lines)
 
 
 _REFUSAL = re.compile(

@@ -20,6 +20,7 @@ from attnbench.calling.signature import (
     NOTHING,
     Argument,
     call_arguments,
+    call_written,
     forward_of,
 )
 from attnbench.calling.styles import name_of
@@ -76,13 +77,14 @@ def prior_of(call: str, layouts: tuple[tuple[str, str], ...] | None = None) -> P
     Raises:
         StyleError: it says nothing, or names a role that there is not.
     """
-    said = re.findall(r"(\w+)\s*=\s*~?([-\w.]+|'[^']*'|\"[^\"]*\")", call)
+    said = call_written(f"f({call}")
     given = {
         name: Argument(name, None, given=(value,))
-        for name, text in said
+        for name, text in said.items()
         if (value := _constant(text)) is not NOTHING
     }
-    roles = {n: role.replace("attn_mask", "mask") for n, role in said if n not in given}
+    own = {name: text.removeprefix("~") for name, text in said.items() if name not in given}
+    roles = {name: role.replace("attn_mask", "mask") for name, role in own.items()}
     for role in [*roles.values(), *([] if said or layouts else [""])]:
         if role not in FORWARD:
             raise StyleError(
