@@ -65,6 +65,7 @@ CONSTRUCTOR: Mapping[str, str] = {
     "config": "config cfg args hparams opt opts params options conf model_args configuration "
     "hps hp model_config hyperparams settings",
     "activation": "activation hidden_act act_fn activation_function hidden_activation act",
+    "norm": "norm_layer norm_class norm_cls norm_fn norm_func",
     "implementation": "_attn_implementation attn_implementation",
 }
 """Roles of a constructor's arguments and of a config's fields, with the names they go by."""

@@ -76,6 +76,24 @@ MADE = {
         heads("config", "config.text_config.hidden_size"),
         "Heads(config=types.SimpleNamespace(text_config=types.SimpleNamespace(hidden_size=size)))",
     ),
+    "a norm that is refused where it is none": (
+        heads("dim, norm_layer=None", "dim", "assert norm_layer is not None, 'no norm'"),
+        "Heads(dim=size, norm_layer=nn.LayerNorm)",
+    ),
+    "a tuple of sizes": (
+        heads("dim, kernel_size: tuple[int, int]", "dim", "rows, columns = kernel_size"),
+        "Heads(dim=size, kernel_size=(3, 3))",
+    ),
+    "a key of a table": (
+        "NORMS = {'layer': nn.LayerNorm}\n"
+        + heads("dim, kind: str", "dim", "self.norm = NORMS[kind](dim)"),
+        "Heads(dim=size, kind='layer')",
+    ),
+    "the processor that is called as the class is": (
+        "class OtherProcessor: ...\nclass HeadsProcessor2_0: ...\n"
+        + heads("dim, processor", "dim", "assert type(processor).__name__.startswith('Heads')"),
+        "Heads(dim=size, processor=HeadsProcessor2_0())",
+    ),
     "a name of a config that says nothing": (
         heads("config", "config.hidden_size", "self.spam = config.spam"),
         "Heads(config=types.SimpleNamespace(spam=None, hidden_size=size))",
@@ -112,9 +130,9 @@ def test_a_class_is_made_and_the_line_says_how(repository: Path, name: str) -> N
     text, line = MADE[name]
     recipe = recipe_of(last_class(repository, text))
     assert recipe.line == line  # which was run
-    assert recipe.guessed == {"a name of a config that says nothing": ("config.spam",)}.get(
-        name, ("method",) if "compares" in name else ()
-    )
+    guessed = {"a name of a config that says nothing": "config.spam", "a key of a table": "kind"}
+    found = guessed.get(name, "method" if "compares" in name else "")
+    assert recipe.guessed == ((found,) if found else ())
     assert not recipe().training
     assert not recipe.on_cpu  # nothing asks for a GPU
     if "size" in line:

@@ -11,8 +11,9 @@ import contextlib
 import dataclasses
 import enum
 import inspect
+import itertools
 import sys
-import textwrap
+import typing
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +22,10 @@ import torch
 from torch import nn
 
 from attnbench.calling.making.groups import with_groups
+from attnbench.calling.making.guesses import SIDES, choices, guesses, tree_of
 from attnbench.calling.making.sandbox import confined
 from attnbench.calling.making.widths import LONGEST, VARIED, Widths
-from attnbench.calling.roles import METHODS, role_of
+from attnbench.calling.roles import role_of
 from attnbench.calling.signature import NOTHING, Argument, arguments, plain_type
 from attnbench.errors import StyleError
 
@@ -117,6 +119,8 @@ class Maker:
         if not argument.required:
             return self.instead_of(argument, prefix, depth)
         kind = plain_type(argument.annotation)
+        if typing.get_origin(kind) is tuple:
+            return self.tuple_of(argument, typing.get_args(kind), prefix, depth)
         if inspect.isclass(kind) and issubclass(kind, enum.Enum):
             member = next(iter(kind))
             return member, f"{self.name_of(kind)}.{member.name}"
@@ -129,12 +133,23 @@ class Maker:
         if inspect.isclass(kind) and issubclass(kind, nn.Module):
             width = self.sizes.width
             return nn.Linear(width, width), "nn.Linear(size, size)"
-        known = None if role in _SIDES else self.sizes.of(role)
+        known = None if role in SIDES else self.sizes.of(role)
         if known is not None:
             return known
-        named = () if role or kind is not NOTHING else _choices(self.target, argument.name)
-        options = (*named, *_guesses(self.target, role, kind, self.sizes))
+        is_named = role is None and kind in (NOTHING, str)
+        named = choices(self.target, argument.name) if is_named else ()
+        options = (*named, *guesses(self.target, role, kind, self.sizes))
         return self.guess(prefix + argument.name, options)
+
+    def tuple_of(
+        self, argument: Argument, kinds: tuple[Any, ...], prefix: str, depth: int
+    ) -> tuple[Any, str] | None:
+        """A tuple of annotated parts, each of which gets what an argument of this name gets."""
+        parts = [dataclasses.replace(argument, annotation=k) for k in kinds if k is not Ellipsis]
+        found = [self.value_of(part, prefix, depth) for part in parts]
+        pairs = [pair for pair in found if pair is not None]
+        text = ", ".join(text for _, text in pairs)
+        return tuple(value for value, _ in pairs), f"({text})" if len(pairs) > 1 else f"({text},)"
 
     def instead_of(self, argument: Argument, prefix: str, depth: int) -> tuple[Any, str] | None:
         """What is given in place of a default: a small size, no dropout, or what a call needs."""
@@ -151,7 +166,7 @@ class Maker:
             return size if role == "layer" else None
         if default is False and "cross" in argument.name and self.takes_memory:
             return self.guess(f"{prefix}{argument.name}{_UNSAID}", (True, False))
-        if role in _SIDES and type(default) in (int, tuple):
+        if role in SIDES and type(default) in (int, tuple):
             side = self.sizes.grid if type(default) is int else (self.sizes.grid,) * len(default)
             return self.guess(f"{prefix}{argument.name}{_UNSAID}", (side, default))
         if isinstance(default, bool) or not isinstance(default, int | float):
@@ -181,7 +196,7 @@ class Maker:
         private = name.removeprefix(f"_{self.target.__name__.lstrip('_')}")
         read = {
             node.attr
-            for node in ast.walk(_tree_of(getattr(self.target, "__init__", None)))
+            for node in ast.walk(tree_of(getattr(self.target, "__init__", None)))
             if isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
             and node.value.id == private
@@ -189,11 +204,19 @@ class Maker:
         return any(role_of(attribute, "constructor") in VARIED for attribute in read)
 
     def processor(self) -> tuple[Any, str] | None:
-        """What computes the attention of a class that leaves it to another: one of its file."""
-        for name, value in self.space.items():
-            if name.endswith("Processor") and getattr(value, "__module__", "") == self.module:
-                with contextlib.suppress(Exception):
-                    return value(), f"{name}()"
+        """What computes the attention of a class that leaves it to another.
+
+        That is the one of its file whose name begins most like its own.
+        """
+        own = [
+            name
+            for name, value in self.space.items()
+            if "Processor" in name and getattr(value, "__module__", "") == self.module
+        ]
+        own.sort(key=lambda name: -_start_in_common(name, self.target.__name__))
+        for name in own:
+            with contextlib.suppress(Exception):
+                return self.space[name](), f"{name}()"
         return None
 
     def guess(self, name: str, options: tuple[Any, ...]) -> tuple[Any, str]:
@@ -261,7 +284,7 @@ class _StandIn:
         if found is None and place not in maker.answers and role != "method":
             raise UnansweredError(place)
         if found is None:
-            options = _guesses(maker.target, role, None, maker.sizes)
+            options = guesses(maker.target, role, None, maker.sizes)
             found = maker.guess(place, (*options, _StandIn(maker, f"{place}.")))
         self._asked[name] = found
         return found[0]
@@ -312,56 +335,11 @@ def _is_config(kind: Any) -> bool:
     return fields or hasattr(kind, "model_fields") or kind.__name__.endswith(_CONFIG_ENDINGS)
 
 
-_SIDES = ("window", "grid")
-"""Roles of one number, or of one for rows and one for columns."""
-
-
-def _guesses(target: Any, role: str | None, kind: Any, sizes: Widths) -> tuple[Any, ...]:
-    """What to try for a name that says nothing, by its annotation."""
-    if role in _SIDES:
-        side = sizes.grid
-        if kind is int:
-            return (side,)
-        return (*((None,) if role == "window" else ()), side, (side, side))
-    if role == "method" or kind is str:
-        return _choices(target) or METHODS
-    by_kind: dict[Any, tuple[Any, ...]] = {
-        int: (sizes.width, 1),
-        float: (0.0, 1.0),
-        bool: (False, True),
-        None: (None, False, sizes.width, 1),
-    }
-    return by_kind.get(kind, (sizes.width, None, 1) if role is None else (None, sizes.width))
-
-
-def _choices(target: Any, name: str = "") -> tuple[str, ...]:
-    """The strings with which the code of a class compares, or compares what has a name."""
-    compared = [
-        node
-        for node in ast.walk(_tree_of(target))
-        if isinstance(node, ast.Compare) and name in (*_named_in(node), "")
-    ]
-    found = [n.value for c in compared for n in ast.walk(c) if isinstance(n, ast.Constant)]
-    return tuple(dict.fromkeys(v for v in found if isinstance(v, str) and v.lower() not in _NOT))
-
-
-_NOT = ("", "none", "no", "off")
-"""What stands for doing nothing at all."""
-
-
-def _tree_of(target: Any) -> ast.AST:
-    """The syntax tree of a class or a function; an empty one where nothing has its source."""
-    try:
-        return ast.parse(textwrap.dedent(inspect.getsource(target)))
-    except (OSError, TypeError, SyntaxError):
-        return ast.Module([], [])
-
-
-def _named_in(node: ast.AST) -> list[str]:
-    """The variables and attributes that an expression names."""
-    parts = [*ast.walk(node)]
-    names = [part.id for part in parts if isinstance(part, ast.Name)]
-    return names + [part.attr for part in parts if isinstance(part, ast.Attribute)]
+def _start_in_common(one: str, other: str) -> int:
+    """How many letters two names begin with alike."""
+    return len(
+        [*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
+    )
 
 
 def _listed(source: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Widths:
         if role not in VARIED:
             return None
         text = VARIED[role].replace("heads", str(self.heads))
-        return eval(text, {"size": self.width}), text  # noqa: S307  of the table
+        return eval(text, {"size": self.width, "nn": nn}), text  # noqa: S307  of the table
 
 
 _FIXED: Mapping[str, Any] = {
@@ -69,7 +70,9 @@ VARIED: Mapping[str, str] = {
     "feedforward": "2 * size",
     "batch": "8",
     "layers": "1",
+    "norm": "nn.LayerNorm",
 }
-"""Roles whose default is replaced, so that a module can be made small, and at other sizes."""
+"""Roles whose default is replaced, so that a module can be made small, and at other sizes; or which
+are given where the class refuses the default ``None``."""
 LONGEST = 1024
 """Most tokens for which a module keeps room, in masks and caches that are copied with it."""
