@@ -161,7 +161,7 @@ def _as_it_drops(
     return (dropping, {**fields}) if is_random else (callee, {"idle_dropout": True, **fields})
 
 
-def _making(callee: Callee, binding: Binding, name: str) -> Callable[..., nn.Module]:
+def making(callee: Callee, binding: Binding, name: str) -> Callable[..., nn.Module]:
     """What makes a bound callee of these sizes."""
     kind = {"scores": Scores, "layer": Layer}.get(binding.shape, Attention)
 
@@ -194,7 +194,7 @@ def bound_spec(
         style: what says how it is called.
     """
     name = name_of(target)
-    make = _making(callee, binding, name)
+    make = making(callee, binding, name)
     is_even = len({*callee.sides}) == 1
     if binding.shape == "scores":
         scores = {"name": name, "make": lambda q, k: make(q, k), "equal_sizes": is_even}

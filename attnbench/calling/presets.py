@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnbench.calling.adaptation import making
 from attnbench.calling.binding import FIRST, SECOND, Binding, Mask, is_plain
-from attnbench.calling.calls.attention_call import Attention
 from attnbench.calling.roles import SETTINGS
 from attnbench.calling.signature import Keywords, keywords_of, renames
 from attnbench.calling.styles import LAYOUTS, adapted_spec, fitted, name_of
@@ -125,7 +125,7 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     learned = getattr(sample, "bias_k", None) is not None
     extra = int(learned) + int(bool(getattr(sample, "add_zero_attn", False)))
     known = {
-        "make": _making(callee, calls.binding, name_of(make)),
+        "make": making(callee, calls.binding, name_of(make)),
         "formula": "W_o [head_1; …; head_H] + b, head_i = softmax(W_qⁱq·W_kⁱk / √d) W_vⁱv",
         "equal_sizes": not several,
         "sizes": sizes,
@@ -138,16 +138,6 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         },
     }
     return adapted_spec("multihead", make, known, fields)
-
-
-def _making(callee: Callee, binding: Binding, name: str) -> Callable[..., nn.Module]:
-    """What makes a bound callee of these sizes."""
-
-    def make(query_size: int, key_size: int, value_size: int) -> nn.Module:
-        return Attention(callee.make(query_size, key_size, value_size), binding)
-
-    make.__qualname__ = name
-    return make
 
 
 def _of_module(callee: Callee, sample: Any, forward: Keywords) -> Calls:
@@ -216,7 +206,7 @@ def _of_function(style: str, function: Any, fields: dict[str, Any]) -> Mechanism
         conventions["causal"], known["sizes"] = "always", _one_length
         notes.append("it is causal and takes as many queries as keys only (found by trying)")
     known |= {
-        "make": _making(calls.callee, calls.binding, name_of(function)),
+        "make": making(calls.callee, calls.binding, name_of(function)),
         "conventions": conventions,
     }
     return adapted_spec(style, function, known, fields, tuple(notes))

@@ -263,60 +263,41 @@ def renamed(target: Any, call: str) -> Any:
     if not callable(target):
         return target  # the adapter says so
     names = _parsed(call)
-    if isinstance(target, nn.Module):
+    if not inspect.isclass(target):
         return _Renamed(target, names)
-    if inspect.isclass(target):
 
-        @functools.wraps(target, updated=())
-        def make(*sizes: Any, **given: Any) -> Any:
-            return _Renamed(target(*sizes, **given), names)
+    @functools.wraps(target, updated=())
+    def make(*sizes: Any, **given: Any) -> Any:
+        return _Renamed(target(*sizes, **given), names)
 
-        return make
-    signature = _signature(target, names)
-
-    @functools.wraps(target)
-    def function(*tensors: Any, **given: Any) -> Any:
-        return _called(target, signature, names, tensors, given)
-
-    function.__signature__ = signature  # type: ignore[attr-defined]
-    del function.__wrapped__
-    return function
+    return make
 
 
 class _Renamed(nn.Module):
-    """A module whose forward has other names."""
+    """A function or module whose arguments have other names."""
 
-    def __init__(self, module: Any, names: Mapping[str, str]) -> None:
+    def __init__(self, callee: Any, names: Mapping[str, str]) -> None:
         super().__init__()
-        self.module, self.names = module, dict(names)
-        self.__signature__ = _signature(module, names)
+        self.callee, self.names = callee, dict(names)
+        self.__signature__ = _signature(callee, names)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
-        except AttributeError:  # num_heads, attention_weights ...
-            return getattr(super().__getattr__("module"), name)
+        except AttributeError:  # num_heads, attention_weights, the name of a function ...
+            own = {**self.__dict__, **self.__dict__.get("_modules", {})}
+            return getattr(own.get("callee"), name)
 
     def forward(self, *tensors: Any, **given: Any) -> Any:
-        """The result of the module."""
-        return _called(self.module, self.__signature__, self.names, tensors, given)
-
-
-def _called(
-    callee: Any,
-    signature: inspect.Signature,
-    names: Mapping[str, str],
-    tensors: tuple[Any, ...],
-    given: dict[str, Any],
-) -> Any:
-    passed = signature.bind(*tensors, **given).arguments
-    mask = passed.get("attn_mask")
-    if mask is not None and mask.dtype == torch.bool and _HIDES in names.values():
-        passed["attn_mask"] = ~mask
-    own = {name: meaning.removeprefix("~") for name, meaning in names.items()}
-    places = [passed[meaning] for name, meaning in own.items() if name.isdigit()]
-    left = {n: passed[m] for n, m in own.items() if m in passed and not n.isdigit()}
-    return callee(*places, **left)
+        """The result of the callee."""
+        passed = self.__signature__.bind(*tensors, **given).arguments
+        mask = passed.get("attn_mask")
+        if mask is not None and mask.dtype == torch.bool and _HIDES in self.names.values():
+            passed["attn_mask"] = ~mask
+        own = {name: meaning.removeprefix("~") for name, meaning in self.names.items()}
+        places = [passed[meaning] for name, meaning in own.items() if name.isdigit()]
+        left = {n: passed[m] for n, m in own.items() if m in passed and not n.isdigit()}
+        return self.callee(*places, **left)
 
 
 def _signature(callee: Any, names: Mapping[str, str]) -> inspect.Signature:
