@@ -31,20 +31,18 @@ from attnbench.calling.shown_call import (
     prepared,
     shown_call,
 )
-from attnbench.calling.signature import NOTHING, Argument, arguments, call_arguments
+from attnbench.calling.signature import NOTHING, Argument, call_arguments
 from attnbench.calling.styles import name_of
 from attnbench.calling.trials.fitting import Prior, bound, masked, with_values, without_copies
 from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import (
     LAYOUTS,
-    options_of,
     trials,
     tried,
 )
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
-_MOST_TRIALS = 200
 _FEWEST = 5
 
 
@@ -242,18 +240,33 @@ def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Bi
     items, tokens = sizes.get("B", 1), sizes.get("L", 0)
     if 0 < tokens < _FEWEST:
         return f"the example has {tokens} tokens"
+    if is_fixed and not layout.endswith("E"):
+        return "it is tried at any number of tokens alone"
+    whole = (tokens or sizes["Y"] * sizes["X"]) if is_fixed else 0
+    way = {"layout": layout, "tokens": whole, "widens": True}
     mains = dict.fromkeys(shown.hidden, "hidden")
-    named = [Argument(name, role) for name, role in mains.items()]
+    given = [Argument(name, role) for name, role in mains.items()]
     for name, value in shown.named.items():
         if name not in mains:  # of no other sequence do calls have another
             role = role_of(name, "forward")
-            given = tuple(Given(value, axes) for axes in _axes(value, items, tokens))
-            named.append(Argument(name, None if role in SEQUENCES else role, given=given))
-    whole = (tokens or sizes["Y"] * sizes["X"]) if is_fixed else 0
-    if is_fixed and not layout.endswith("E"):
-        return "it is tried at any number of tokens alone"
-    way = {"layout": layout, "tokens": whole, "widens": True}
-    return tried(callee, named, mains, way)
+            cut = tuple(Given(value, axes) for axes in _axes(value, items, tokens))
+            given.append(Argument(name, None if role in SEQUENCES else role, given=cut))
+    free = [replace(a, given=()) if _is_mask_of_items(a) else a for a in given]
+    free += [a for a in _arguments(shown) if a.role in _MASKS and a.name not in shown.named]
+    asked = [a for a in free if a.role in _MASKS and not a.given]
+    found = tried(callee, free, mains, way) if asked else ""
+    if isinstance(found, Binding) and (form := masked(callee, found, asked)).masks:
+        return form
+    return tried(callee, given, mains, way)
+
+
+_MASKS = ("padding", "mask")
+
+
+def _is_mask_of_items(argument: Argument) -> bool:
+    """Whether calls may have another mask for it; one of all items belongs to their tokens."""
+    of_items = any("B" in axes for each in argument.given[:1] for axes in each.axes)
+    return argument.role in _MASKS and (of_items or argument.given[0].tree is None)
 
 
 def _keeps_equal_items(calls: Calls) -> bool:
@@ -281,35 +294,10 @@ def _letters(size: int, items: int, tokens: int) -> str:
     return ("B" if size == items else "") + ("L" if size == tokens else "") + "."
 
 
-def _with_mask(callee: Callee, binding: Binding) -> Binding:
-    """The binding with a mask of padding, where an argument of the example shows to be one."""
-    named = [a for a in arguments(callee.at(), "forward") or [] if a.role in ("padding", "mask")]
-    kept = {
-        name
-        for name, value in binding.values.items()
-        if value.tree is not None and not any("B" in axes for axes in value.axes)
-    }
-    named = [a for a in named if a.name not in kept]
-    needed = [a for a in named if a.required]  # which get one of all tokens, in place of their own
-    whole = [options_of(a, binding, callee.at()) for a in needed]
-    others = {n: v for n, v in binding.values.items() if n not in {a.name for a in named}}
-    for chosen in itertools.islice(itertools.product(*whole), _MOST_TRIALS):
-        values = {**others, **{a.name: v for a, v in zip(needed, chosen, strict=True)}}
-        bare = binding.replace(
-            values=values,
-            roles={n: r for n, r in binding.roles.items() if r == "hidden" or n in values},
-            left=tuple(a.name for a in named if not a.required),
-        )
-        if Calls(callee, bare)() is not None:
-            found = masked(callee, bare, named)
-            return found if found.masks else binding
-    return binding
-
-
 def _spec(
     target: Any, callee: Callee, binding: Binding, fields: Mapping[str, Any]
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
-    binding = without_copies(callee, _with_mask(callee, binding))
+    binding = without_copies(callee, binding)
     shown = [n for n, v in binding.values.items() if v is not None and n not in binding.masks]
     given = ", ".join(shown)
     said = (f"as in the example, of its first item: {given}",) if given else ()
