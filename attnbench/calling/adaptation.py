@@ -28,7 +28,7 @@ from attnbench.calling.signature import (
 )
 from attnbench.calling.styles import FoundScoring, adapted, adapted_spec, fits, name_of
 from attnbench.calling.trials.facts import facts_of, most_tokens
-from attnbench.calling.trials.fitting import FREE, Prior, bound
+from attnbench.calling.trials.fitting import FREE, Prior, bound, without_copies
 from attnbench.calling.trials.small_calls import WIDTH, Callee, Calls
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
@@ -193,7 +193,7 @@ def bound_spec(
         origin: how it was imported and made.
         style: what says how it is called.
     """
-    name = name_of(target)
+    name, binding = name_of(target), without_copies(callee, binding)
     make = making(callee, binding, name)
     is_even = len({*callee.sides}) == 1
     if binding.shape == "scores":

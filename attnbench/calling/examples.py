@@ -33,7 +33,7 @@ from attnbench.calling.shown_call import (
 )
 from attnbench.calling.signature import NOTHING, Argument, call_arguments
 from attnbench.calling.styles import name_of
-from attnbench.calling.trials.fitting import Prior, bound, masked, with_values, without_copies
+from attnbench.calling.trials.fitting import Prior, bound, masked, with_values
 from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import (
     LAYOUTS,
@@ -172,7 +172,7 @@ def _step(shown: Example) -> tuple[Callee, Binding] | None:
             for binding in apart:
                 if _pools(callee, binding):
                     found = masked(callee, with_values(callee, binding), named)
-                    return callee, without_copies(callee, found)
+                    return callee, found
     return None
 
 
@@ -297,7 +297,6 @@ def _letters(size: int, items: int, tokens: int) -> str:
 def _spec(
     target: Any, callee: Callee, binding: Binding, fields: Mapping[str, Any]
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
-    binding = without_copies(callee, binding)
     shown = [n for n, v in binding.values.items() if v is not None and n not in binding.masks]
     given = ", ".join(shown)
     said = (f"as in the example, of its first item: {given}",) if given else ()

@@ -34,14 +34,12 @@ class Example:
         named: its arguments.
         hidden: the names of those that are the hidden states.
         states: the hidden states.
-        result: what the call gave.
     """
 
     callee: Any
     named: Mapping[str, Any]
     hidden: tuple[str, ...]
     states: Tensor
-    result: Any
 
     def another(self, *sizes: int) -> Any:
         """A copy of a module, as checks of copies and of traces compare two; a function itself."""
@@ -116,8 +114,8 @@ def shown_call(callee: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
             f"The example of {called_name(callee)} has no tensor of hidden states, of two "
             "dimensions and more, and no token ids that an embedding of the module gets."
         )
-    given = {**named, "hidden": states} if embedded else named
-    return Example(callee, named, names, states, _result(callee, given))
+    _run(callee, {**named, "hidden": states} if embedded else named)
+    return Example(callee, named, names, states)
 
 
 def _plain_once(same: dict[int, Tensor], tensor: Tensor) -> Tensor:
@@ -171,10 +169,10 @@ def _unpacked(callee: Any, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any
 SEQUENCES = ("hidden", "query", "key", "value", "memory")
 
 
-def _result(callee: Any, named: Mapping[str, Any]) -> Any:
+def _run(callee: Any, named: Mapping[str, Any]) -> None:
     try:
         with repeatable(), torch.no_grad():
-            return callee(**copy.deepcopy(dict(named)))
+            callee(**copy.deepcopy(dict(named)))
     except Exception as error:
         raise StyleError(
             f"{called_name(callee)} raises on its own example: {headline(error)}"
@@ -239,7 +237,7 @@ def _embedded(
         if isinstance(part, nn.Embedding)
     ]
     try:
-        _result(model, named)
+        _run(model, named)
     finally:
         for hook in hooks:
             hook.remove()

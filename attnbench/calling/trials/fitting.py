@@ -129,17 +129,16 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
     for attempt in attempts:
         binding = attempt(callee, named, raised, prior)
         if binding is not None:
-            callee = _by_head(target, callee, binding)
-            return callee, without_copies(callee, binding)
+            return _by_head(target, callee, binding), binding
     width = callee.width
     twice = Callee(callee.make, width, (width, 2 * width, 2 * width))  # of an encoder's directions
     if inspect.isclass(target) and (binding := _attended(twice, named, [], prior)) is not None:
-        return twice, without_copies(twice, binding)
+        return twice, binding
     for width in _widths_named(raised, callee.width):  # it may be written into the code
         other = Callee(callee.make, width)
         for attempt in attempts:
             if (binding := attempt(other, named, [], prior)) is not None:
-                return other, without_copies(other, binding)
+                return other, binding
     raise StyleError(not_called(target, named, raised))
 
 
