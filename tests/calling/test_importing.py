@@ -61,6 +61,15 @@ def test_a_package_that_cannot_be_imported_does_not_stand_in_the_way_of_its_file
     assert "its package was not run, which raises FileNotFoundError" in notes_of(module)[0]
 
 
+def test_a_package_that_was_not_run_is_said_though_its_file_needs_a_stub(repository: Path) -> None:
+    written(repository / "lamb/__init__.py", "open('weights.bin')")
+    module = load(written(repository / "lamb/chops.py", "import nowhere_to_be"))
+    assert [note.partition(",")[0] for note in notes_of(module)] == [
+        "its package was not run",
+        "not installed",
+    ]
+
+
 def test_what_is_not_installed_is_stubbed_and_raises_when_it_is_used(repository: Path) -> None:
     file = written(
         repository / "uses.py",

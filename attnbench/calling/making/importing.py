@@ -283,7 +283,8 @@ def _give_settings(module: ModuleType) -> list[str]:
 def _forget(before: set[str], *folders: Path) -> None:
     """Forget the modules of these folders that were imported since: they are run again whole."""
     for name in {*sys.modules} - before:
-        file = getattr(sys.modules[name], "__file__", None) or ""
+        module = sys.modules[name]  # a package that was not run has a path alone
+        file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
         if any(Path(file).is_relative_to(folder) for folder in folders) or name.startswith(_OWN):
             del sys.modules[name]
 
