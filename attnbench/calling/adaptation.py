@@ -20,12 +20,7 @@ from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.making.groups import has_groups
 from attnbench.calling.making.importing import notes_of
 from attnbench.calling.making.recipes import Recipe, recipe_of, woken
-from attnbench.calling.signature import (
-    arguments,
-    keywords_of,
-    order_of,
-    renames,
-)
+from attnbench.calling.signature import arguments, call_arguments, renames
 from attnbench.calling.styles import FoundScoring, adapted, adapted_spec, fits, name_of
 from attnbench.calling.trials.facts import facts_of, most_tokens
 from attnbench.calling.trials.fitting import FREE, Prior, bound, without_copies
@@ -117,9 +112,10 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     Raises:
         StyleError: no such call gives an output, or the constructor asks for something unknown.
     """
-    keywords = keywords_of(make) if callable(make) and not inspect.isclass(make) else None
-    takes_tensors = keywords is not None and bool(order_of(keywords.names))
-    recipe = None if takes_tensors and not isinstance(make, nn.Module) else recipe_of(make)
+    is_made = inspect.isclass(make) or isinstance(make, nn.Module) or not callable(make)
+    taken = [] if is_made else call_arguments(make) or []
+    takes_tensors = {each.role for each in taken[:3]} == {"query", "key", "value"}
+    recipe = None if takes_tensors else recipe_of(make)
     callee, binding = bound(make, callee_of(make, recipe), _TEXTBOOK)
     return _of_textbook(make, recipe, callee, binding, fields)
 

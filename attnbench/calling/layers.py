@@ -18,7 +18,7 @@ from attnbench.calling.binding import FIRST, Binding, Mask
 from attnbench.calling.calls.caches import KEPT, Held, held_cache, tuples_like
 from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.roles import named
-from attnbench.calling.signature import Keywords, keywords_of
+from attnbench.calling.signature import Keywords, call_arguments, keywords_of
 from attnbench.calling.trials.small_calls import Callee, Calls
 from attnbench.errors import DtypeError, UsageError, nearest
 from attnbench.specs import DTYPES, CacheSpec, LayerSpec
@@ -386,9 +386,7 @@ def _with_dtypes(spec: LayerSpec, calls: Calls) -> LayerSpec:
 
 def _names(target: Any) -> tuple[str, ...]:
     """The names of the arguments of a module's ``forward``."""
-    taken = keywords_of(getattr(target, "forward", target))
-    names = () if taken is None else taken.names
-    return names[1:] if isinstance(target, type) else names
+    return tuple(each.name for each in call_arguments(target) or ())
 
 
 def _found(module: nn.Module, names: Sequence[str], usual: Any, asked: str | None) -> str | None:

@@ -8,7 +8,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -220,13 +220,6 @@ def _from_text(text: str) -> Keywords | None:
     found = [(name[1], "=" in part) for part in parts if (name := _NAME.match(part))]
     names = tuple(name for name, _ in found)
     return Keywords(names, tuple(name for name, has_default in found if not has_default))
-
-
-def order_of(names: Sequence[str]) -> list[int]:
-    """Which of query, key and value the first three arguments are; empty if they are not these."""
-    known = [*FIRST]
-    found = [known.index(_MEANING[name]) for name in names[:3] if name in _MEANING]
-    return found if sorted(found) == [0, 1, 2] else []
 
 
 _Adapter = TypeVar("_Adapter", bound=Callable[..., Any])
