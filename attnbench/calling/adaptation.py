@@ -207,7 +207,9 @@ def bound_spec(
     facts, calls = facts_of(callee, binding), Calls(callee, binding)
     notes = (binding.sentence(), *facts.notes, *binding.rest(), *origin)
     if not is_even:
-        told = f"keys have {callee.sides[1]} features where queries have {callee.sides[0]}"
+        query, key, value = callee.sides
+        wide = f"keys have {key}" if key != query else f"values have {value}"
+        told = f"{wide} features where queries have {query}"
         notes = (notes[0], told, *notes[1:])
     unit = unit_of(calls)
     if binding.shape == "layer":
@@ -266,7 +268,9 @@ def unit_of(calls: Calls) -> int:
 
     def answers(width: int) -> bool:
         tensors = calls.tensors(sizes=calls.callee.scaled(width))
-        return _is_telling(calls(tensors), calls([t.roll(1, 0) for t in tensors]))
+        return all(tensor.numel() for tensor in tensors) and _is_telling(
+            calls(tensors), calls([t.roll(1, 0) for t in tensors])
+        )
 
     units = (1, 2, 4, 8, 16, 32, 64, 128)
     return next((unit for unit in units if all(map(answers, (unit, 3 * unit, 5 * unit)))), 0)

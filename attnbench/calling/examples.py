@@ -68,15 +68,10 @@ def example_spec(
         )
     shown = shown_call(prepared(target), *call_of(example))
     if _attends(shown):
-        width = shown.states.shape[-1]
         with contextlib.suppress(StyleError):  # what follows needs no names
             known = {"name": called_name(target), **fields}
-            callee = Callee(shown.another, width)
-            named = [a for a in _arguments(shown) if a.role is None]
-            given = {a.name: _as_given(a, shown, _slots(shown)) for a in named}
-            given = {name: each for name, each in given.items() if each.given}
-            prior = Prior(_layouts(shown), given=given)
-            if given:  # which a style would leave out
+            callee, prior = _as_attention(shown)
+            if prior.given:  # which a style would leave out
                 return bound_spec(target, *bound(shown.callee, callee, prior), known)
             return spec_of(shown.callee, callee, prior, **known)
     if (step := _step(shown)) is not None:
@@ -102,6 +97,16 @@ def example_spec(
     )
 
 
+def _as_attention(shown: Example) -> tuple[Callee, Prior]:
+    """What an example says of a call of a query and other keys, before anything is tried."""
+    query, key, value = (t.shape[-1] for t in (shown.states, _keys(shown), _keys(shown, "value")))
+    named = [a for a in _arguments(shown) if a.name in shown.named]
+    others = {a.name: _as_given(a, shown, _slots(shown)) for a in named if a.role is None}
+    roles = {a.name: a.role for a in named if a.role in SEQUENCES and not a.required}
+    given = {name: each for name, each in others.items() if each.given}
+    return Callee(shown.another, query, (query, key, value)), Prior(_layouts(shown), roles, given)
+
+
 def _attends(shown: Example) -> bool:
     """Whether an example gives a query, and other keys or a memory."""
     roles = {role_of(n, "forward") for n, v in shown.named.items() if isinstance(v, Tensor)}
@@ -109,10 +114,10 @@ def _attends(shown: Example) -> bool:
     return len(shown.hidden) == 1 and bool({"query", "hidden"} & roles) and bool(others)
 
 
-def _keys(shown: Example) -> Tensor:
-    """The keys of an example, or its memory."""
+def _keys(shown: Example, first: str = "key") -> Tensor:
+    """The keys of an example, or its values, or its memory where it has none of them."""
     roles = {role_of(n, "forward"): v for n, v in shown.named.items() if isinstance(v, Tensor)}
-    return next(roles[role] for role in ("key", "memory", "value") if role in roles)
+    return next(roles[role] for role in (first, "key", "memory", "value") if role in roles)
 
 
 def _layouts(shown: Example) -> tuple[tuple[str, str], ...]:

@@ -34,6 +34,26 @@ class Energy(nn.Module):
         both = self.a(encoder_outputs) + self.b(decoder_state).unsqueeze(1)
         return self.v(both.tanh()).squeeze(-1)
 
+class OnAGrid(nn.Module):
+    """Three integers, which it hands back, say how its tokens lie: they are no second sequence."""
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+    def forward(self, x, thw_shape):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.proj((q @ k.mT * x.shape[-1] ** -0.5).softmax(-1) @ v), thw_shape
+
+class ChannelsFirst(nn.Module):
+    """Tokens come first, channels of its output do, and its mask has an axis at its end."""
+    def __init__(self, size):
+        super().__init__()
+        self.query, self.key = nn.Linear(size, size), nn.Linear(size, size)
+    def forward(self, queries, keys, values, mask):
+        q, k = self.query(queries).transpose(0, 1), self.key(keys).transpose(0, 1)
+        scores = (q @ k.mT).masked_fill(mask.transpose(1, 2), -float("inf"))
+        weights = scores.softmax(2)
+        return (weights @ values.transpose(0, 1)).transpose(1, 2), weights
+
 class Stepping(Energy):
     """The number of the step is not read."""
     def forward(self, encoder_seq_proj, query, t):
@@ -208,6 +228,30 @@ def test_a_step_that_gives_its_context_alone_is_an_example(tmp_path: Path, items
     assert example_spec(lambda query, memory: step(query, memory), example).name == "lambda"
 
 
+def test_a_second_sequence_that_is_none_by_name_changes_the_output(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, READ, "OnAGrid"))
+    assert spec.notes[0] == "called with x (B, L, E); always thw_shape=None"
+    assert "source" not in spec.accepts
+
+
+def test_channels_of_an_output_may_come_before_tokens(tmp_path: Path) -> None:
+    spec = spec_of(found(tmp_path, READ, "ChannelsFirst"))
+    assert "mask (B, S, 1), True hides" in spec.notes[0]
+    report = attnbench.check(spec, profile="quick", invariants=["pools_values"])
+    assert set(statuses(report).values()) == {"passed"}, str(report)
+
+
+def test_the_sides_of_an_example_may_have_other_widths() -> None:
+    def cross(query: Any, key: Any, value: Any) -> Any:
+        both = query[..., :24] @ key[..., :24].mT
+        return both.softmax(-1) @ value
+
+    example = torch.randn(2, 9, 48), torch.randn(2, 13, 72), torch.randn(2, 13, 36)
+    spec = example_spec(cross, example)
+    assert "key (B, S, E), value (B, S, E)" in spec.notes[0]
+    assert "keys have 72 features where queries have 48" in spec.notes
+
+
 def test_a_list_of_lengths_has_one_for_each_query(tmp_path: Path) -> None:
     example = (torch.randn(3, 14, 24), [14, 10, 7], torch.randn(3, 24))
     spec = example_spec(found(tmp_path, READ, "Listed")(), example)
@@ -262,3 +306,12 @@ def test_a_folder_without_init_is_the_package_that_its_file_takes_it_for(reposit
 def test_a_call_that_was_tried_is_not_proposed() -> None:
     named = [Argument("v", "value"), Argument("q", "query")]
     assert '--call "f(v=..., q=...)"' in not_called(None, named, [])
+
+
+def test_a_constant_that_was_said_is_not_asked_for() -> None:
+    said = Argument("test", None, given=(True,))
+    raised = ["BLE, BSE: TypeError: no", "BLE: TypeError: of a call without keys"]
+    text = not_called(None, [Argument("q", "query"), Argument("k", "key"), said], raised)
+    assert "raises TypeError: no, given (B, L, E) and (B, S, E)" in text
+    assert "what test should be" not in text
+    assert "test=True" in text

@@ -55,6 +55,11 @@ MADE = {
         CONFIG.format(name="Shape") + heads("config: 'Shape'", "config.n_embd", SPLIT),
         "Heads(config=Shape(n_embd=size, n_head=2, dropout=0.0))",
     ),
+    "a config that holds the one that is read": (
+        "@dataclass\nclass Whole:\n    text_config: str = 'of another file'\n"
+        + heads("config: Whole", "config.hidden_size"),
+        "Heads(config=types.SimpleNamespace(hidden_size=size))",
+    ),
     "the only config of the file": (
         CONFIG.format(name="ModelConfig") + heads("config", "config.n_embd", SPLIT),
         "Heads(config=ModelConfig(n_embd=size, n_head=2, dropout=0.0))",

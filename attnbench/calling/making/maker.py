@@ -14,7 +14,7 @@ import inspect
 import itertools
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,9 +125,11 @@ class Maker:
             member = next(iter(kind))
             return member, f"{self.name_of(kind)}.{member.name}"
         if _is_config(kind):
-            return self.config_of(kind, f"{prefix}{argument.name}.", depth)
+            return self.config_named(argument.name, prefix, depth, [kind])
         if role == "config" or (kind is NOTHING and self.reads_from(argument.name)):
-            return self.config_named(argument.name, prefix, depth)
+            near = [v for n, v in self.space.items() if n.endswith(_CONFIG_ENDINGS)]
+            near = [value for value in near if _is_config(value)]
+            return self.config_named(argument.name, prefix, depth, near if len(near) == 1 else [])
         if argument.name == "processor" and (found := self.processor()) is not None:
             return found
         if inspect.isclass(kind) and issubclass(kind, nn.Module):
@@ -226,19 +228,17 @@ class Maker:
         value = options[self.answers[name]]
         return value, "size" if value == self.sizes.width else repr(value)
 
-    def config_named(self, name: str, prefix: str, depth: int) -> tuple[Any, str]:
-        """A config whose class is not declared: of the file's only class of configs, or none."""
-        near = [
-            value
-            for key, value in self.space.items()
-            if _is_config(value) and key.endswith(_CONFIG_ENDINGS)
-        ]
-        options = (*near[:1], _StandIn) if len(near) == 1 else (_StandIn,)
+    def config_named(
+        self, name: str, prefix: str, depth: int, kinds: Sequence[Any]
+    ) -> tuple[Any, str]:
+        """A config of the class that is declared, or is the file's only one, or else a stand-in."""
+        options = (*kinds, _StandIn)
         place = f"{prefix}{name}{_UNSAID}"
         self.counts[place] = len(options)
-        if len(options) > 1 and options[self.answers.setdefault(place, 0)] is not _StandIn:
-            return self.config_of(near[0], f"{prefix}{name}.", depth)
-        return _StandIn(self, f"{name}."), _MARK
+        chosen = options[self.answers.setdefault(place, 0) if kinds else 0]
+        if chosen is _StandIn:
+            return _StandIn(self, f"{prefix}{name}."), _MARK
+        return self.config_of(chosen, f"{prefix}{name}.", depth)
 
     def config_of(self, kind: Any, prefix: str, depth: int) -> tuple[Any, str]:
         """A config of its own class."""

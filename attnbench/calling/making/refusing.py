@@ -91,10 +91,12 @@ def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]
     """
     name = getattr(target, "__name__", type(target).__name__)
     required = [a for a in arguments if a.required]
-    unknown = [a.name for a in required if a.role not in _MAINS]
+    unknown = [a.name for a in required if a.role not in _MAINS and not a.given]
     tried = "no call of it is known"
     if raised:
-        said = next((text for text in raised if not _FORM.search(text)), raised[0])
+        pairs = [text for text in raised if ", " in text.partition(":")[0]]
+        likely = (pairs if any(a.role == "query" for a in required) else []) or raised
+        said = next((text for text in likely if not _FORM.search(text)), likely[0])
         layout, _, error = said.partition(": ")
         if layout.isupper():
             shapes = " and ".join(f"({', '.join(each)})" for each in layout.split(", "))
@@ -106,6 +108,7 @@ def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]
     lines.append(f"Its arguments were read by their names ({said}); say {missing}.")
     # what the names say was tried: where they say it of all, all may be something else
     known = {a.name: a.role if unknown and a.role in _MAINS else "..." for a in required}
+    known |= {a.name: repr(a.given[0]) for a in required if a.given}
     call = ", ".join(f"{each}={role}" for each, role in known.items())
     if known:
         lines.append(f'Or say which is {_WORDS}, or its value: --call "f({call})".')

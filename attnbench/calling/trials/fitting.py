@@ -310,22 +310,24 @@ def _layered(
         apart, mixing, errors = trials(callee, named, mains)
         raised += errors
         for binding in (apart or mixing)[:1]:
-            return masked(callee, _without_memory(callee, binding, named), named)
+            memory = next((a for a in named if mains.get(a.name) == "memory"), None)
+            counts = memory is None or (memory.required and memory.role)  # as its name says
+            if memory is None or counts or not _is_idle(callee, binding):
+                return masked(callee, binding, named)
+            if not memory.required:
+                roles = {n: role for n, role in binding.roles.items() if n != memory.name}
+                bare = binding.replace(roles=roles, memory="", idle=(memory.name,))
+                return masked(callee, bare, named)
+            raised.append(f"{memory.name} was taken for a memory, and changes no output")
     return None
 
 
-def _without_memory(callee: Callee, binding: Binding, named: Sequence[Argument]) -> Binding:
-    """The binding without a second sequence that changes no output and need not be given."""
-    name = next((name for name, role in binding.roles.items() if role == "memory"), "")
-    if not name or any(a.required for a in named if a.name == name):
-        return binding
+def _is_idle(callee: Callee, binding: Binding) -> bool:
+    """Whether a second sequence changes no output."""
     calls = Calls(callee, binding)
     hidden, memory = calls.tensors()
     plain, moved = calls([hidden, memory]), calls([hidden, -1.5 * memory])
-    if plain is None or moved is None or not torch.equal(plain, moved):
-        return binding
-    roles = {each: role for each, role in binding.roles.items() if each != name}
-    return binding.replace(roles=roles, memory="", idle=(name,))
+    return plain is not None and moved is not None and torch.equal(plain, moved)
 
 
 _MASKS = ("mask", "memory_mask", "padding", "memory_padding", "lengths")

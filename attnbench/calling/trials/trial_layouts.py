@@ -57,11 +57,11 @@ LAYER_LAYOUTS = {
 _OUTPUTS = {
     "BHLE": ("BHLE", "BLHE"),
     "BLHE": ("BLHE", "BHLE"),
-    "BLE": ("BLE", "LBE"),
-    "LBE": ("LBE", "BLE"),
+    "BLE": ("BLE", "LBE", "BEL"),
+    "LBE": ("LBE", "BLE", "BEL"),
 }
 _ONE = ("BE", "B1E", "1BE")
-MASK_AXES = ("BLS", "BHLS", "B1LS", "LS", "BS", "B1S", "B11S", "SB")
+MASK_AXES = ("BLS", "BHLS", "B1LS", "LS", "BS", "B1S", "B11S", "SB", "BS1")
 
 
 def axes_of(shape: Sequence[int], widths: Sequence[int]) -> str:
