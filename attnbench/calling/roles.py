@@ -77,7 +77,7 @@ FORWARD: Mapping[str, str] = {
     "hidden": "x xs hidden_states hidden inp inps input inputs input_tensor src tgt input_ids_emb "
     "input_features hidden_state embeddings embedding emb feat feats features tokens_emb "
     "input_embeddings inputs_embeds z y seq sequence hs img image feature_map x_in "
-    "normalized_hidden_states target",
+    "normalized_hidden_states norm_hidden_states normed_hidden_states target",
     "query": "q query queries query_vec query_vector query_states querys xq q_proj decoder_hidden "
     "decoder_state dec_hidden decoder_hidden_state last_hidden decoder_output decoder_outputs "
     "s_t st_hat state hidden_t h_t dec_state s s_prev prev_hidden previous_hidden query_layer "
