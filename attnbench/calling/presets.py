@@ -16,6 +16,7 @@ from attnbench.calling.signature import Keywords, keywords_of, renames
 from attnbench.calling.styles import LAYOUTS, adapted_spec, fitted, name_of
 from attnbench.calling.trials.facts import (
     causality,
+    coarseness,
     empty_rows,
     hiding,
     lets_nan_through,
@@ -135,6 +136,7 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
             "hidden_slots": "finite",
             **({} if _takes_floating(calls) else {"masks": ("boolean", "lengths")}),
             **({"extra_keys": extra} if extra else {}),
+            **coarseness(calls),
         },
     }
     return adapted_spec("multihead", make, known, fields)
@@ -205,6 +207,7 @@ def _of_function(style: str, function: Any, fields: dict[str, Any]) -> Mechanism
     elif "is_causal" not in keywords and calls() is None and causality(calls):
         conventions["causal"], known["sizes"] = "always", _one_length
         notes.append("it is causal and takes as many queries as keys only (found by trying)")
+    conventions |= coarseness(calls)
     known |= {
         "make": making(calls.callee, calls.binding, name_of(function)),
         "conventions": conventions,

@@ -199,7 +199,7 @@ SPECS: list[tuple[Any, Any, dict[str, Any]]] = [
         with_options,
         {
             "accepts": ("is_causal", "scale", "window_size", "softcap", "sinks", "alibi_slopes"),
-            "conventions": {"causal": "top_left", **FINITE},
+            "conventions": {"causal": "top_left", **FINITE, "internal_dtype": "float32"},
         },
     ),
     (sdpa, hiding, {"conventions": {**BOOLEAN, **FINITE}}),

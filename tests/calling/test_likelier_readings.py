@@ -252,6 +252,19 @@ def test_the_sides_of_an_example_may_have_other_widths() -> None:
     assert "keys have 72 features where queries have 48" in spec.notes
 
 
+def test_a_softmax_in_float32_is_found_where_no_weights_are_given() -> None:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        scores = (query / query.shape[-1] ** 0.5) @ key.mT
+        return scores.float().softmax(-1).to(query.dtype) @ value
+
+    spec = spec_of(attention)
+    assert spec.conventions["internal_dtype"] == "float32"
+    report = attnbench.check(spec, profile="quick", invariants=["keys_permute_freely"])
+    assert set(statuses(report).values()) == {"passed"}, str(report)
+    exact = spec_of(lambda query, key, value: (query @ key.mT).softmax(-1) @ value)
+    assert "internal_dtype" not in exact.conventions
+
+
 def test_a_list_of_lengths_has_one_for_each_query(tmp_path: Path) -> None:
     example = (torch.randn(3, 14, 24), [14, 10, 7], torch.randn(3, 24))
     spec = example_spec(found(tmp_path, READ, "Listed")(), example)

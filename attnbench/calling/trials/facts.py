@@ -50,7 +50,7 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     if calls.is_layer:
         _layer(calls, found)
         return found
-    for ask in (_masks, _hidden, causality, positions, _coarseness):
+    for ask in (_masks, _hidden, causality, positions, coarseness):
         found.conventions.update(ask(calls))
     if found.conventions.get("empty_rows") == "nan" and _is_finite_without_keys(calls):
         found.notes.append(_NEITHER)
@@ -70,12 +70,23 @@ def _others(calls: Calls) -> list[str]:
     return shapes
 
 
-def _coarseness(calls: Calls) -> dict[str, Any]:
-    """Whether weights in float64 sum to one as float32 would, as with an epsilon beside sums."""
+def coarseness(calls: Calls) -> dict[str, Any]:
+    """Whether float64 is as coarse as float32, as where a softmax is computed in float32.
+
+    Weights then sum to one no better than that, or keys in another order give other outputs.
+    """
     both = calls.both(dtype="float64", **(hiding(calls, 2) or {}))
-    if both is None or both[1] is None or calls.binding.sums:
+    if both is None:
         return {}
-    gap = float((both[1].sum(-1) - 1).abs().amax())
+    if both[1] is not None and not calls.binding.sums:
+        gap = float((both[1].sum(-1) - 1).abs().amax())
+    else:
+        query, key, value = calls.tensors()
+        plain = calls(dtype="float64")
+        turned = calls([query, key.roll(1, -2), value.roll(1, -2)], dtype="float64")
+        if plain is None or turned is None or calls.binding.square:
+            return {}
+        gap = float((turned - plain).abs().amax() / plain.abs().amax())
     is_coarse = 64 * torch.finfo(torch.float64).eps < gap < 4 * torch.finfo(torch.float32).eps
     return {"internal_dtype": "float32"} if is_coarse else {}
 
