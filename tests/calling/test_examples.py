@@ -291,25 +291,3 @@ def test_tensors_in_a_list_are_arguments() -> None:
     assert said in "; ".join(spec.notes)
     report = attnbench.check(spec, profile="quick", invariants=CHEAP, dtypes=["float32"])
     assert "failed" not in {outcome.status for outcome in report.outcomes}, str(report)
-
-
-class Optional(nn.Module):
-    """Keys and values that are the query's own where none are given."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(nn.Linear(size, size) for _ in range(3))
-
-    def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Any:
-        """``(L, B, E)`` and ``(S, B, E)`` to ``(L, B, E)``."""
-        key, value = query if key is None else key, query if value is None else value
-        sides = [
-            part(x).transpose(0, 1) for part, x in zip(self.parts, (query, key, value), strict=True)
-        ]
-        return nn.functional.scaled_dot_product_attention(*sides).transpose(0, 1)
-
-
-def test_what_an_example_gives_is_never_left_at_its_default() -> None:
-    query, memory = torch.randn(10, 2, 32), torch.randn(20, 2, 32)
-    spec = example_spec(Optional(32), (query, memory, memory))
-    assert "key (S, B, E), value (S, B, E)" in " ".join(spec.notes)

@@ -241,8 +241,9 @@ def test_channels_of_an_output_may_come_before_tokens(tmp_path: Path) -> None:
     assert set(statuses(report).values()) == {"passed"}, str(report)
 
 
-def test_the_sides_of_an_example_may_have_other_widths() -> None:
-    def cross(query: Any, key: Any, value: Any) -> Any:
+def test_sides_of_an_example_may_be_wider_and_are_never_left_at_their_defaults() -> None:
+    def cross(query: Any, key: Any = None, value: Any = None) -> Any:
+        key, value = query if key is None else key, query if value is None else value
         both = query[..., :24] @ key[..., :24].mT
         return both.softmax(-1) @ value
 
