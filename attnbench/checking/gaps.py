@@ -106,7 +106,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
         (bool(narrower), 2, f"not tried in {' and '.join(narrower)}", "dtypes"),
         (drops, 3, empty, "the convention empty_rows=zeros"),
         (not cache and not grid, 2, uncached, "cache=CacheSpec(new=...), if it has one"),
-        (not spec.causal and not grid, 2, future, "causal=True, if it should be"),
+        (not spec.causal and not grid, 3, future, "causal=True, if it should be"),
     ]
 
 

@@ -136,9 +136,10 @@ def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
     if contract := callers.pop("attnbench_contract", None):
         _check_contract(contract())  # first, since hooks of a newer contract are unknown here
     for caller in callers.values():
-        if caller.name not in (*HOOKS, EXPLAIN):
+        known = (*HOOKS, EXPLAIN)
+        if caller.name not in known:
             raise PluginError(
-                f"{caller.name!r} is not a hook of attnbench. {nearest(caller.name, HOOKS)}"
+                f"{caller.name!r} is not a hook of attnbench. {nearest(caller.name, known)}"
             )
     manager.check_pending()
     if not callers:

@@ -43,6 +43,10 @@ class OnAGrid(nn.Module):
         q, k, v = self.qkv(x).chunk(3, -1)
         return self.proj((q @ k.mT * x.shape[-1] ** -0.5).softmax(-1) @ v), thw_shape
 
+class CausalByName(OnAGrid):
+    def forward(self, x):
+        return super().forward(x, None)[0]
+
 class ChannelsFirst(nn.Module):
     """Tokens come first, channels of its output do, and its mask has an axis at its end."""
     def __init__(self, size):
@@ -251,6 +255,11 @@ def test_sides_of_an_example_may_be_wider_and_are_never_left_at_their_defaults()
     spec = example_spec(cross, example)
     assert "key (B, S, E), value (B, S, E)" in spec.notes[0]
     assert "keys have 72 features where queries have 48" in spec.notes
+
+
+def test_a_causal_class_that_is_not_is_told_of(tmp_path: Path) -> None:
+    notes = spec_of(found(tmp_path, READ, "CausalByName")).notes
+    assert "**not causal, though it says so** (found by trying)" in notes
 
 
 def test_a_softmax_in_float32_is_found_where_no_weights_are_given() -> None:

@@ -65,11 +65,6 @@ class OneLength(DotProduct):
         return torch.bmm(scores.softmax(-1), values)
 
 
-class OtherScale(DotProduct):
-    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return torch.bmm(queries, keys.transpose(1, 2)) / queries.shape[-1]
-
-
 class Additive(nn.Module):
     def __init__(self, key_size: int, query_size: int, num_hiddens: int, dropout: float) -> None:
         super().__init__()

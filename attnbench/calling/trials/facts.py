@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Given
+from attnbench.calling.roles import role_of
 from attnbench.calling.trials.formulas import SCALED_DOT, formula_of, scaled_dot_rows
 from attnbench.calling.trials.projections import projected_of
 from attnbench.calling.trials.small_calls import KEYS, QUERIES, Callee, Calls, close
@@ -100,6 +101,8 @@ def _layer(calls: Calls, found: Facts) -> None:
         found.fields["causal"] = causal
         mixes = not causal or bool(seen.tril(-1).any())
         told = f"{'' if causal else 'not '}causal" if mixes else "no token reaches another"
+        if mixes and not causal and _says_causal(calls):
+            told = "**not causal, though it says so**"
         found.notes.insert(0, f"{told} (found by trying)")
         _asked_of_tokens(calls, found, causal and mixes)
         if not binding.memory and not binding.tokens:
@@ -116,6 +119,17 @@ def _layer(calls: Calls, found: Facts) -> None:
             found.conventions["empty_rows"] = "nan"
     if (parts := folds(calls)) > 1:
         found.notes.append(f"its output of {parts}·E features is folded to E")
+
+
+def _says_causal(calls: Calls) -> bool:
+    """Whether a module is called causal, or keeps a flag that says so, and no mask can make it."""
+    binding, callee = calls.binding, calls.callee.at()
+    taken = (*binding.roles, *binding.left, *binding.unread)
+    if any(role_of(name, "forward") == "mask" for name in taken):
+        return False
+    flags = [name for name, value in getattr(callee, "__dict__", {}).items() if value is True]
+    named = "causal" in type(callee).__name__.lower()
+    return named or any(role_of(name, "forward") == "causal" for name in flags)
 
 
 def _padding(calls: Calls) -> dict[str, Any]:
