@@ -51,5 +51,6 @@ def advice(name: str) -> str:
     """Which distribution to install for a command or a name; empty if none is known."""
     for distribution, names in BROUGHT_BY.items():
         if name in names:
-            return f"It is part of {distribution}: pip install {distribution}."
+            told = f"pip install ./plugins/{distribution} in the repository"
+            return f"It is part of {distribution}: {told}."
     return ""
