@@ -50,7 +50,6 @@ _COUNTED = {
     **dict.fromkeys(named("slots", "forward")[:2], "slots"),
 }
 """Possible names of the number of earlier tokens, and of the slots of the new ones."""
-_EXEMPT = {"module": {"fake_tensors_tell_the_shape": "the module holds its cache, in real tensors"}}
 _ROWS, _FIRST, _MORE = 3, 7, 2
 
 
@@ -175,7 +174,6 @@ def layer(
     for word, known in ((form, (None, *FORMS)), (kept, KEPT)):
         if word not in known:
             raise UsageError(f"layer: {word!r} is none of {', '.join(filter(None, known))}.")
-    fields["exempt"] = {**_EXEMPT.get(kept, {}), **fields.get("exempt", {})}
     constants = (keywords or {}, cached_keywords or {})
     return _spec(
         _Said(make, mask, form, cache, kept, cache_name, positions, source, *constants, fields)

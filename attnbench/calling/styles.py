@@ -29,15 +29,7 @@ LAYOUTS = {"sdpa": ("BHLE", "BHSE"), "flash": ("BLHE", "BSHE")}
 
 
 _OWN = "by the adapter: it tests the adapter and not the callee; --invariant with its name runs it"
-UNASKED = dict.fromkeys(
-    (
-        "compiled_equals_eager",
-        "copies_agree",
-        "fake_tensors_tell_the_shape",
-        "vmap_equals_batch",
-    ),
-    _OWN,
-)
+UNASKED = dict.fromkeys(("compiled_equals_eager", "copies_agree", "vmap_equals_batch"), _OWN)
 """Invariants that would test the adapter; run only if they are named."""
 
 

@@ -140,8 +140,8 @@ class Maker:
             return known
         is_named = role is None and kind in (NOTHING, str)
         named = choices(self.target, argument.name) if is_named else ()
-        options = (*named, *guesses(self.target, role, kind, self.sizes))
-        return self.guess(prefix + argument.name, options)
+        options = dict.fromkeys((*named, *guesses(self.target, role, kind, self.sizes)))
+        return self.guess(prefix + argument.name, tuple(options))
 
     def tuple_of(
         self, argument: Argument, kinds: tuple[Any, ...], prefix: str, depth: int
