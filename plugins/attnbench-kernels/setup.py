@@ -4,6 +4,7 @@ The libraries know nothing of Python and torch, so one wheel serves every versio
 is chosen when the package is imported. Without a compiler the package installs, and runs eagerly.
 """
 
+import copy
 import os
 import platform
 from pathlib import Path
@@ -39,14 +40,16 @@ class Libraries(build_ext):
         if self.editable_mode and built.exists() and built.stat().st_mtime > newest:
             self.copy_file(str(built), self.get_ext_fullpath(ext.name))
             return
+        apart = copy.copy(self)  # they share a source, and so the name of an object file
+        apart.build_temp = os.path.join(self.build_temp, ext.name)
         plain = ext.extra_compile_args
         try:
             ext.extra_compile_args = [*plain, "-fopenmp"]
             ext.extra_link_args = ["-fopenmp"]
-            super().build_extension(ext)
+            super(Libraries, apart).build_extension(ext)
         except CompileError:  # Apple's clang: one thread
             ext.extra_compile_args, ext.extra_link_args = plain, []
-            super().build_extension(ext)
+            super(Libraries, apart).build_extension(ext)
 
 
 class Wheel(bdist_wheel):

@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import attnbench
@@ -172,9 +173,9 @@ def test_ctrl_c_removes_the_worktrees_and_ends_soon(repository: Path) -> None:
     words = ("compare", "quick", "slow", "scores.py:SPEC")
     process = started(*words, folder=repository, env=ENVIRONMENT, start_new_session=True)
     until = time.monotonic() + 60
-    while len(left_over(repository)) < 2 and time.monotonic() < until:
+    build = psutil.Process(process.pid).children
+    while not (len(left_over(repository)) == 2 and build()) and time.monotonic() < until:
         time.sleep(0.1)
-    time.sleep(1.0)
     os.killpg(process.pid, signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=20)

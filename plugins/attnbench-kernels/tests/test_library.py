@@ -1,6 +1,7 @@
 """The libraries of compiled loops: one for each instruction set, and what runs without one."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -134,6 +135,17 @@ def test_only_what_the_processor_has_is_chosen(
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: said)
     assert library.instruction_sets() == known
+
+
+def test_each_instruction_set_is_compiled_into_an_object_of_its_own(tmp_path: Path) -> None:
+    """They are compiled at once: of one object, one's code would be linked as another's."""
+    said = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "-t", tmp_path, "-b", tmp_path],
+        cwd=Path(__file__).parents[1], env={**os.environ, "CC": "true", "CXX": "true"},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    objects = re.findall(r"-o (\S+\.o) ", said)
+    assert len(set(objects)) == len(objects) >= 1, said
 
 
 def test_a_library_needs_nothing_of_python_or_torch() -> None:
