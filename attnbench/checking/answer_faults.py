@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,7 +13,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.domain import Domain
 from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.errors import AttnbenchError, DtypeError, RefusalError, ShapeError
-from attnbench.processes.tracebacks import is_own_code
+from attnbench.processes.tracebacks import is_own_code, source_line_of
 from attnbench.subject.devices import generator_of, other_random_states
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, largest
@@ -69,21 +68,6 @@ def raised_text(subject: Subject, error: BaseException) -> str:
     text = f"{subject.name} raised on a legal input: {type(error).__name__}: {message}"
     line = source_line_of(error)
     return f"{text} ({line})" if line else text
-
-
-def source_line_of(error: BaseException) -> str | None:
-    """The file and line of the user's innermost code that raised an exception, if there is any.
-
-    The path is relative if the file is below the current folder, and its name alone if not.
-    """
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if is_own_code(frame.filename)
-    ]
-    if not frames:
-        return None
-    path, folder = Path(frames[-1].filename).resolve(), Path.cwd()
-    name = path.relative_to(folder) if path.is_relative_to(folder) else path.name
-    return f"{name}:{frames[-1].lineno}"
 
 
 def _first_index(condition: Tensor) -> tuple[int, ...]:

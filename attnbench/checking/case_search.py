@@ -99,7 +99,9 @@ class CaseSearch:
 
     def _key_of(self, part: Part) -> str:
         number = self.space.parts.index(part)
-        return f"attnbench {self.subject.name} {self.invariant.name}" + f" {number}" * bool(number)
+        return f"attnbench {self.subject.stored_as} {self.invariant.name}" + f" {number}" * bool(
+            number
+        )
 
     def _replay(self) -> None:
         for part in self.space.parts if self.store is not None else ():

@@ -105,8 +105,18 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
         (decodes and right not in subject.laws, 3, prompts, real),
         (bool(narrower), 2, f"not tried in {' and '.join(narrower)}", "dtypes"),
         (drops, 3, empty, "the convention empty_rows=zeros"),
-        (not cache and not grid, 2, uncached, "cache=CacheSpec(new=...), if it has one"),
-        (not spec.causal and not grid, 3, future, "causal=True, if it should be"),
+        (
+            not cache and not grid,
+            2,
+            uncached,
+            "cache=CacheSpec(new=...), or adapters.layer(...), which finds one that is given back",
+        ),
+        (
+            not spec.causal and not grid,
+            3,
+            future,
+            "causal=True (here --convention causal=always), if it should be",
+        ),
     ]
 
 

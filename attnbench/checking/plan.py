@@ -20,6 +20,7 @@ from attnbench.errors import (
     UnknownNameError,
     UsageError,
     check_name,
+    first_line,
 )
 from attnbench.registry.address import ALL, Address
 from attnbench.registry.catalog import registry
@@ -168,13 +169,16 @@ def _members(target: Address, lines: list[str], **options: Any) -> list[Address]
     """
     if target.name != ALL:
         return [target]
-    found, refused = [], []
-    for one in members(target):
+    found, refused, ones = [], [], members(target)
+    for one in ones:
         try:
             planned(one, **options)
             found.append(one)
         except StyleError as error:
-            refused.append(f"not checked: {one.name}: {str(error).splitlines()[0]}")
+            if len(ones) == 1:
+                raise
+            told = first_line(str(error)).removeprefix(f"{one.name} ")
+            refused.append(f"not checked: {one.name}: {told}")
     if not found:
         listed = "\n".join(f"  {line}" for line in refused)
         raise StyleError(f"nothing in {target.source} can be called as it stands:\n{listed}")

@@ -15,12 +15,7 @@ from hypothesis.errors import HypothesisDeprecationWarning, HypothesisException
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import CaseSpace, NoCaseError, space_of
 from attnbench.cases.case_strategies import cases, listed
-from attnbench.checking.answer_faults import (
-    KnownFault,
-    fault_at,
-    raised_text,
-    source_line_of,
-)
+from attnbench.checking.answer_faults import KnownFault, fault_at, raised_text
 from attnbench.checking.call_cost import calls_at
 from attnbench.checking.case_search import CaseSearch, IllegalCaseError, UnjudgedError
 from attnbench.checking.explain.region import region_of
@@ -29,6 +24,7 @@ from attnbench.checking.hypothesis_engine import failures, phases
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.checking.profiles import Effort, Profile, effort_of
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
+from attnbench.processes.tracebacks import source_line_of
 from attnbench.specs import Invariant
 from attnbench.subject.devices import seeded as seeded
 from attnbench.subject.subject import Subject

@@ -135,9 +135,8 @@ class Check:
         )
         notes = [*self._notes, *notes_of(outcomes)]
         if self.plan["left_out"]:
-            notes.append(
-                f"quick left out {self.plan['left_out']} more subjects, which have options"
-            )
+            count = f"{self.plan['left_out']} more subjects, which have options"
+            notes.append(f"quick left out {count}; attnbench check --profile default checks them")
         gaps = coverage_of((Gap(**row) for row in self.plan["gaps"]), self.plan["laws"], outcomes)
         about = tuple(self.plan["about"])
         return CheckReport(tuple(outcomes), self.profile, self.seed, tuple(notes), about, gaps)

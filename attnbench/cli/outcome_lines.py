@@ -116,11 +116,10 @@ class Screen:
         if failures and not self._verbose:
             print_line(f"\n{finding_text(failures, self._statements)}\n")
         seconds = sum(outcome.seconds for outcome in outcomes)
-        width = 0 if len(self._expected) == 1 else _COUNTS_WIDTH
-        print_line(
-            f"{subject:{self._width}}  {holding_text(outcomes):{width}}  {seconds:.1f} s",
-            "failed" if failures else "passed",
-        )
+        text = f"{subject:{self._width}}  {holding_text(outcomes)}"
+        if len(self._expected) > 1:  # those of one alone stand in the next line
+            text = f"{text:{self._width + 2 + _COUNTS_WIDTH}}  {seconds:.1f} s"
+        print_line(text, "failed" if failures else "passed")
 
 
 def holding_text(outcomes: Sequence[Outcome]) -> str:

@@ -62,6 +62,9 @@ def command(
     how: dict[str, Any] = {"contract": _CONTRACT, "budget_s": seconds, "with_options": False}
     with planned(results, **what, **how) as run:
         check = check_run.Check(addresses)
+        if not as_json:
+            count = f"{sum(check.expected.values())} properties of {len(check.expected)} subjects"
+            print_line(f"Checking {count}, then measuring for {seconds:.0f} s or more.")
         check.run()
         measured = Measured(run.path, interrupted=True)
         if not check.interrupted:

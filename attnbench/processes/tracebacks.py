@@ -1,4 +1,4 @@
-"""The last output of a child process: its last lines, and the user's frames of a crash."""
+"""Where the user's code raised, and the last output of a child process: lines and frames."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import re
 import sysconfig
+import traceback
 from pathlib import Path
 
 _LIBRARIES = ("attnbench", "torch", "hypothesis", "pluggy")
@@ -40,6 +41,22 @@ def is_own_code(file: str) -> bool:
     if any(path.is_relative_to(folder) for folder in installed):
         return True
     return not path.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve())
+
+
+def source_line_of(error: BaseException) -> str | None:
+    """The file and line of the user's innermost code that raised an exception, if there is any.
+
+    The path is relative if the file is below the current folder, and its name alone if not.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [(frame.f_code.co_filename, line) for frame, line in frames]
+    own = [(file, line) for file, line in places if is_own_code(file)]
+    if not own:
+        return None
+    file, line = own[-1]
+    path, folder = Path(file).resolve(), Path.cwd()
+    name = path.relative_to(folder) if path.is_relative_to(folder) else path.name
+    return f"{name}:{line}"
 
 
 def last_words(text: str) -> str:

@@ -269,7 +269,13 @@ def _following(spec: Spec, conventions: Mapping[str, Any]) -> Spec:
             f"{spec.name} is a {type(spec).__name__}, but conventions are those of mechanisms and "
             "layers."
         )
-    return replace(spec, conventions={**spec.conventions, **conventions})
+    stated = {**spec.conventions, **conventions}
+    if (
+        isinstance(spec, LayerSpec) and stated.get("causal") == "always"
+    ):  # a field of a layer's spec
+        del stated["causal"]
+        spec = replace(spec, causal=True)
+    return replace(spec, conventions=stated)
 
 
 @functools.lru_cache(maxsize=64)

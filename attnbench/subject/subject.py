@@ -69,6 +69,11 @@ class Subject(ABC):
         return f"<{self.kind} {self.name}>"
 
     @property
+    def stored_as(self) -> str:
+        """What its failures are stored under; subjects of two files may have one name."""
+        return " ".join(filter(None, (self.address.source, self.name)))
+
+    @property
     def check_command(self) -> str:
         """The command that checks it."""
         return shlex.join(["attnbench", "check", str(self.address)])

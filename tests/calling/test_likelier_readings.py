@@ -47,6 +47,10 @@ class CausalByName(OnAGrid):
     def forward(self, x):
         return super().forward(x, None)[0]
 
+class CausalByFlag(CausalByName):
+    def forward(self, x, padding_mask=None, is_causal=True):
+        return super().forward(x)
+
 class ChannelsFirst(nn.Module):
     """Tokens come first, channels of its output do, and its mask has an axis at its end."""
     def __init__(self, size):
@@ -257,9 +261,22 @@ def test_sides_of_an_example_may_be_wider_and_are_never_left_at_their_defaults()
     assert "keys have 72 features where queries have 48" in spec.notes
 
 
-def test_a_causal_class_that_is_not_is_told_of(tmp_path: Path) -> None:
-    notes = spec_of(found(tmp_path, READ, "CausalByName")).notes
+@pytest.mark.parametrize("name", ["CausalByName", "CausalByFlag"])
+def test_a_causal_class_that_is_not_is_told_of_and_fails_if_it_should_be(
+    tmp_path: Path, name: str
+) -> None:
+    notes = spec_of(found(tmp_path, READ, name)).notes
     assert "**not causal, though it says so** (found by trying)" in notes
+    address = f"{tmp_path}/{name.lower()}_net.py:{name} with causal=always"
+    report = attnbench.check(address, profile="quick", invariants=["later_tokens_are_invisible"])
+    assert set(statuses(report).values()) == {"failed"}
+
+
+def test_what_a_user_called_a_mask_and_hides_nothing_is_refused(tmp_path: Path) -> None:
+    found(tmp_path, READ, "CausalByFlag")
+    address = f"{tmp_path}/causalbyflag_net.py:CausalByFlag as called(x=hidden, padding_mask=mask)"
+    with pytest.raises(StyleError, match="padding_mask hides nothing"):
+        attnbench.check(address)
 
 
 def test_a_softmax_in_float32_is_found_where_no_weights_are_given() -> None:

@@ -47,9 +47,15 @@ def test_the_specs_of_a_file_go_before_what_looks_like_attention(tmp_path: Path)
 
 
 def test_a_file_in_which_nothing_can_be_called_is_one_error(tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_text(SOURCE.partition("class")[0] + SOURCE.partition("@ values")[2])
-    with pytest.raises(StyleError, match=r"nothing in .*odd.py can be called as it stands:\n  not"):
+    text = SOURCE.partition("class")[0] + SOURCE.partition("@ values")[2]
+    (tmp_path / "odd.py").write_text(text)
+    with pytest.raises(StyleError, match=r"odd_attention cannot .*: spam at .*odd.py:8, given.*\n"):
         plan([parse_address(f"{tmp_path}/odd.py")], **OPTIONS)
+    (tmp_path / "both.py").write_text(text + text.replace("odd_", "odder_"))
+    with pytest.raises(
+        StyleError, match=r"nothing in .*both.py can be called as it stands:\n  not"
+    ):
+        plan([parse_address(f"{tmp_path}/both.py")], **OPTIONS)
 
 
 def test_a_file_without_attention_is_one_error(tmp_path: Path) -> None:

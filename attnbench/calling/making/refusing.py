@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import opcode
 import re
-import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from attnbench.calling.making.sandbox import (
@@ -21,6 +18,7 @@ from attnbench.calling.making.sandbox import (
 )
 from attnbench.calling.signature import Argument
 from attnbench.errors import RefusalError, first_line, headline
+from attnbench.processes.tracebacks import source_line_of
 
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (DownloadError, "it opens a connection, and nothing is downloaded here"),
@@ -57,7 +55,8 @@ def not_made(
         guessed: arguments whose names say nothing.
     """
     name = getattr(target, "__name__", str(target))
-    lines = [f"{name} cannot be made: {in_one_line(error)}{_place(error, target)}"]
+    place = source_line_of(error) or ""
+    lines = [f"{name} cannot be made: {in_one_line(error)}{place and f' at {place}'}"]
     if tried:
         lines[0] += f" ({len(tried)} calls tried, the last {tried[-1].replace('=size', '=E')})"
     reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "")
@@ -72,13 +71,6 @@ def not_made(
     call = call if "..." in call else f"{name}(...)"
     lines.append(f'{start} {missing}, for E features: --make "{call}".')
     return "\n".join(lines)
-
-
-def _place(error: BaseException, target: Any) -> str:
-    """Where in the file of a class an exception was raised; empty if not there."""
-    file = getattr(sys.modules.get(getattr(target, "__module__", "")), "__file__", None)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]) -> str:

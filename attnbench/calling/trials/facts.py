@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnbench.calling.binding import Binding, Given
 from attnbench.calling.roles import role_of
+from attnbench.calling.signature import call_arguments
 from attnbench.calling.trials.formulas import SCALED_DOT, formula_of, scaled_dot_rows
 from attnbench.calling.trials.projections import projected_of
 from attnbench.calling.trials.small_calls import KEYS, QUERIES, Callee, Calls, close
@@ -122,14 +123,16 @@ def _layer(calls: Calls, found: Facts) -> None:
 
 
 def _says_causal(calls: Calls) -> bool:
-    """Whether a module is called causal, or keeps a flag that says so, and no mask can make it."""
+    """Whether a module is called causal, or has a flag that says so, and no mask can make it."""
     binding, callee = calls.binding, calls.callee.at()
     taken = (*binding.roles, *binding.left, *binding.unread)
     if any(role_of(name, "forward") == "mask" for name in taken):
         return False
     flags = [name for name, value in getattr(callee, "__dict__", {}).items() if value is True]
-    named = "causal" in type(callee).__name__.lower()
-    return named or any(role_of(name, "forward") == "causal" for name in flags)
+    named = call_arguments(callee) or ()
+    flags += [each.name for each in named if each.default is True and each.name in binding.left]
+    is_called = "causal" in type(callee).__name__.lower()
+    return is_called or any(role_of(name, "forward") == "causal" for name in flags)
 
 
 def _padding(calls: Calls) -> dict[str, Any]:

@@ -129,6 +129,7 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
     for attempt in attempts:
         binding = attempt(callee, named, raised, prior)
         if binding is not None:
+            _check_said(target, binding, prior)
             return _by_head(target, callee, binding), binding
     width = callee.width
     twice = Callee(callee.make, width, (width, 2 * width, 2 * width))  # of an encoder's directions
@@ -142,6 +143,15 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
     raise StyleError(not_called(target, named, raised))
 
 
+def _check_said(target: Any, binding: Binding, prior: Prior) -> None:
+    """Raise for an argument that a user called a mask and that hides nothing."""
+    for name in (name for name in binding.unread if name in prior.roles):
+        raise StyleError(
+            f"{name_of(target)}: {name} hides nothing from the output in any form of a mask that "
+            "was tried. Mend that, or leave it out of --call to check the rest."
+        )
+
+
 def without_copies(callee: Callee, binding: Binding) -> Binding:
     """The binding that hands tensors on as they are, if calls take such as are not contiguous."""
     loose = binding.replace(dense=False)
@@ -153,7 +163,7 @@ def without_copies(callee: Callee, binding: Binding) -> Binding:
 
 def _widths_named(raised: Sequence[str], width: int) -> list[int]:
     """The numbers of features that errors name where they name that of the trials, too."""
-    texts = [{*map(int, re.findall(r"\d+", text))} for text in raised]
+    texts = [{*map(int, re.findall(r"(?<![:\d])\d+", text))} for text in raised]
     counts = Counter(n for numbers in texts if width in numbers for n in numbers if n > width)
     return [n for n, _ in counts.most_common(2)]
 

@@ -15,6 +15,7 @@ from attnbench.calling.calls.attention_call import Attention
 from attnbench.calling.calls.caches import copied
 from attnbench.calling.calls.layer_call import Layer
 from attnbench.errors import RefusalError, headline
+from attnbench.processes.tracebacks import source_line_of
 
 ITEMS, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 5, 7, 16
 SIZES = {"B": ITEMS, "H": HEADS, "L": QUERIES, "S": KEYS, "1": 1, "G": ITEMS * HEADS}
@@ -143,7 +144,8 @@ class Calls:
                 return call()
         except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
             cause = error.__cause__ if isinstance(error, RefusalError) else None
-            self.raised = headline(cause or error)[:160]
+            told, place = headline(cause or error)[:160], source_line_of(cause or error)
+            self.raised = f"{told.rstrip('. ')} at {place}" if place else told
             return None
 
     def __call__(

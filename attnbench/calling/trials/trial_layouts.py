@@ -226,7 +226,9 @@ def _fixed(
     """The layouts at numbers of tokens that errors name or tables have, their roots and squares,
     and one less.
     """
-    named = Counter(int(n) for text in raised for n in re.findall(r"(?<![\w.])\d{1,4}(?!\w)", text))
+    named = Counter(
+        int(n) for text in raised for n in re.findall(r"(?<![\w.:])\d{1,4}(?!\w)", text)
+    )
     named.update(_rows(callee))
     known = {*SIZES.values(), WIDTH, math.prod(GRID), *GRID}
     likely = [n for n, _ in named.most_common(12) if n > 1]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import fields
 
 from attnbench.cases.case import Case
+from attnbench.errors import either
 
 _LENGTHS = ("q_len", "kv_len")
 _FEATURES = {"query_size", "key_size", "value_size"}
@@ -43,8 +44,8 @@ def where_alone(case: Case, failed: Collection[Case], passed: Collection[Case]) 
         also = {getattr(other, name) for other in failed}
         others = [other for other in others if other not in also]
         if others:
-            more = f" and {len(others) - _MOST} others" * (len(others) > _MOST)
-            parts.append(f"{words} {value}, not {', '.join(others[:_MOST])}{more}")
+            shown = others if len(others) <= _MOST + 1 else [*others[:_MOST], "others"]
+            parts.append(f"{words} {value}, not {either(shown)}")
     parts += _by_size(case, failed, passed)
     return "; ".join(parts)
 

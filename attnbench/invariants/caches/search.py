@@ -38,7 +38,7 @@ def explore(stage: Stage, judged: str, drawn: bool, effort: Effort) -> FoundErro
         effort: which programs are tried first, and whether a shorter one is looked for.
     """
     held, kept = PROPERTIES[judged], effort.failures
-    key = f"attnbench {stage.subject.name} {held.invariant} program"
+    key = f"attnbench {stage.subject.stored_as} {held.invariant} program"
     known: dict[Program, FoundError | None] = {}
 
     def verdict(program: Program) -> FoundError | None:
