@@ -209,8 +209,13 @@ def ending_here(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
 
 
 def first_line(text: str) -> str:
-    """The first line of a text that is not empty; "" if there is none."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    """The first line of a text that is not empty, with those that it announces by a colon."""
+    said = ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        said = f"{said} {line}".strip()
+        if not line.endswith(":"):
+            break
+    return said
 
 
 def may_be_rounding(error: BaseException | None) -> bool:

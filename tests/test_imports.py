@@ -1,12 +1,9 @@
 """What importing costs, and that every public name can be had."""
 
-import ast
 import importlib
 import importlib.util
 import re
 from collections import Counter
-from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,6 @@ import pytest
 
 import attnbench
 from tests.cli_runs import python
-from tests.conftest import LEVELS
 
 
 def run(code: str) -> str:
@@ -81,36 +77,6 @@ def test_every_name_of_a_door_can_be_had(door: Any) -> None:
 ROOT = Path(__file__).parent
 
 
-def private_uses(path: Path) -> Iterator[str]:
-    """Private names that a test takes of a package that it does not mirror."""
-    folders = path.relative_to(ROOT).parent.parts
-    own = ".".join(
-        ("attnbench_plugins", *folders[1:])
-        if folders[:1] == ("plugins",)
-        else ("attnbench", *folders)
-    )
-    tree, known = ast.parse(path.read_text("utf-8")), {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            known.update({name.asname or name.name: name.name for name in node.names})
-        elif isinstance(node, ast.ImportFrom):
-            known.update({n.asname or n.name: f"{node.module}.{n.name}" for n in node.names})
-    used = set(known.values())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
-            used.add(f"{known.get(ast.unparse(node.value))}.{node.attr}")
-    for name in used:
-        private = [part for part in name.split(".") if re.match(r"_[^_]", part)]
-        if name.startswith("attnbench") and private and not name.startswith(f"{own}."):
-            yield f"{path.relative_to(ROOT)}: {name}"
-
-
-def test_tests_use_public_names_or_those_of_the_package_that_they_mirror() -> None:
-    files = [p for p in ROOT.rglob("*.py") if "distributions" not in p.parts]
-    assert len(files) > 100
-    assert [use for path in files for use in private_uses(path)] == []
-
-
 def test_no_two_modules_share_a_stem() -> None:
     root = Path(attnbench.__file__).parent
     stems = Counter(path.stem for path in root.rglob("*.py") if path.name != "__init__.py")
@@ -146,17 +112,3 @@ def test_a_module_that_is_named_in_a_string_is_there() -> None:
             continue  # a public name, as a script writes it
         loaded = importlib.import_module(module)
         assert not attribute or hasattr(loaded, attribute), f"{module}:{attribute}"
-
-
-def test_a_place_whose_tests_have_a_level_is_there() -> None:
-    for place in LEVELS:
-        path, _, name = place.partition("::")
-        assert (ROOT.parent / path).exists(), place
-        assert not name or f"def {name}(" in (ROOT.parent / path).read_text("utf-8"), place
-
-
-def test_an_entry_point_names_a_module_that_is_there() -> None:
-    points = [p for p in entry_points(group="attnbench") if p.dist and p.dist.name == "attnbench"]
-    assert len(points) > 30
-    for point in points:
-        assert importlib.util.find_spec(point.value) is not None, point

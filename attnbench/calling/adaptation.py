@@ -22,7 +22,7 @@ from attnbench.calling.making.importing import notes_of
 from attnbench.calling.making.recipes import Recipe, recipe_of, woken
 from attnbench.calling.signature import arguments, call_arguments, renames
 from attnbench.calling.styles import FoundScoring, adapted, adapted_spec, fits, name_of
-from attnbench.calling.trials.facts import facts_of, most_tokens
+from attnbench.calling.trials.facts import dtypes_of, facts_of, most_tokens
 from attnbench.calling.trials.fitting import FREE, Prior, bound, without_copies
 from attnbench.calling.trials.small_calls import WIDTH, Callee, Calls
 from attnbench.errors import StyleError
@@ -88,7 +88,9 @@ def spec_of(
     if style == "textbook":
         return _of_textbook(target, recipe, callee, binding, fields)
     if style is not None:
-        known_style: MechanismSpec = adapted(target, style, **fields)
+        dtypes, said = dtypes_of(Calls(callee, binding))
+        found = {"dtypes": dtypes, "notes": (said,)} if said else {}
+        known_style: MechanismSpec = adapted(target, style, **{**found, **fields})
         return known_style
     callee, fields = _as_it_drops(target, callee, binding, recipe, fields)
     return bound_spec(target, callee, binding, fields, origin_of(target, recipe))
@@ -190,8 +192,10 @@ def bound_spec(
         style: what says how it is called.
     """
     name, binding = name_of(target), without_copies(callee, binding)
-    make = making(callee, binding, name)
     is_even = len({*callee.sides}) == 1
+    if binding.shape == "layer" and not is_even:
+        binding = binding.replace(wide=callee.sides[1])
+    make = making(callee, binding, name)
     if binding.shape == "scores":
         scores = {"name": name, "make": lambda q, k: make(q, k), "equal_sizes": is_even}
         unit = unit_of(Calls(callee, binding))
@@ -211,7 +215,7 @@ def bound_spec(
         wide = f"keys have {key}" if key != query else f"values have {value}"
         told = f"{wide} features where queries have {query}"
         notes = (notes[0], told, *notes[1:])
-    unit = unit_of(calls)
+    unit = unit_of(calls) if is_even or binding.shape != "layer" else 0
     if binding.shape == "layer":
         layer = {
             "name": name,

@@ -110,37 +110,36 @@ class Given:
 
     Args:
         tree: tensors and other things, in tuples and dicts.
-        axes: what the axes of each of its leaves are: ``B``, ``L``, ``S``, and ``.`` for others; a
-            ``b`` is one with the axis behind it in a call.
+        axes: what the axes of each of its leaves are: ``B``, ``H``, ``L``, ``S``, and ``.`` for
+            others; a ``b`` is one with the axis behind it in a call.
     """
 
     tree: Any
     axes: tuple[str, ...]
 
-    def value(self, items: int, tokens: int, like: Tensor, slots: int = 0) -> Any:
-        """The argument of a call of so many items, tokens and keys.
+    def value(self, sizes: Mapping[str, int], like: Tensor) -> Any:
+        """The argument of a call of so many items ``B``, heads ``H``, tokens ``L`` and keys ``S``.
 
         Raises:
             RefusalError: the example has fewer.
         """
         leaves, form = pytree.tree_flatten(self.tree)
-        sizes = {"L": tokens, "S": slots}
         made = [
-            self._cut(leaf, axes, items, sizes, like) if isinstance(leaf, Tensor) else leaf
+            self._cut(leaf, axes, sizes, like) if isinstance(leaf, Tensor) else leaf
             for leaf, axes in zip(leaves, self.axes, strict=True)
         ]
         return pytree.tree_unflatten(made, form)
 
     @staticmethod
-    def _cut(leaf: Tensor, axes: str, items: int, sizes: Mapping[str, int], like: Tensor) -> Tensor:
+    def _cut(leaf: Tensor, axes: str, sizes: Mapping[str, int], like: Tensor) -> Tensor:
         for place, letter in enumerate(axes):
             if letter in ("B", "b"):
                 shape = [*leaf.shape]
-                shape[place] = items
+                shape[place] = sizes["B"]
                 leaf = leaf.narrow(place, 0, 1).expand(shape)
             elif letter in sizes:
                 if sizes[letter] > leaf.shape[place]:
-                    what = "tokens" if letter == "L" else "keys"
+                    what = {"H": "heads", "L": "tokens", "S": "keys"}[letter]
                     raise RefusalError(f"the example has {leaf.shape[place]} {what}")
                 leaf = leaf.narrow(place, 0, sizes[letter])
         leaf = leaf.contiguous()  # as the example's own is, which code may view
@@ -173,6 +172,7 @@ class Binding:
         tokens: the only number of tokens that it takes; 0 if it takes any.
         idle: second sequences that change no output, and are not given.
         unread: those that are masks by their names, and hide nothing in any form that was tried.
+        wide: features of a layer's memory; 0 for as many as hidden states have.
         values: what arguments get that nothing varies: constants, or a :class:`Fill`.
     """
 
@@ -193,6 +193,7 @@ class Binding:
     idle: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    wide: int = 0
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def replace(self, **changes: Any) -> Binding:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -101,7 +101,8 @@ def _as_attention(shown: Example) -> tuple[Callee, Prior]:
     """What an example says of a call of a query and other keys, before anything is tried."""
     query, key, value = (t.shape[-1] for t in (shown.states, _keys(shown), _keys(shown, "value")))
     named = [a for a in _arguments(shown) if a.name in shown.named]
-    others = {a.name: _as_given(a, shown, _slots(shown)) for a in named if a.role is None}
+    axes, slots = [one for one, _ in _layouts(shown)], _slots(shown)
+    others = {a.name: _as_given(a, shown, slots, axes) for a in named if a.role is None}
     roles = {a.name: a.role for a in named if a.role in SEQUENCES and not a.required}
     given = {name: each for name, each in others.items() if each.given}
     return Callee(shown.another, query, (query, key, value)), Prior(_layouts(shown), roles, given)
@@ -196,28 +197,44 @@ def _arguments(shown: Example) -> list[Argument]:
     return call_arguments(shown.callee) or []
 
 
-def _as_given(argument: Argument, shown: Example, slots: int = 0) -> Argument:
-    """An argument that an example gives, with its value where no role says what to try."""
+def _as_given(
+    argument: Argument, shown: Example, slots: int, layouts: Sequence[str] = ()
+) -> Argument:
+    """An argument that an example gives, with its value where no role says what to try.
+
+    Args:
+        argument: the argument.
+        shown: the example.
+        slots: its number of keys.
+        layouts: axes that its query may have.
+    """
     if argument.name not in shown.named:
         return argument
-    value, items = shown.named[argument.name], shown.states.shape[0]
+    value, states = shown.named[argument.name], shown.states.shape
     if argument.role not in (None, *SEQUENCES):
         return replace(argument, default=NOTHING)
-    if isinstance(value, Tensor):
-        value = _of_items_and_keys(value, items, slots)
-    return replace(argument, role=None, default=NOTHING, given=(value,))
+    sizes = {"S": {slots}}
+    for letter in "LH":
+        sizes[letter] = {states[each.index(letter)] for each in layouts if letter in each}
+    given = _cuts(value, states[0], slots, sizes) if isinstance(value, Tensor) else (value,)
+    return replace(argument, role=None, default=NOTHING, given=given)
 
 
-def _of_items_and_keys(value: Tensor, items: int, slots: int) -> Given:
-    """A tensor of an example, with which of its axes are items and keys by their sizes."""
-    if slots > 1 and value.shape[0] == items * slots:
+def _cuts(
+    value: Tensor, items: int, slots: int, sizes: Mapping[str, Collection[int]]
+) -> tuple[Given, ...]:
+    """A tensor of an example, with what its axes may be by their sizes, what says most first."""
+    if slots > 1 and value.dim() and value.shape[0] == items * slots:
         value = value.reshape(items, slots, *value.shape[1:])
-        return Given(value, ("bS" + "." * (value.dim() - 2),))
-    axes = ""
-    for size in value.shape:
-        is_slots = size == slots > 1 and "S" not in axes
-        axes += "B" if size == items and not axes else "S" if is_slots else "."
-    return Given(value, (axes,))
+        return (Given(value, ("bS" + "." * (value.dim() - 2),)),)
+    found = []
+    for place, size in enumerate(value.shape):
+        letters = "B" if size == items and place == 0 else ""
+        letters += "".join(each for each in "SLH" if size > 1 and size in sizes[each])
+        found.append(f"{letters}.")
+    ways = [way for way in itertools.product(*found) if all(way.count(each) < 2 for each in "SLH")]
+    ways.sort(key=lambda way: way.count("."))
+    return tuple(Given(value, ("".join(way),)) for way in ways[:6])
 
 
 def _fit(state: Tensor, one: str, states: Tensor, other: str) -> bool:

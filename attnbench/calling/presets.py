@@ -14,7 +14,8 @@ from attnbench.calling.binding import FIRST, SECOND, Binding, Mask, is_plain
 from attnbench.calling.roles import SETTINGS
 from attnbench.calling.signature import Keywords, keywords_of, renames
 from attnbench.calling.styles import LAYOUTS, adapted_spec, fitted, name_of
-from attnbench.calling.trials.facts import (
+from attnbench.calling.trials.formulas import SCALED_DOT
+from attnbench.calling.trials.found_conventions import (
     causality,
     coarseness,
     empty_rows,
@@ -22,7 +23,6 @@ from attnbench.calling.trials.facts import (
     lets_nan_through,
     mask_value,
 )
-from attnbench.calling.trials.formulas import SCALED_DOT
 from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes

@@ -27,6 +27,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """The allowed words of each convention; ``masks`` combines several."""
 
+FINITE = -999_999.0
+"""The ``mask_value`` of a number for -inf that is not known: scores may lie below it."""
+
 LAYER_DEFAULTS: Mapping[str, Any] = {
     "positions": "absolute",
     "hidden_slots": "finite",
@@ -49,7 +52,7 @@ class Conventions:
             and Inf, or only ``"finite"`` ones.
         masks: the forms it takes, of ``"boolean"``, ``"floating"`` and ``"lengths"``; ``"keys"``
             restricts them to one row for all queries; an empty tuple means no mask.
-        mask_value: ``-inf``, or the finite number used in its place.
+        mask_value: ``-inf``, or the number used in its place; ``"finite"`` if that is not known.
         internal_dtype: the dtype in which it computes; ``None`` for that of its inputs.
         gradients: whether it has a backward pass.
         causal: where the diagonal of ``is_causal`` ends: ``"bottom_right"`` or ``"top_left"``;
@@ -112,7 +115,7 @@ def _check_value(where: str, key: object, value: object, allowed: tuple[str, ...
 
 _EXPECTED = {
     "masks": "a tuple of 'boolean', 'floating', 'lengths' and 'keys', or ()",
-    "mask_value": "'-inf' or a negative number",
+    "mask_value": "'-inf', a negative number, or 'finite' where that is not known",
     "internal_dtype": "None, " + " or ".join(map(repr, KINDS["internal_dtype"])),
     "extra_keys": "0 or how many keys it adds",
     "lse_empty": "a number, such as '-inf', 'inf' or 'nan'",
@@ -139,7 +142,7 @@ def _read(key: str, value: Any) -> Any:
     elif isinstance(default, int):
         result, is_right = value, isinstance(value, int) and value >= 0
     else:
-        result = float(value)
+        result = FINITE if (key, value) == ("mask_value", "finite") else float(value)
         is_right = key != "mask_value" or result < 0
     if not is_right:
         raise ValueError(value)
@@ -178,4 +181,6 @@ def format_conventions(conventions: Mapping[str, Any]) -> str:
 
 
 def _format_value(value: Any) -> str:
-    return "+".join(value) or "none" if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return "+".join(value) or "none"
+    return "finite" if value == FINITE else str(value)

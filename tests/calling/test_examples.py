@@ -247,6 +247,42 @@ def test_what_an_example_gives_by_keyword_is_given_in_every_call_and_said() -> N
     assert "as in the example, of its first item: tau" in report.about[0]
 
 
+def related(query: Tensor, key: Tensor, value: Tensor, spots: Tensor) -> Tensor:
+    return (query @ key.mT + spots).softmax(-1) @ value
+
+
+def gated(queries: Tensor, keys: Tensor, values: Tensor, gate: Tensor) -> Tensor:
+    scores = torch.einsum("blhe,bshe->bhls", queries, keys) * gate.mT.unsqueeze(-1)
+    return torch.einsum("bhls,bshe->blhe", scores.softmax(-1), values)
+
+
+def single(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    bias = torch.zeros(query.shape[-2], key.shape[-2])
+    return (query / query.shape[-1] ** 0.5 @ key.mT + bias).softmax(-1) @ value
+
+
+def crossing(x: Tensor, context: Tensor) -> Tensor:
+    return (x @ context[..., 8:].mT).softmax(-1) @ context[..., 8:]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (related, [(3, 4, 9, 8), (3, 4, 7, 8), (3, 4, 7, 8), (1, 4, 9, 7)]),
+        (gated, [*[(3, 10, 4, 8)] * 3, (3, 10, 4)]),
+        (single, [(3, 4, 9, 8)] * 3),
+        (crossing, [(3, 9, 16), (3, 7, 24)]),
+    ],
+)
+def test_what_belongs_to_heads_tokens_dtypes_or_widths_of_an_example_is_no_fault(
+    function: Any, shapes: Any
+) -> None:
+    example = tuple(torch.randn(*shape) for shape in shapes)
+    names = ["keeps_the_contract", "leading_sizes_fold", "queries_permute_freely", *CHEAP]
+    report = attnbench.check(function, example=example, profile="quick", invariants=names)
+    assert report.ok, str(report)
+
+
 class Cell(nn.Module):
     """A cell of a decoder: its state is a pair, and its weights (B, S, 1) come with the next."""
 

@@ -61,6 +61,13 @@ def test_a_package_that_cannot_be_imported_does_not_stand_in_the_way_of_its_file
     assert "its package was not run, which raises FileNotFoundError" in notes_of(module)[0]
 
 
+def test_what_lies_beside_a_file_of_a_package_is_there_for_it(repository: Path) -> None:
+    written(repository / "parts" / "__init__.py", "")
+    written(repository / "parts" / "beside_it_9.py", "SIZE = 3")
+    net = written(repository / "parts" / "net.py", "from beside_it_9 import SIZE")
+    assert load(net).SIZE == 3
+
+
 def test_a_package_that_was_not_run_is_said_though_its_file_needs_a_stub(repository: Path) -> None:
     written(repository / "lamb/__init__.py", "open('weights.bin')")
     module = load(written(repository / "lamb/chops.py", "import nowhere_to_be"))

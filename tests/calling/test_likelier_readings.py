@@ -176,6 +176,29 @@ def attend(query, key, value, size=None):
         return handle_torch_function(attend, (query, key, value), query, key, value)
     return (query / size**0.5 @ key.mT).softmax(-1) @ value
 
+class Leaving(nn.Module):
+    """Its constructor leaves where it does not know a number."""
+    def __init__(self, dim, mode, causal):
+        super().__init__()
+        self.proj = nn.Linear(dim, dim) if mode in (0, 1) and causal is False else exit(0)
+    def forward(self, x):
+        return (self.proj(x) @ x.mT).softmax(-1) @ x
+
+class Recurrent(nn.Module):
+    """Its weights come before what a recurrence over its queries gives."""
+    def __init__(self, dim):
+        super().__init__()
+        self.gru = nn.GRU(dim, dim, batch_first=True)
+    def forward(self, inputs, memory):
+        outputs, state = self.gru(inputs)
+        return (outputs @ memory.mT).softmax(-1), outputs, state
+
+class Swallowed(nn.Module):
+    """What is added to its scores leaves nothing of them in float32, and something in float64."""
+    def forward(self, query, key, value, mask=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        return (scores if mask is None else scores + mask * -1e9).softmax(-1) @ value
+
 class Overridable(nn.Module):
     """What stands for tensors of other kinds lacks a size."""
     def forward(self, query, key, value):
@@ -195,6 +218,8 @@ class Overridable(nn.Module):
         ("Processed", "query (B, E), processed_memory (B, S, E)"),
         ("Weighed", "mask (B, S), 1 may attend"),
         ("Viewing", "memory (B, S, E), state (1, B, E)"),
+        ("Leaving", "called with x (B, L, E)"),
+        ("Recurrent", "called with inputs (B, L, E), memory (B, S, E)"),
         ("Receiving", "called with query (B, E), memory (B, S, E)"),
         ("Worded", "left at their defaults: mask"),
         ("Turned", "padding (B, S), True hides; angles of positions in position_embeddings"),
@@ -205,9 +230,12 @@ def test_the_first_line_says_what_is_meant(tmp_path: Path, name: str, said: str)
     assert said in spec.notes[0]
 
 
-@pytest.mark.parametrize("name", ["Kept", "Overridable", "Weighed", "Viewing"])
+@pytest.mark.parametrize(
+    "name", ["Kept", "Overridable", "Weighed", "Viewing", "Recurrent", "Swallowed"]
+)
 def test_what_is_right_is_not_accused(tmp_path: Path, name: str) -> None:
     names = ["agrees_with_float64", "masked_slots_are_inert", "padded_tokens_are_inert"]
+    names += ["empty_rows_give_zeros", "queries_permute_freely", "source_is_that_of_the_item"]
     report = attnbench.check(found(tmp_path, READ, name), profile="quick", invariants=names)
     assert report.ok, str(report)
 

@@ -26,6 +26,7 @@ class Layer(nn.Module):
     def forward(self, x, eggs, ham=None): ...
 
 def plain(query, spam, key): ...
+def pairs(x, spam, mask): ...
 def unknown(a, b): ...
 """
 
@@ -49,6 +50,7 @@ def test_what_cannot_be_guessed_of_a_constructor_is_marked(repository: Path) -> 
             "(query as query, key as key); say what spam should be.",
             "f(query=query, spam=..., key=key)",
         ),
+        ("pairs", "mask as mask); say what spam should be.", "f(x=hidden, spam=..., mask=mask)"),
         ("unknown", "(none says what it is); say what a and b should be.", "f(a=..., b=...)"),
     ],
 )
@@ -67,6 +69,8 @@ def test_of_what_cannot_be_called_the_call_to_complete_is_printed(
     )
     assert second.endswith(said)
     assert "example=(args, kwargs)" in example
+    told = not_called(target, named, [], said=True)
+    assert "That is as --call says" in told
 
 
 REFUSED = """

@@ -43,6 +43,7 @@ def test_an_iterable_of_specs_gives_a_subject_each_and_kernels_find_their_scorin
     file: Any,
 ) -> None:
     assert [s.name for s in resolve(f"{file}:BOTH")] == ["cosine", "cosine/again"]
+    assert {s.stored_as for s in resolve(f"{file}:SPEC")} == {f"{file} cosine"}
 
 
 @pytest.mark.parametrize(

@@ -157,14 +157,10 @@ class Attention(Called):
                 scales = role in ("key_scale", "value_scale")
                 by_head = name.endswith("descale")
                 found[name] = frame.scale(own[role], key, by_head=by_head) if scales else own[role]
-            elif isinstance(values.get(name), Fill):
+            elif isinstance(values.get(name), Fill | Given):
                 found[name] = values[name].value(sizes, query)
             elif isinstance(values.get(name), Through):
                 found[name] = self.callee.get_submodule(values[name].place)(own["memory"])
-            elif isinstance(values.get(name), Given):
-                found[name] = values[name].value(
-                    frame.items[0], self.binding.tokens, query, frame.slots
-                )
             elif name in values:
                 found[name] = values[name]
         return {name: found[name] for name in self.binding.roles if name in found}

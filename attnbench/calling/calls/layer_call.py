@@ -88,8 +88,7 @@ class Layer(Called):
             elif role == "hidden":
                 given[name] = self._laid_out(hidden, own, bound.layout)
             elif role == "memory":
-                memory = None if source is None else self._laid_out(source, "BSE", bound.memory)
-                given[name] = memory
+                given[name] = None if source is None else self._memory(source)
             elif role == "cache" and cache is not None:
                 given[name] = cache.value
             elif self._is_given(name, role, cache is not None):
@@ -100,6 +99,13 @@ class Layer(Called):
             counted = [n for n, role in bound.roles.items() if role == "positions"]
             given |= {name: where for name in counted if bound.values.get(name) == "BL"}
         return self._called(given, hidden, bool(masks))
+
+    def _memory(self, source: Tensor) -> Tensor:
+        """A second sequence in the callee's layout, and of as many features as it takes."""
+        wide, width = self.binding.wide, source.shape[-1]
+        if wide not in (0, width):
+            source = source[..., torch.arange(wide, device=source.device) % width]
+        return self._laid_out(source, "BSE", self.binding.memory)
 
     def _laid_out(self, tensor: Tensor, axes: str, wanted: str) -> Tensor:
         """A tensor in the callee's layout."""
@@ -116,7 +122,7 @@ class Layer(Called):
         """What an argument gets that is neither hidden states nor a mask."""
         constant, (items, count, width) = self.binding.values.get(name), _sizes(hidden)
         if isinstance(constant, Given):
-            return constant.value(items, count, hidden)
+            return constant.value({"B": items, "L": count}, hidden)
         if isinstance(constant, Table):
             return constant.rows(self.callee, past, count, hidden)
         if isinstance(constant, Fill | tuple):

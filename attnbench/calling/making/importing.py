@@ -226,8 +226,12 @@ def _run_again(
             with _quiet(), OnCPU() as gpu, stubs:
                 return run(), stubs.names, gpu.used
         except BaseException as error:
-            _forget(before, Path.cwd(), Path(source).resolve().parent)
+            folder = Path(source).resolve().parent
+            _forget(before, Path.cwd(), folder)
             missing = lacking(error)
+            if missing and _is_beside(source, missing) and str(folder) not in sys.path:
+                make_importable(folder)  # where the file is run, it is the first
+                continue
             if missing and f"{name}.".startswith(f"{missing}."):
                 raise UnknownNameError(
                     f"{source}: there is neither a distribution nor a module {name!r}; "
@@ -238,6 +242,12 @@ def _run_again(
             if not missing or missing in stubs.names:
                 raise _failed(source, error) from error
             stubs.names.append(missing)
+
+
+def _is_beside(source: str, name: str) -> bool:
+    """Whether a module of this name lies beside a file."""
+    place = Path(source).with_name(name.partition(".")[0])
+    return source.endswith(".py") and (place.is_dir() or place.with_suffix(".py").is_file())
 
 
 _USUAL = {

@@ -85,7 +85,7 @@ def recipe_of(target: Any) -> Recipe:
             except UnansweredError as error:
                 answers[error.name], failure = 0, failure or error
                 continue
-            except Exception as error:  # whatever a constructor raises
+            except (Exception, SystemExit) as error:  # whatever a constructor raises
                 hopeless = _hopeless(error)
                 if isinstance(hopeless, TooLargeError) and tried:
                     break  # of these sizes; what others raised says more
@@ -128,7 +128,7 @@ def recipe_from(written: str, target: Any) -> Recipe:
         try:
             recipe.sleeps = _sleeps(recipe())
             return recipe
-        except Exception as error:  # whatever a constructor raises
+        except (Exception, SystemExit) as error:  # whatever a constructor raises
             failure = error
     raise MakingError(f"--make {written!r}: {in_one_line(failure)}") from failure
 

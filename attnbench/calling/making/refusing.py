@@ -34,7 +34,6 @@ _EXAMPLE = (
 _WORDS = "query, key, value, memory, hidden, mask or lengths"
 _FORM = re.compile(r"unpack|dimension|[0-9]D |dims|shape")
 """What is raised over another number of dimensions, and so says little."""
-_MAINS = ("query", "key", "value", "memory", "hidden")
 
 
 def in_one_line(error: BaseException | None, limit: int = 200) -> str:
@@ -73,38 +72,43 @@ def not_made(
     return "\n".join(lines)
 
 
-def not_called(target: Any, arguments: Sequence[Argument], raised: Sequence[str]) -> str:
+def not_called(
+    target: Any, arguments: Sequence[Argument], raised: Sequence[str], *, said: bool = False
+) -> str:
     """Why no call of a callee fits: two lines, and the call that a person can complete.
 
     Args:
         target: a class, module or function.
         arguments: those of its forward.
         raised: a line for each call that was tried.
+        said: whether somebody said what they are.
     """
     name = getattr(target, "__name__", type(target).__name__)
     required = [a for a in arguments if a.required]
-    unknown = [a.name for a in required if a.role not in _MAINS and not a.given]
+    unknown = [a.name for a in required if a.role is None and not a.given]
     tried = "no call of it is known"
     if raised:
         pairs = [text for text in raised if ", " in text.partition(":")[0]]
         likely = (pairs if any(a.role == "query" for a in required) else []) or raised
-        said = next((text for text in likely if not _FORM.search(text)), likely[0])
-        layout, _, error = said.partition(": ")
+        chosen = next((text for text in likely if not _FORM.search(text)), likely[0])
+        layout, _, error = chosen.partition(": ")
         if layout.isupper():
             shapes = " and ".join(f"({', '.join(each)})" for each in layout.split(", "))
-            said = f"{error}, given {shapes}"
-        tried = f"of {len(raised)} calls that were tried the likeliest raises {said}"
+            chosen = f"{error}, given {shapes}"
+        tried = f"of {len(raised)} calls that were tried the likeliest raises {chosen}"
     lines = [f"{name} cannot be called: {tried}"]
-    said = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "none says what it is"
+    if said:
+        return "\n".join([*lines, f"That is as --call says. Show one call of it: {_EXAMPLE}"])
+    read = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "none says what it is"
     missing = f"what {' and '.join(unknown)} should be" if unknown else "which tensors it takes"
-    lines.append(f"Its arguments were read by their names ({said}); say {missing}.")
+    lines.append(f"Its arguments were read by their names ({read}); say {missing}.")
     # what the names say was tried: where they say it of all, all may be something else
-    known = {a.name: a.role if unknown and a.role in _MAINS else "..." for a in required}
+    known = {a.name: a.role if unknown and a.role else "..." for a in required}
     known |= {a.name: repr(a.given[0]) for a in required if a.given}
     call = ", ".join(f"{each}={role}" for each, role in known.items())
     if known:
         lines.append(f'Or say which is {_WORDS}, or its value: --call "f({call})".')
-    lines.append(f"Or show one call of it: {_EXAMPLE}")
+    lines.append(f"Or show one call, which a tensor of another shape needs: {_EXAMPLE}")
     return "\n".join(lines)
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import bisect
-import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attnbench.calling.binding import Binding, Given
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import call_arguments
 from attnbench.calling.trials.formulas import SCALED_DOT, formula_of, scaled_dot_rows
+from attnbench.calling.trials.found_conventions import conventions_of, hiding
 from attnbench.calling.trials.projections import projected_of
 from attnbench.calling.trials.small_calls import KEYS, QUERIES, Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import axes_of, folds, parts_of
@@ -35,25 +34,22 @@ class Facts:
 def facts_of(callee: Callee, binding: Binding) -> Facts:
     """Ask everything of a bound callee."""
     calls, found = Calls(callee, binding), Facts()
-    raised = _dtypes(calls)
-    if len(raised) == len(DTYPES):
-        error = raised["float32"]
-        name = type(callee.at()).__name__
-        raise StyleError(f"{name}: calls of other sizes than those that were tried raise {error}")
-    if raised:
-        kinds, error = " and ".join(raised), next(iter(raised.values()))
-        found.notes.append(f"not tried in {kinds}, where it raises {error}")
-        found.fields["dtypes"] = tuple(name for name in DTYPES if name not in raised)
+    dtypes, said = dtypes_of(calls)
+    if said:
+        found.notes.append(said)
+        found.fields["dtypes"] = dtypes
     found.others += _others(calls)
     if found.others:
         found.notes.append(f"it gives {' and '.join(found.others)} as well, not looked at")
+    kept = getattr(callee.at(), "__dict__", {}).items()
+    if unset := [n for n, v in kept if v is None and "mask" in str(role_of(n, "forward"))]:
+        found.notes.append(f"its own {' and '.join(unset)} is None in every call")
     if calls.is_random():
         found.notes.append("**it draws random numbers in evaluation, as dropout does**")
     if calls.is_layer:
         _layer(calls, found)
         return found
-    for ask in (_masks, _hidden, causality, positions, coarseness):
-        found.conventions.update(ask(calls))
+    found.conventions.update(conventions_of(calls))
     if found.conventions.get("empty_rows") == "nan" and _is_finite_without_keys(calls):
         found.notes.append(_NEITHER)
     _formula(calls, found)
@@ -70,27 +66,6 @@ def _others(calls: Calls) -> list[str]:
         if where not in known and part.is_floating_point() and axes[1:] and axes[-1] in "E?":
             shapes.append(f"a tensor ({', '.join(axes)})")
     return shapes
-
-
-def coarseness(calls: Calls) -> dict[str, Any]:
-    """Whether float64 is as coarse as float32, as where a softmax is computed in float32.
-
-    Weights then sum to one no better than that, or keys in another order give other outputs.
-    """
-    both = calls.both(dtype="float64", **(hiding(calls, 2) or {}))
-    if both is None:
-        return {}
-    if both[1] is not None and not calls.binding.sums:
-        gap = float((both[1].sum(-1) - 1).abs().amax())
-    else:
-        query, key, value = calls.tensors()
-        plain = calls(dtype="float64")
-        turned = calls([query, key.roll(1, -2), value.roll(1, -2)], dtype="float64")
-        if plain is None or turned is None or calls.binding.square:
-            return {}
-        gap = float((turned - plain).abs().amax() / plain.abs().amax())
-    is_coarse = 64 * torch.finfo(torch.float64).eps < gap < 4 * torch.finfo(torch.float32).eps
-    return {"internal_dtype": "float32"} if is_coarse else {}
 
 
 def _layer(calls: Calls, found: Facts) -> None:
@@ -194,44 +169,6 @@ _LONGEST = 1100
 """The number of keys in the longest cases."""
 
 
-def _masks(calls: Calls) -> dict[str, Any]:
-    forms = calls.binding.masks.values()
-    words = [
-        *("boolean" for form in forms if form.says not in ("lengths",)),
-        *("floating" for form in forms if form.says == "added"),
-        *("lengths" for form in forms if form.says == "lengths"),
-    ]
-    masks = [form for form in forms if form.says != "lengths"]
-    if masks and not calls.binding.one_query and all(form.by_key for form in masks):
-        words.append("keys")
-    return {"masks": tuple(dict.fromkeys(words))}
-
-
-def hiding(calls: Calls, left: int) -> dict[str, Any] | None:
-    """The mask or the lengths that leave the first keys; ``None`` if it takes neither."""
-    forms = calls.binding.masks.values()
-    query, key, *_ = calls.tensors()
-    if any(form.says != "lengths" for form in forms):
-        by_key = all(form.by_key for form in forms)
-        shape = (1 if by_key else query.shape[-2], key.shape[-2])
-        return {"attn_mask": (torch.arange(shape[1]) < left).expand(shape)}
-    return {"valid_lens": torch.full((3,), left)} if forms else None
-
-
-def _hidden(calls: Calls) -> dict[str, Any]:
-    """What a row without keys gives, what hidden slots may hold, and the value of the mask."""
-    nothing = hiding(calls, 0)
-    if nothing is None:
-        return {}
-    found: dict[str, Any] = {"empty_rows": empty_rows(calls, nothing)}
-    if lets_nan_through(calls):
-        found["hidden_slots"] = "finite"
-    low = mask_value(calls)
-    if low is not None and any(True for _ in _parameters(calls)):
-        low = max(low, _ABOVE)  # its scores are not q·k, and either sign may lie far from zero
-    return found | ({} if low is None else {"mask_value": low})
-
-
 _NEITHER = "a row without keys gives neither zeros nor the mean of all values, and is not looked at"
 
 
@@ -240,87 +177,23 @@ def _is_finite_without_keys(calls: Calls) -> bool:
     return output is not None and bool(output.isfinite().all())
 
 
-def lets_nan_through(calls: Calls) -> bool:
-    """Whether NaN in hidden keys or values reaches an output, or the call with them raises."""
-    query, key, value = calls.tensors()
-    for poisoned in (key, value):
-        kept = poisoned[..., 1:, :].clone()
-        poisoned[..., 1:, :] = math.nan
-        output = calls([query, key, value], **(hiding(calls, 1) or {}))
-        if output is None or not bool(output.isfinite().all()):
-            return True
-        poisoned[..., 1:, :] = kept
-    return False
+def dtypes_of(calls: Calls) -> tuple[tuple[str, ...], str]:
+    """The dtypes in which it can be called, and why not in others; an empty text for all.
 
-
-_ABOVE = -999_999.0
-
-
-def _parameters(calls: Calls) -> Any:
-    made = calls.callee.at()
-    return made.parameters() if isinstance(made, nn.Module) else ()
-
-
-def empty_rows(calls: Calls, nothing: Mapping[str, Any]) -> str:
-    """What a row without keys gives: a value of the convention."""
-    both = calls.both(**nothing)
-    if both is None:
-        return "refused"
-    output, weights = both
-    if bool(output.isnan().any()):
-        return "nan"
-    if bool((output == 0).all()):
-        return "zeros"
-    query, key, value = calls.tensors()
-    equal = calls([query, key[..., :1, :].expand(key.shape), value])
-    is_mean = equal is not None and close(output, equal)
-    if weights is not None and not calls.binding.sums and calls.binding.pools:
-        is_mean = is_mean or close(weights, torch.full_like(weights, 1 / weights.shape[-1]))
-    return "mean" if is_mean else "nan"
-
-
-def mask_value(calls: Calls) -> float | None:
-    """The finite score that hides a key, where a dot product reaches below it."""
-
-    def share(score: float) -> float:
-        query, key, value = calls.tensors()
-        size = math.sqrt(score) / calls.callee.width**0.25
-        # values as large as the query, which may be added to the output and normed with it
-        one = size * (value * 0 + torch.linspace(1, 2, value.shape[-1]))
-        query, key = query * 0 + size, key * 0 + size
-        values = one * 0, one, torch.cat([one[..., :1, :] * 0, one[..., 1:, :]], -2)
-        hidden = hiding(calls, 1) or {}
-        outputs = [calls([query, keys, v], **hidden) for keys in (key, -key) for v in values]
-        return share_of_last(outputs)
-
-    found = least_size(share)
-    return None if found is None else -found
-
-
-def causality(calls: Calls) -> dict[str, Any]:
-    """Whether no query sees later keys, though nobody asks."""
-    seen, lower = calls.reach(5, 5), torch.ones(5, 5, dtype=torch.bool).tril()
-    is_causal = seen is not None and torch.equal(seen, lower.expand(seen.shape))
-    return {"causal": "always"} if is_causal else {}
-
-
-def positions(calls: Calls) -> dict[str, Any]:
-    """Whether the order of keys counts."""
-    query, key, value = calls.tensors()
-    plain, turned = calls([query, key, value]), calls([query, key.roll(1, -2), value.roll(1, -2)])
-    if plain is None or turned is None or calls.binding.square:
-        return {}
-    return {} if close(plain, turned) else {"positions": "absolute"}
-
-
-def _dtypes(calls: Calls) -> dict[str, str]:
-    """The dtypes in which it cannot be called, and what it raises."""
+    Raises:
+        StyleError: it can be called in none.
+    """
     raised: dict[str, str] = {}
     given = _padding(calls) if calls.is_layer else hiding(calls, 2) or {}
     for name in DTYPES:
         if calls(dtype=name, **given) is None:
             raised[name] = calls.raised
-    return raised
+    if len(raised) == len(DTYPES):
+        name, error = type(calls.callee.at()).__name__, raised["float32"]
+        raise StyleError(f"{name}: calls of other sizes than those that were tried raise {error}")
+    kinds, error = " and ".join(raised), next(iter(raised.values()), "")
+    said = f"not tried in {kinds}, where it raises {error}" if raised else ""
+    return tuple(name for name in DTYPES if name not in raised), said
 
 
 def _formula(calls: Calls, found: Facts) -> None:
@@ -358,35 +231,3 @@ def is_scaled_dot(calls: Calls) -> bool:
     output = calls([query, key, value])
     plain = nn.functional.scaled_dot_product_attention(query, key, value)
     return output is not None and close(output, plain)
-
-
-def least_size(weight: Callable[[float], float]) -> float | None:
-    """The size from which the weight of hidden keys is over a half; ``None`` for any and none."""
-    lowest, highest = 6, 109
-    if weight(2.0**lowest) > 0.5 or weight(2.0**highest) <= 0.5:
-        return None
-    while highest - lowest > 1:  # from some size on, every weight is over a half
-        power = (lowest + highest) // 2
-        lowest, highest = (lowest, power) if weight(2.0**power) > 0.5 else (power, highest)
-    low, high = 2.0**lowest, 2.0**highest
-    for _ in range(16):
-        middle = (low + high) / 2
-        low, high = (low, middle) if weight(middle) > 0.5 else (middle, high)
-    near = [n for n in (65504.0, float(f"{high:.2g}")) if abs(high - n) < 2e-3 * n]
-    return near[0] if near else high
-
-
-def share_of_last(outputs: Sequence[Tensor | None]) -> float:
-    """The largest share that hidden keys have, of outputs in threes; 0 where there is none.
-
-    Of three outputs the first is of values of 0, the second of 1, and the third of 1 for hidden
-    keys alone: projections and biases may stand between the weights and the output.
-    """
-    shares = [0.0]
-    for i in range(0, len(outputs), 3):
-        none, every, hidden = outputs[i : i + 3]
-        if none is None or every is None or hidden is None:
-            return 0.0
-        whole, own = (float((t - none).nan_to_num().abs().amax()) for t in (every, hidden))
-        shares.append(own / whole if whole else 0.0)
-    return max(shares)

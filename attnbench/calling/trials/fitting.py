@@ -21,10 +21,10 @@ from attnbench.calling.signature import (
     Argument,
     call_arguments,
     call_written,
-    forward_of,
 )
 from attnbench.calling.styles import name_of
-from attnbench.calling.trials.facts import hiding, is_scaled_dot
+from attnbench.calling.trials.facts import is_scaled_dot
+from attnbench.calling.trials.found_conventions import hiding
 from attnbench.calling.trials.mask_trials import mask_form
 from attnbench.calling.trials.plans import layer_plans, plans
 from attnbench.calling.trials.small_calls import Callee, Calls, close
@@ -126,21 +126,36 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
     if {"hidden", "memory"} <= {each.role for each in named}:
         attempts.reverse()
     attempts.append(_without_weights)
-    for attempt in attempts:
-        binding = attempt(callee, named, raised, prior)
-        if binding is not None:
-            _check_said(target, binding, prior)
-            return _by_head(target, callee, binding), binding
+    if (binding := _first(attempts, callee, named, raised, prior)) is not None:
+        _check_said(target, binding, prior)
+        return _by_head(target, callee, binding), binding
     width = callee.width
     twice = Callee(callee.make, width, (width, 2 * width, 2 * width))  # of an encoder's directions
     if inspect.isclass(target) and (binding := _attended(twice, named, [], prior)) is not None:
         return twice, binding
     for width in _widths_named(raised, callee.width):  # it may be written into the code
         other = Callee(callee.make, width)
-        for attempt in attempts:
-            if (binding := attempt(other, named, [], prior)) is not None:
-                return other, binding
-    raise StyleError(not_called(target, named, raised))
+        if (binding := _first(attempts, other, named, [], prior)) is not None:
+            return other, binding
+    raise StyleError(not_called(target, named, raised, said=bool(prior.roles or prior.given)))
+
+
+def _first(
+    attempts: Sequence[_Attempt],
+    callee: Callee,
+    named: Sequence[Argument],
+    raised: list[str],
+    prior: Prior,
+) -> Binding | None:
+    """The first binding that fits; one whose memory changes no output only where no other does."""
+    idle: Binding | None = None
+    for attempt in attempts:
+        binding = attempt(callee, named, raised, prior)
+        if binding is not None:
+            if binding.shape != "layer" or not binding.memory or not _is_idle(callee, binding):
+                return binding
+            idle = idle or binding
+    return idle
 
 
 def _check_said(target: Any, binding: Binding, prior: Prior) -> None:
@@ -215,9 +230,9 @@ def _attended(
         fitting = [each for each in fitting if each.output is not None] or fitting
         fitting = [each for each in fitting if not _broadcasts(callee, each, fitting)]
         other = [each for each in fitting[1:] if not _agree(callee, each, fitting[0])]
-        said = _heads_named(callee, mains) if other else None
-        if said in [each.layout for each in fitting]:
-            fitting, other = [each for each in fitting if each.layout == said], []
+        if other:
+            fitting = [each for each in fitting if _keeps_heads_apart(callee, each)] or fitting
+            other = [each for each in fitting[1:] if not _agree(callee, each, fitting[0])]
         if other:
             first, second = (f"{each.layout}, {each.memory}" for each in (fitting[0], other[0]))
             raise StyleError(
@@ -234,20 +249,14 @@ def _attended(
     return best
 
 
-def _heads_named(callee: Callee, mains: Mapping[str, str]) -> str | None:
-    """The layout that the code says where it names the four sizes of its query, as B, L, H, E."""
-    query = next((name for name, role in mains.items() if role == "query"), "")
-    try:
-        source = inspect.getsource(forward_of(callee.at()))
-    except (OSError, TypeError):  # nothing has it
-        return None
-    named = re.search(rf"(\w+), *(\w+), *(\w+), *\w+ *= *{query}\.(?:shape|size\(\))", source)
-    names = [name.lower() for name in named.groups()] if named else []
-    places = [place for place, name in enumerate(names) if name in _HEADS]
-    return {1: "BHLE", 2: "BLHE"}.get(places[0]) if len(places) == 1 else None
-
-
-_HEADS = ("h", "nh", "n_h", "n_head", "n_heads", "nhead", "nheads", "num_heads", "heads")
+def _keeps_heads_apart(callee: Callee, binding: Binding) -> bool:
+    """Whether the values of one head change the output of that head alone."""
+    calls = Calls(callee, binding)
+    query, key, value = calls.tensors()
+    plain = calls([query, key, value])
+    value[:, :1] *= -1.5
+    moved = calls([query, key, value])
+    return plain is not None and moved is not None and close(moved[:, 1:], plain[:, 1:])
 
 
 def with_values(callee: Callee, binding: Binding) -> Binding:
