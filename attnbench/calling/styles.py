@@ -198,11 +198,10 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> Any:
         UnknownNameError: there is no such style.
         StyleError: it does not fit.
     """
-    if not callable(target):
+    style, bracket, call = (style or "").partition("(")
+    if not callable(target) and style in ("", *STYLES):  # a plugin's may call a method
         raise StyleError(f"{target!r} is of type {type(target).__name__}, which is not callable.")
-    style = style or known_style(target)
-    assert style is not None
-    style, bracket, call = style.partition("(")
+    style = style or known_style(target) or ""
     brought = {each.name: each for each in registry().all_of(Style)}
     if style not in STYLES and style not in brought:
         known = advice(f"adapters.{style}") or (

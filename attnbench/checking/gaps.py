@@ -91,7 +91,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     prompts = "prompts padded at the right, then decoded, were not tested"
     future = "it is not causal: later tokens may reach earlier ones"
     uncached = "no cache was tried: decoding was not tested"
-    same = 'reference=, or same_as="..." (a layer with the same outputs)'
+    same = 'reference=, or same_as="..." (a layer with the same state_dict and outputs)'
     transposes = "transposes_with_the_grid"
     moved = "tokens in another order were not tried"
     turned = "the grid was not transposed: rows may be taken for columns"

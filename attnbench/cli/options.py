@@ -66,7 +66,7 @@ Style = Annotated[
     typer.Option(
         "--as",
         metavar="STYLE",
-        help=f"Style of call of a target that is a function, module or class: {either(STYLES)}.",
+        help=f"Style of call of a function, module or class: {either(STYLES)}, or a plugin's.",
     ),
 ]
 Call = Annotated[
