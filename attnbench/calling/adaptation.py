@@ -250,7 +250,8 @@ def _sizes_of(calls: Calls, unit: int) -> tuple[dict[str, Any], tuple[str, ...]]
         for sizes in ((unit * 3, unit * 2, unit * 3), (unit * 3, unit * 3, unit * 2))
     )
     most = most_tokens(calls)
-    told = f"not tried with more than {most} queries or keys, where it raises {calls.raised}"
+    error = calls.raised.removeprefix("RefusalError: ")
+    told = f"not tried with more than {most} queries or keys: {error}"
     same_value = wide or binding.shape == "memory"
     legal = _legal_sizes(unit, equal, same_value, binding, callee, most)
     return {"sizes": legal, "equal_sizes": equal and is_even}, (told,) if most else ()
