@@ -21,8 +21,8 @@ from attnbench.calling.making.groups import has_groups
 from attnbench.calling.making.importing import notes_of
 from attnbench.calling.making.recipes import Recipe, recipe_of, woken
 from attnbench.calling.signature import arguments, call_arguments, renames
-from attnbench.calling.styles import FoundScoring, adapted, adapted_spec, fits, name_of
-from attnbench.calling.trials.facts import dtypes_of, facts_of, most_tokens
+from attnbench.calling.styles import FoundScoring, adapted, adapted_spec, fits, fitted, name_of
+from attnbench.calling.trials.facts import dtypes_of, facts_of, is_scaled_dot, most_tokens
 from attnbench.calling.trials.fitting import FREE, Prior, bound, without_copies
 from attnbench.calling.trials.small_calls import WIDTH, Callee, Calls
 from attnbench.errors import StyleError
@@ -84,7 +84,7 @@ def spec_of(
     """
     target, recipe = _split(target)
     callee, binding = bound(target, callee or callee_of(target, recipe), prior)
-    style = _style_of(target, binding)
+    style = _style_of(target, callee, binding)
     if style == "textbook":
         return _of_textbook(target, recipe, callee, binding, fields)
     if style is not None:
@@ -257,15 +257,23 @@ def _sizes_of(calls: Calls, unit: int) -> tuple[dict[str, Any], tuple[str, ...]]
     return {"sizes": legal, "equal_sizes": equal and is_even}, (told,) if most else ()
 
 
-def _style_of(target: Any, binding: Binding) -> str | None:
-    """A style whose arguments and layout these are, which knows what its keywords mean."""
+def _style_of(target: Any, callee: Callee, binding: Binding) -> str | None:
+    """A style whose arguments and layout these are, which knows what its keywords mean.
+
+    A style leaves out masks that it does not know, and holds its callee to the softmax.
+    """
     style = {"BHLE": "sdpa", "BLHE": "flash"}.get(binding.layout)
     says = {mask.says for mask in binding.masks.values()}
     if (binding.shape, binding.layout) == ("attention", "BLE") and "lengths" in says:
         return "textbook"
     if inspect.isclass(target) or style is None or not says <= {"shows", "added"}:
         return None
-    return style if fits(target, style) is None else None
+    if fits(target, style) is not None:
+        return None
+    named = fitted(target, style).named
+    if {*binding.masks} - {named.get("attn_mask")}:
+        return None
+    return style if named or is_scaled_dot(Calls(callee, binding)) else None
 
 
 def unit_of(calls: Calls) -> int:

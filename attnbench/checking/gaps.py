@@ -90,7 +90,9 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     cached = "padding with a cache was not tested"
     prompts = "prompts padded at the right, then decoded, were not tested"
     future = "it is not causal: later tokens may reach earlier ones"
+    declared = "causal=True (here --convention causal=always), if it should be"
     uncached = "no cache was tried: decoding was not tested"
+    held = "cache=CacheSpec(new=...), or adapters.layer(...), which finds one that is given back"
     same = 'reference=, or same_as="..." (a layer with the same state_dict and outputs)'
     transposes = "transposes_with_the_grid"
     moved = "tokens in another order were not tried"
@@ -105,18 +107,8 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
         (decodes and right not in subject.laws, 3, prompts, real),
         (bool(narrower), 2, f"not tried in {' and '.join(narrower)}", "dtypes"),
         (drops, 3, empty, "the convention empty_rows=zeros"),
-        (
-            not cache and not grid,
-            2,
-            uncached,
-            "cache=CacheSpec(new=...), or adapters.layer(...), which finds one that is given back",
-        ),
-        (
-            not spec.causal and not grid,
-            3,
-            future,
-            "causal=True (here --convention causal=always), if it should be",
-        ),
+        (spec.causal and not cache, 2, uncached, held),
+        (not spec.causal and not grid, 3, future, declared),
     ]
 
 

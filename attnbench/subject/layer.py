@@ -65,7 +65,7 @@ class LayerSubject(Subject):
     @property
     def about(self) -> tuple[str, ...]:
         """A line with its conventions, and the notes of its spec."""
-        return (*super().about, *(f"{self.name}: {note}" for note in self.spec.notes))
+        return (*(f"{self.name}: {note}" for note in self.spec.notes), *super().about)
 
     @property
     def width(self) -> int | None:

@@ -256,6 +256,12 @@ def gated(queries: Tensor, keys: Tensor, values: Tensor, gate: Tensor) -> Tensor
     return torch.einsum("bhls,bshe->blhe", scores.softmax(-1), values)
 
 
+def linear(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    sums = torch.einsum("bshd,bshe->bhde", keys.sigmoid(), values)
+    totals = torch.einsum("blhd,bhd->blh", queries.sigmoid(), keys.sigmoid().sum(1))
+    return torch.einsum("blhd,bhde->blhe", queries.sigmoid(), sums) / totals.unsqueeze(-1)
+
+
 def single(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     bias = torch.zeros(query.shape[-2], key.shape[-2])
     return (query / query.shape[-1] ** 0.5 @ key.mT + bias).softmax(-1) @ value
@@ -271,6 +277,7 @@ def crossing(x: Tensor, context: Tensor) -> Tensor:
         (related, [(3, 4, 9, 8), (3, 4, 7, 8), (3, 4, 7, 8), (1, 4, 9, 7)]),
         (gated, [*[(3, 10, 4, 8)] * 3, (3, 10, 4)]),
         (single, [(3, 4, 9, 8)] * 3),
+        (linear, [(3, 9, 4, 8)] * 3),
         (crossing, [(3, 9, 16), (3, 7, 24)]),
     ],
 )
@@ -279,6 +286,7 @@ def test_what_belongs_to_heads_tokens_dtypes_or_widths_of_an_example_is_no_fault
 ) -> None:
     example = tuple(torch.randn(*shape) for shape in shapes)
     names = ["keeps_the_contract", "leading_sizes_fold", "queries_permute_freely", *CHEAP]
+    names.append("agrees_with_scalar_reference")
     report = attnbench.check(function, example=example, profile="quick", invariants=names)
     assert report.ok, str(report)
 

@@ -68,6 +68,16 @@ def test_what_lies_beside_a_file_of_a_package_is_there_for_it(repository: Path) 
     assert load(net).SIZE == 3
 
 
+def test_a_version_that_is_asked_for_and_a_folder_without_an_init_are_no_obstacle(
+    repository: Path,
+) -> None:
+    written(repository / "whole" / "__init__.py", "from .top import OLD")
+    written(repository / "whole" / "top.py", "from .inner.deep import OLD")
+    asked = "import missing_9\nfrom importlib import metadata\nOLD = metadata.version('missing_9')"
+    written(repository / "whole" / "inner" / "deep.py", asked)
+    assert load(written(repository / "whole" / "net.py", "from . import OLD")).OLD == "999.0.0"
+
+
 def test_a_package_that_was_not_run_is_said_though_its_file_needs_a_stub(repository: Path) -> None:
     written(repository / "lamb/__init__.py", "open('weights.bin')")
     module = load(written(repository / "lamb/chops.py", "import nowhere_to_be"))

@@ -199,6 +199,15 @@ class Swallowed(nn.Module):
         scores = query @ key.mT / query.shape[-1] ** 0.5
         return (scores if mask is None else scores + mask * -1e9).softmax(-1) @ value
 
+class Unread(nn.Module):
+    """Its interface has a state, which it never reads."""
+    def __init__(self, dim):
+        super().__init__()
+        self.one = nn.Linear(dim, dim)
+    def forward(self, query, state, memory):
+        weights = (memory @ self.one(query).unsqueeze(2)).squeeze(2).softmax(1)
+        return (weights.unsqueeze(1) @ memory).squeeze(1), weights
+
 class Overridable(nn.Module):
     """What stands for tensors of other kinds lacks a size."""
     def forward(self, query, key, value):
@@ -220,6 +229,7 @@ class Overridable(nn.Module):
         ("Viewing", "memory (B, S, E), state (1, B, E)"),
         ("Leaving", "called with x (B, L, E)"),
         ("Recurrent", "called with inputs (B, L, E), memory (B, S, E)"),
+        ("Unread", "called with query (B, E), memory (B, S, E); always state=None"),
         ("Receiving", "called with query (B, E), memory (B, S, E)"),
         ("Worded", "left at their defaults: mask"),
         ("Turned", "padding (B, S), True hides; angles of positions in position_embeddings"),

@@ -232,12 +232,3 @@ def _full(path: Path, *arguments: Any, **more: Any) -> Any:
     if path.suffix == ".html":
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
     return open(path, *arguments, **more)
-
-
-def test_names_of_close_points_stand_side_by_side() -> None:
-    points = [("average", 1.57e-3, 4 << 20), ("scaled_dot", 1.65e-3, 4 << 20)]
-    picture = pictures.scatter("time against memory", [*points, ("$a$", 44e-3, 64 << 20)])
-    found = re.findall(r'y="([\d.]+)"[^>]*>([^<]+)</text>', picture)
-    places = {name: float(y) for y, name in found}
-    assert {"average", "scaled_dot", "$a$"} <= {*places}
-    assert abs(places["average"] - places["scaled_dot"]) > 10

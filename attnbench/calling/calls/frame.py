@@ -264,7 +264,8 @@ def arranged(tensor: Tensor, axes: str, wanted: str) -> Tensor:
         return tensor
     kept = [place for place, letter in enumerate(axes) if letter != "1"]
     letters = [axes[place] for place in kept]
-    tensor = tensor.reshape([tensor.shape[place] for place in kept])
+    if len(kept) < len(axes):  # a view of all axes is one more, whose gradient has other strides
+        tensor = tensor.reshape([tensor.shape[place] for place in kept])
     own = [letter for letter in wanted if letter in letters]
     for letter in [letter for letter in letters if letter not in own]:
         tensor = tensor.squeeze(letters.index(letter))  # of one item

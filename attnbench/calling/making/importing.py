@@ -293,8 +293,10 @@ def _give_settings(module: ModuleType) -> list[str]:
 def _forget(before: set[str], *folders: Path) -> None:
     """Forget the modules of these folders that were imported since: they are run again whole."""
     for name in {*sys.modules} - before:
-        module = sys.modules[name]  # a package that was not run has a path alone
-        file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+        module, file = sys.modules[name], str(folders[0])
+        with contextlib.suppress(KeyError):  # of a package that went before it
+            paths = getattr(module, "__path__", ())  # one that was not run has no file
+            file = getattr(module, "__file__", None) or next(iter(paths), "")
         if any(Path(file).is_relative_to(folder) for folder in folders) or name.startswith(_OWN):
             del sys.modules[name]
 
@@ -323,8 +325,9 @@ def _failed(what: str, error: BaseException) -> AttnbenchError:
     if isinstance(error, SyntaxError):
         file, line = error.filename, error.lineno
     else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        file, line = frame.filename, frame.lineno
+        frames = traceback.extract_tb(error.__traceback__)
+        here = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd())]
+        file, line = (here or frames)[-1].filename, (here or frames)[-1].lineno
     return AddressError(
         f"{what} cannot be imported: {type(error).__name__}: {error}\n  at {file}:{line}"
     )

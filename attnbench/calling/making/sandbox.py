@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
@@ -63,6 +64,10 @@ class Stubs(MetaPathFinder, Loader):
         is_inside = isinstance(sys.modules.get(name.rpartition(".")[0]), _StubModule)
         return ModuleSpec(name, self, is_package=True) if is_inside or name in self.names else None
 
+    def find_distributions(self, context: Any) -> list[metadata.Distribution]:
+        """What says the version of a stub."""
+        return [_StubDistribution(context.name)] if context.name in self.names else []
+
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The stub."""
         return _StubModule(spec.name)
@@ -81,13 +86,30 @@ def lacking(error: BaseException | None) -> str:
     return name
 
 
+_VERSION = "999.0.0"
+"""Newer than any that the users of a stub ask for."""
+
+
+class _StubDistribution(metadata.Distribution):
+    """The metadata of a stub."""
+
+    def __init__(self, name: str) -> None:
+        self._text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {_VERSION}\n"
+
+    def read_text(self, filename: str) -> str | None:
+        return self._text if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        return path
+
+
 class _StubModule(ModuleType):
     """A module whose attributes raise when they are used."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"A stub: {name} is not installed.")
         self.__path__: list[str] = []
-        self.__version__ = "999.0.0"  # newer than any that its users ask for
+        self.__version__ = _VERSION
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -136,6 +136,7 @@ def _asked_of_tokens(calls: Calls, found: Facts, causal: bool) -> None:
             roles = {r for n, r in calls.binding.roles.items() if calls.binding.values.get(n)}
             known = roles & {"rotary", "cos", "sin", "positions", "embedded_positions"}
             other = "" if known else ", or tokens and heads are split wrongly"
+            found.conventions["positions"] = "absolute"
             found.notes.append(
                 f"with its tokens in another order, its outputs are off by {off:.0%}: positions "
                 f"count{other}"

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from attnbench.calling.binding import Binding, Mask
+from attnbench.calling.making.guesses import tree_of
 from attnbench.calling.making.refusing import not_called
 from attnbench.calling.roles import FORWARD
 from attnbench.calling.signature import (
@@ -21,6 +22,7 @@ from attnbench.calling.signature import (
     Argument,
     call_arguments,
     call_written,
+    forward_of,
 )
 from attnbench.calling.styles import name_of
 from attnbench.calling.trials.facts import is_scaled_dot
@@ -117,7 +119,7 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
     named = call_arguments(called)
     if named is None:
         raise StyleError(f"{name_of(target)}: nothing tells its arguments; wrap it in a function.")
-    named = [prior.told(each) for each in named]
+    named = [prior.told(each) for each in _without_unread(called, named)]
     if unknown := {*prior.roles, *prior.given} - {each.name for each in named}:
         names = ", ".join(each.name for each in named)
         raise StyleError(f"{name_of(target)} has no argument {min(unknown)!r}, but {names}.")
@@ -138,6 +140,22 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
         if (binding := _first(attempts, other, named, [], prior)) is not None:
             return other, binding
     raise StyleError(not_called(target, named, raised, said=bool(prior.roles or prior.given)))
+
+
+_MAINS = ("query", "key", "value", "memory", "hidden")
+
+
+def _without_unread(called: Any, named: Sequence[Argument]) -> list[Argument]:
+    """The arguments; a tensor that a call needs and its code never reads is ``None``."""
+    names = {
+        node.id for node in ast.walk(tree_of(forward_of(called))) if isinstance(node, ast.Name)
+    }
+    return [
+        replace(each, role=None, given=(None,))
+        if names and each.required and each.role in _MAINS and each.name not in names
+        else each
+        for each in named
+    ]
 
 
 def _first(
