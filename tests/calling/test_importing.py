@@ -233,7 +233,7 @@ def test_what_asks_for_a_gpu_at_import_is_done_on_the_cpu(repository: Path) -> N
         """,
     )
     module = load(file)
-    assert notes_of(module) == ("what it asks of a GPU was done on the CPU",)
+    assert notes_of(module) == ("what its import asks of a GPU was done on the CPU",)
     assert module.table.device == module.layer.weight.device == torch.device("cpu")
     assert torch.get_default_dtype() == torch.float32
 

@@ -209,7 +209,7 @@ def _imported(source: str, name: str, run: Callable[[], ModuleType]) -> ModuleTy
     if settings := _give_settings(module):
         notes.append(f"as where the file is run: {', '.join(settings)}")
     if asks_for_gpu:
-        notes.append("what it asks of a GPU was done on the CPU")
+        notes.append("what its import asks of a GPU was done on the CPU")
     return module
 
 
