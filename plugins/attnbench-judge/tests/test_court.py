@@ -279,8 +279,8 @@ def test_torch_itself_is_accepted_and_as_fast_as_itself() -> None:
     )
     assert found.ok
     (row,) = found.rows
-    assert row.ratio_low < 1.2
-    assert row.ratio_high > 0.8
+    assert row.ratio_low < 1.5  # also on a busy machine
+    assert row.ratio_high > 0.6
 
 
 def test_a_seed_repeats_what_is_drawn(court: Court) -> None:
