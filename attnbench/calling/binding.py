@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from attnbench.calling.roles import TENSORS
 from attnbench.errors import RefusalError
 
 Shape = Literal["scores", "attention", "memory", "layer"]
@@ -224,7 +225,7 @@ class Binding:
 
     def _said(self) -> str:
         axes = dict.fromkeys(("key", "value", "memory"), self.memory)
-        axes = {**dict.fromkeys(_TENSORS, self.layout), **axes}
+        axes = {**dict.fromkeys(TENSORS, self.layout), **axes}
         tensors = [f"{name} {in_words(axes[self.roles[name]])}" for name in self._tensors()]
         text = f"called with {', '.join(tensors)}"
         text += f"; L = {self.tokens} only" if self.tokens else ""
@@ -237,7 +238,7 @@ class Binding:
 
     def _tensors(self) -> list[str]:
         """The arguments that get the tensors of a call."""
-        tensors = [name for name, role in self.roles.items() if role in _TENSORS]
+        tensors = [name for name, role in self.roles.items() if role in TENSORS]
         return [name for name in tensors if not isinstance(self.values.get(name), Given)]
 
     def _others(self) -> str:
@@ -271,14 +272,13 @@ class Binding:
             name: value
             for name, value in self.values.items()
             if name not in self.masks
-            and self.roles.get(name) not in (*_TENSORS, *_VARIED)
+            and self.roles.get(name) not in (*TENSORS, *_VARIED)
             and (value is None or isinstance(value, _SAID))
         }
 
 
 _LONGEST = 160
 _SAID = (bool, int, float, str, Fill, Through, tuple, list, dict)
-_TENSORS = ("query", "key", "value", "memory", "hidden")
 _FOLLOWING = {
     "grid": "the tokens' rows and columns in",
     "rows": "the tokens' rows in",

@@ -20,9 +20,8 @@ from torch.utils import _pytree as pytree
 from attnbench.calling.adaptation import bound_spec, spec_of
 from attnbench.calling.binding import Binding, Given
 from attnbench.calling.making.recipes import Recipe
-from attnbench.calling.roles import role_of
+from attnbench.calling.roles import TENSORS, role_of
 from attnbench.calling.shown_call import (
-    SEQUENCES,
     STATES,
     Example,
     call_of,
@@ -33,7 +32,8 @@ from attnbench.calling.shown_call import (
 )
 from attnbench.calling.signature import NOTHING, Argument, call_arguments
 from attnbench.calling.styles import name_of
-from attnbench.calling.trials.fitting import Prior, bound, masked, with_values
+from attnbench.calling.trials.fitting import Prior, bound, with_values
+from attnbench.calling.trials.mask_trials import masked
 from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import (
     LAYOUTS,
@@ -103,7 +103,7 @@ def _as_attention(shown: Example) -> tuple[Callee, Prior]:
     named = [a for a in _arguments(shown) if a.name in shown.named]
     axes, slots = [one for one, _ in _layouts(shown)], _slots(shown)
     others = {a.name: _as_given(a, shown, slots, axes) for a in named if a.role is None}
-    roles = {a.name: a.role for a in named if a.role in SEQUENCES and not a.required}
+    roles = {a.name: a.role for a in named if a.role in TENSORS and not a.required}
     given = {name: each for name, each in others.items() if each.given}
     return Callee(shown.another, query, (query, key, value)), Prior(_layouts(shown), roles, given)
 
@@ -211,7 +211,7 @@ def _as_given(
     if argument.name not in shown.named:
         return argument
     value, states = shown.named[argument.name], shown.states.shape
-    if argument.role not in (None, *SEQUENCES):
+    if argument.role not in (None, *TENSORS):
         return replace(argument, default=NOTHING)
     sizes = {"S": {slots}}
     for letter in "LH":
@@ -272,7 +272,7 @@ def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Bi
         if name not in mains:  # of no other sequence do calls have another
             role = role_of(name, "forward")
             cut = tuple(Given(value, axes) for axes in _axes(value, items, tokens))
-            given.append(Argument(name, None if role in SEQUENCES else role, given=cut))
+            given.append(Argument(name, None if role in TENSORS else role, given=cut))
     free = [replace(a, given=()) if _is_mask_of_items(a) else a for a in given]
     free += [a for a in _arguments(shown) if a.role in _MASKS and a.name not in shown.named]
     asked = [a for a in free if a.role in _MASKS and not a.given]

@@ -44,16 +44,7 @@ _MASKS = {
 }
 """Possible names of the argument for the padding, in the order of search, and their forms."""
 
-_CACHES = (
-    "cache",
-    "past_key_values",
-    "past_key_value",
-    "layer_past",
-    "kv_cache",
-    "past_kv",
-    "past",
-    "state",
-)
+_CACHES = (*named("cache", "forward"), "state")
 _COUNTED = {
     **dict.fromkeys(named("start", "forward")[:4], "start"),
     **dict.fromkeys(named("slots", "forward")[:2], "slots"),

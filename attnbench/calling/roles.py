@@ -244,6 +244,10 @@ def role_of(name: str, table: str, *, exact: bool = False) -> str | None:
     return next((role for pattern, role in endings if re.search(pattern, plain)), None)
 
 
+TENSORS = ("query", "key", "value", "memory", "hidden")
+"""Roles of the arguments that hold what a call is about."""
+
+
 def named(role: str, table: str) -> tuple[str, ...]:
     """The names of a role, the usual ones first."""
     return tuple(_TABLES[table].get(role, "").split())

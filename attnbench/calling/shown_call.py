@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from attnbench.calling.calls.caches import copied
 from attnbench.calling.making.recipes import woken
-from attnbench.calling.roles import role_of
+from attnbench.calling.roles import TENSORS, role_of
 from attnbench.calling.styles import name_of
 from attnbench.calling.trials.small_calls import repeatable
 from attnbench.errors import StyleError, headline
@@ -152,7 +152,7 @@ def _unpacked(callee: Any, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any
         name: tuple(f"{name}_{place}" for place in range(len(value)))
         for name, value in named.items()
         if type(value) in (list, tuple)
-        and role_of(name, "forward") in (None, *SEQUENCES)
+        and role_of(name, "forward") in (None, *TENSORS)
         and value
         and all(isinstance(part, Tensor) and is_states(part) for part in value)
     }
@@ -164,9 +164,6 @@ def _unpacked(callee: Any, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any
         parts = lists.get(name)
         given |= {name: value} if parts is None else dict(zip(parts, value, strict=True))
     return Packing(callee, lists, kinds), given
-
-
-SEQUENCES = ("hidden", "query", "key", "value", "memory")
 
 
 def _run(callee: Any, named: Mapping[str, Any]) -> None:

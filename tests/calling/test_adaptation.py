@@ -286,6 +286,16 @@ def test_a_second_sequence_that_changes_nothing_is_said(tmp_path: Path) -> None:
     assert "**changes no output**: context" in spec.notes[0]
 
 
+def test_a_mask_that_a_module_keeps_and_nobody_sets_is_told_of(tmp_path: Path) -> None:
+    text = """class Kept(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mask = None
+    def forward(self, query, key, value):
+        return (query @ key.mT).softmax(-1) @ value"""
+    assert "its own mask is None in every call" in spec_of(found(tmp_path, text, "Kept")).notes
+
+
 def test_what_gives_scores_is_a_scoring_function(tmp_path: Path) -> None:
     spec = spec_of(found(tmp_path, SCORED, "Unnormalised"))
     assert isinstance(spec, ScoringSpec)

@@ -24,7 +24,7 @@ class GoodAttention(nn.Module):
         return (queries @ keys.mT).softmax(-1) @ values
 
 def odd_attention(query, key, spam, eggs, ham):
-    raise ValueError("spam")
+    raise ValueError("spam:\\n\\nand eggs")
 
 def plain(x):
     return x
@@ -49,7 +49,7 @@ def test_the_specs_of_a_file_go_before_what_looks_like_attention(tmp_path: Path)
 def test_a_file_in_which_nothing_can_be_called_is_one_error(tmp_path: Path) -> None:
     text = SOURCE.partition("class")[0] + SOURCE.partition("@ values")[2]
     (tmp_path / "odd.py").write_text(text)
-    with pytest.raises(StyleError, match=r"odd_attention cannot .*: spam at .*odd.py:8, given.*\n"):
+    with pytest.raises(StyleError, match=r"cannot .*: spam: and eggs at .*odd.py:8, given.*\n"):
         plan([parse_address(f"{tmp_path}/odd.py")], **OPTIONS)
     (tmp_path / "both.py").write_text(text + text.replace("odd_", "odder_"))
     with pytest.raises(

@@ -57,7 +57,6 @@ def test_a_subject_over_its_memory_crashed_and_says_the_cap() -> None:
 
 @pytest.fixture
 def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A check whose second subject hangs by now."""
     targets, mark = ("scaled_dot", "bad_subjects.py:HANGS"), tmp_path / "hangs"
     environment = {**os.environ, "ATTNBENCH_TESTS_HANGS": str(mark)}
     process = started("check", *targets, *SUM, "-j", "1", "--json", env=environment)

@@ -46,17 +46,6 @@ def test_a_third_party_plugin_is_found_checked_and_benchmarked(installed: Any) -
     assert "cosine" in bench.out
 
 
-@pytest.mark.parametrize("installed", ["attn-extra"], indirect=True)
-def test_an_invariant_of_a_third_party_holds_the_built_ins_too(installed: Any) -> None:
-    report = installed.attnbench(
-        "check", WELL, "--invariant", "scores_are_finite", "--invariant", "symmetric", "--json"
-    ).json()
-    found = outcomes(report)
-    assert found[WELL, "scores_are_finite"]["status"] == "passed"
-    assert found[WELL, "symmetric"]["status"] == "skipped"
-    assert found[WELL, "symmetric"]["reason"] == "law not declared"
-
-
 @pytest.mark.parametrize("installed", [("attn-extra", "broken-duplicate")], indirect=True)
 def test_two_distributions_with_one_name_are_reached_by_distribution(installed: Any) -> None:
     assert {"attn-extra:cosine", "broken-duplicate:cosine"} <= subjects(installed)

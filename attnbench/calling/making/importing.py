@@ -38,7 +38,7 @@ from attnbench.calling.making.sandbox import (
     loading,
     within,
 )
-from attnbench.calling.roles import role_of
+from attnbench.calling.roles import TENSORS, role_of
 from attnbench.errors import AddressError, AttnbenchError, UnknownNameError
 
 LIMIT_S = 20.0
@@ -336,7 +336,6 @@ def _failed(what: str, error: BaseException) -> AttnbenchError:
 _NAME = re.compile(r"attn|attent|attend", re.IGNORECASE)
 _FUSED = re.compile(r"scaled_dot_product|multi_head_attention_forward|flash_attn")
 _PRODUCT = re.compile(r"matmul|bmm|einsum|[\w)\]] ?@ ?[\w(]")
-_SIDES = {"query", "key", "value", "hidden", "memory"}
 
 
 def candidates(module: ModuleType) -> dict[str, Any]:
@@ -359,7 +358,7 @@ def is_attention(cls: type) -> bool:
     takes = [role_of(name, "forward") for name in inspect.signature(forward).parameters]
     if _NAME.search(cls.__name__):
         return len(takes) > 1
-    return bool(_SIDES & {*takes}) and (computes_attention(forward) or _holds_attention(cls))
+    return bool({*TENSORS} & {*takes}) and (computes_attention(forward) or _holds_attention(cls))
 
 
 def _holds_attention(cls: type) -> bool:

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from attnbench.calling.binding import Binding, Mask
+from attnbench.calling.binding import Binding
 from attnbench.calling.making.guesses import tree_of
 from attnbench.calling.making.refusing import not_called
-from attnbench.calling.roles import FORWARD
+from attnbench.calling.roles import FORWARD, TENSORS
 from attnbench.calling.signature import (
     NOTHING,
     Argument,
@@ -26,8 +26,7 @@ from attnbench.calling.signature import (
 )
 from attnbench.calling.styles import name_of
 from attnbench.calling.trials.facts import is_scaled_dot
-from attnbench.calling.trials.found_conventions import hiding
-from attnbench.calling.trials.mask_trials import mask_form
+from attnbench.calling.trials.mask_trials import MASKS, masked
 from attnbench.calling.trials.plans import layer_plans, plans
 from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import LAYOUTS, trials
@@ -142,9 +141,6 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
     raise StyleError(not_called(target, named, raised, said=bool(prior.roles or prior.given)))
 
 
-_MAINS = ("query", "key", "value", "memory", "hidden")
-
-
 def _without_unread(called: Any, named: Sequence[Argument]) -> list[Argument]:
     """The arguments; a tensor that a call needs and its code never reads is ``None``."""
     names = {
@@ -152,7 +148,7 @@ def _without_unread(called: Any, named: Sequence[Argument]) -> list[Argument]:
     }
     return [
         replace(each, role=None, given=(None,))
-        if names and each.required and each.role in _MAINS and each.name not in names
+        if names and each.required and each.role in TENSORS and each.name not in names
         else each
         for each in named
     ]
@@ -228,7 +224,7 @@ def _attended(
 
     What raises without any mask or positions is given some.
     """
-    asked = (*_MASKS, "embedded_positions")
+    asked = (*MASKS, "embedded_positions")
     masks = [a for a in named if a.role in asked and not a.required]
     needed = [replace(a, default=NOTHING) if a in masks else a for a in named]
     likely = plans(named)
@@ -365,39 +361,3 @@ def _is_idle(callee: Callee, binding: Binding) -> bool:
     hidden, memory = calls.tensors()
     plain, moved = calls([hidden, memory]), calls([hidden, -1.5 * memory])
     return plain is not None and moved is not None and torch.equal(plain, moved)
-
-
-_MASKS = ("mask", "memory_mask", "padding", "memory_padding", "lengths")
-
-
-def masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
-    """A binding with the forms of its masks; of a layer with the first that says padding."""
-    is_layer = binding.shape == "layer"
-    masks: dict[str, Mask] = {}
-    roles, unread = dict(binding.roles), []
-    kinds = ("padding", "mask") if is_layer else _MASKS
-    asked = [argument for argument in arguments if argument.role in kinds]
-    for argument in sorted(asked, key=lambda a: kinds.index(str(a.role))) if is_layer else asked:
-        if is_layer and masks:
-            break
-        form = mask_form(callee, binding, argument.name, argument.role == "lengths")
-        form = form or _as_named(callee, binding, argument)
-        if form is None:
-            unread.append(argument.name)
-        else:
-            masks[argument.name] = form
-            roles[argument.name] = argument.role or ""
-    left = tuple(name for name in binding.left if name not in masks)
-    return binding.replace(masks=masks, roles=roles, left=left, unread=tuple(unread))
-
-
-def _as_named(callee: Callee, binding: Binding, argument: Argument) -> Mask | None:
-    """The form of lengths that hide nothing as they should in any, if calls give an output."""
-    if argument.role != "lengths" or binding.shape != "attention":
-        return None
-    for form in (Mask("BL", "lengths"), Mask("B", "lengths")):
-        roles = {**binding.roles, argument.name: "lengths"}
-        calls = Calls(callee, binding.replace(masks={argument.name: form}, roles=roles))
-        if calls(**(hiding(calls, 2) or {})) is not None:
-            return form
-    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from attnbench.calling.binding import Binding, Mask
+from attnbench.calling.signature import Argument
+from attnbench.calling.trials.found_conventions import hiding
 from attnbench.calling.trials.small_calls import KEYS, QUERIES, SHOWN, Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import MASK_AXES
 
@@ -149,3 +151,40 @@ def _leaking(calls: Calls, name: str, pattern: Tensor | None, rows: Tensor) -> M
 
 _LEAST = 0.7
 """The share of a hidden slot's effect that may be left where an argument counts as its mask."""
+
+
+MASKS = ("mask", "memory_mask", "padding", "memory_padding", "lengths")
+"""Roles of masks of what takes a query and keys."""
+
+
+def masked(callee: Callee, binding: Binding, arguments: Sequence[Argument]) -> Binding:
+    """A binding with the forms of its masks; of a layer with the first that says padding."""
+    is_layer = binding.shape == "layer"
+    masks: dict[str, Mask] = {}
+    roles, unread = dict(binding.roles), []
+    kinds = ("padding", "mask") if is_layer else MASKS
+    asked = [argument for argument in arguments if argument.role in kinds]
+    for argument in sorted(asked, key=lambda a: kinds.index(str(a.role))) if is_layer else asked:
+        if is_layer and masks:
+            break
+        form = mask_form(callee, binding, argument.name, argument.role == "lengths")
+        form = form or _as_named(callee, binding, argument)
+        if form is None:
+            unread.append(argument.name)
+        else:
+            masks[argument.name] = form
+            roles[argument.name] = argument.role or ""
+    left = tuple(name for name in binding.left if name not in masks)
+    return binding.replace(masks=masks, roles=roles, left=left, unread=tuple(unread))
+
+
+def _as_named(callee: Callee, binding: Binding, argument: Argument) -> Mask | None:
+    """The form of lengths that hide nothing as they should in any, if calls give an output."""
+    if argument.role != "lengths" or binding.shape != "attention":
+        return None
+    for form in (Mask("BL", "lengths"), Mask("B", "lengths")):
+        roles = {**binding.roles, argument.name: "lengths"}
+        calls = Calls(callee, binding.replace(masks={argument.name: form}, roles=roles))
+        if calls(**(hiding(calls, 2) or {})) is not None:
+            return form
+    return None

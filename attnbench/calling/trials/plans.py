@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from attnbench.calling.roles import TENSORS
 from attnbench.calling.signature import Argument
-
-MAINS = ("query", "key", "value", "memory", "hidden")
 
 
 def layer_plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
@@ -33,7 +32,7 @@ def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
     required = [a for a in arguments if a.required]
     if not {"key", "memory", "hidden"} & {a.role for a in arguments}:  # projected ones, alone
         required = [replace(a, role=_ALONE.get(str(a.role), a.role)) for a in required]
-    named = {a.name: a.role for a in required if a.role in MAINS}
+    named = {a.name: a.role for a in required if a.role in TENSORS}
     roles = [*named.values()]
     found = []
     if {"query", "key", "value"} <= {*roles} and len(roles) == 3:
@@ -55,7 +54,7 @@ def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
 
 def _by_trial(required: Sequence[Argument]) -> Iterator[dict[str, str]]:
     """The plans for arguments whose names do not say what they are, in the order of a call."""
-    known = {a.name: str(a.role) for a in required if a.role in MAINS}
+    known = {a.name: str(a.role) for a in required if a.role in TENSORS}
     own = {"hidden": "query"}
     known = {name: own.get(role, role) for name, role in known.items()}
     unknown = [a.name for a in required if a.role is None]

@@ -7,8 +7,8 @@ FAILING = Case((2,), 3, 33, 8, 8, 8, dtype="float16", mask="boolean")
 
 
 def test_a_dtype_and_a_mask_are_told_by_cases_beside() -> None:
-    passed = [FAILING.replace(dtype="float32"), FAILING.replace(mask="none")]
-    told = "in float16, not float32; with the mask boolean, not none"
+    passed = [FAILING.replace(dtype=f"float{n}") for n in (32, 64)] + [FAILING.replace(mask="none")]
+    told = "in float16, not float32 or float64; with the mask boolean, not none"
     assert where_alone(FAILING, [FAILING], passed) == told
 
 
