@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -95,7 +96,7 @@ def command(
     with planned(results, run, **what, **how, timeout_s=timeout, budget_s=0.0) as planned_run:
         measured = measure(planned_run)
     if as_json:
-        rows = record_tables.as_rows(measured.records)
+        rows = [asdict(record) for record in measured.records]
         print_json({"files": [str(measured.path)], "records": rows})
     else:
         print_parts(record_tables.parts(measured.records))

@@ -39,11 +39,10 @@ def command(
     if not records:
         raise RecordError(f"there are no records in {', '.join(map(str, paths))}.")
     files = [path.with_suffix(".checks.json") for path in paths]
-    subjects = sorted({record.subject for record in records})
     page = render(
         records,
         outcomes=[outcome for path in files if path.exists() for outcome in load_outcomes(path)],
-        formulas=_formulas(subjects),
+        formulas=_formulas({record.subject.partition("(")[0] for record in records}),
         sources=[path.name for path in paths],
     )
     write_file(output, page.encode(), "--output")
@@ -52,7 +51,7 @@ def command(
     return 0
 
 
-def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
+def _formulas(bases: set[str]) -> dict[str, tuple[str, str]]:
     """Formula and source of installed subjects; subjects of recorded files are not imported."""
     try:
         load_plugins(warn=False)
@@ -60,6 +59,5 @@ def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
     except AttnbenchError as error:
         print(f"warning: the page is without formulas: {error}", file=sys.stderr)
         return {}
-    formulas = {row["subject"]: (row["formula"], row["source"]) for row in rows if row["formula"]}
-    bases = {name: name.partition("(")[0] for name in subjects}  # options do not change the formula
-    return {name: formulas[bases[name]] for name in subjects if bases[name] in formulas}
+    shown = [row for row in rows if row["formula"] and row["subject"] in bases]
+    return {row["subject"]: (row["formula"], row["source"]) for row in shown}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -76,7 +77,7 @@ def command(
         content = {
             "rows": table(report, measured.records),
             "outcomes": [outcome.to_data() for outcome in report.outcomes],
-            "records": record_tables.as_rows(measured.records),
+            "records": [asdict(record) for record in measured.records],
         }
         print_json({"file": str(path), "checks_file": str(checks_file), **content})
     else:

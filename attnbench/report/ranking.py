@@ -1,16 +1,16 @@
-"""Recorded rows as the terminal and the page show them: the newest of each, ranked, and curves."""
+"""Recorded rows as terminal and page show them: the newest of each, ranked, and over lengths."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
-from attnbench.benchmark.records import Record, baseline_of
+from attnbench.benchmark.records import Record
 
 group_of = attrgetter("contract", "device_name", "case")
 """The contract, device and case of a record; only rows that share these are compared."""
@@ -42,64 +42,40 @@ def grouped(table: Iterable[Record]) -> list[list[Record]]:
     return [list(group) for _, group in groupby(table, key=group_of)]
 
 
-@dataclass(frozen=True)
-class Curve:
-    """The times of one subject over increasing S, all else equal; L = S unless a layer decodes.
+def families(table: Iterable[Record]) -> dict[str, dict[str, list[Record]]]:
+    """The rows with a time over increasing S, all else equal, by a title of that and by subject.
 
-    Args:
-        subject: address of the subject.
-        points: pairs of length and time in seconds, by length.
-        baseline: the same for the baseline.
-        lengths: all recorded lengths of any subject, with or without a valid time.
-        bars: length, and the quartiles of the time.
+    L = S unless a layer decodes. A subject in a family has two lengths or more.
     """
-
-    subject: str
-    points: tuple[tuple[int, float], ...]
-    baseline: tuple[tuple[int, float], ...]
-    lengths: tuple[int, ...]
-    bars: tuple[tuple[int, float, float], ...]
-
-    @property
-    def slope(self) -> float:
-        """Slope of log time over log length: 2 means four times the time at twice the length."""
-        x, y = zip(*((math.log(n), math.log(time)) for n, time in self.points), strict=True)
-        return statistics.linear_regression(x, y).slope
-
-
-def curves(table: Iterable[Record]) -> dict[str, list[Curve]]:
-    """Curves of subjects with at least two lengths, by a title with the fixed parameters."""
-    families: dict[str, list[Record]] = defaultdict(list)
+    found: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for row in table:
-        if (row.q_len == row.kv_len or row.direction == "decode") and row.inputs is None:
+        is_square = row.q_len == row.kv_len or row.direction == "decode"
+        if is_square and row.inputs is None and row.time_s is not None:
             lead = "×".join(map(str, row.lead)) or "1"
             fixed = f"{row.dtype}, mask {row.mask}, lead {lead}, E {row.query_size}"
-            families[f"{fixed}, on {row.device_name}: {row.contract}"].append(row)
-    result: dict[str, list[Curve]] = {}
-    for title, family in families.items():
-        lengths = tuple(sorted({row.kv_len for row in family}))
-        by_subject: dict[str, list[Record]] = defaultdict(list)
-        for row in sorted(family, key=lambda row: (row.subject, row.kv_len)):
-            if row.time_s is not None:
-                by_subject[row.subject].append(row)
-        baseline = _points(by_subject.get(baseline_of(family[0].kind), []))
-        found = [
-            Curve(name, _points(own), baseline, lengths, tuple(map(_bar, own)))
-            for name, own in by_subject.items()
-            if len({row.kv_len for row in own}) > 1
-        ]
-        if found:
-            result[title] = found
-    return result
+            title = f"{fixed}, on {row.device_name}: {row.contract}"
+            found[title][row.subject].append(row)
+    longer = {
+        title: {
+            name: sorted(own, key=attrgetter("kv_len"))
+            for name, own in sorted(family.items())
+            if slope(own) is not None
+        }
+        for title, family in found.items()
+    }
+    return {title: family for title, family in longer.items() if family}
 
 
-def _points(rows: Iterable[Record]) -> tuple[tuple[int, float], ...]:
-    return tuple((row.kv_len, row.time_s or 0.0) for row in rows)
+def slope(own: Sequence[Record]) -> float | None:
+    """Slope of log time over log length: 2 means four times the time at twice the length.
 
-
-def _bar(row: Record) -> tuple[int, float, float]:
-    time_s = row.time_s or 0.0
-    return row.kv_len, row.time_q1_s or time_s, row.time_q3_s or time_s
+    ``None`` of a single length.
+    """
+    if len({row.kv_len for row in own}) < 2:
+        return None
+    x = [math.log(row.kv_len) for row in own]
+    y = [math.log(row.time_s or math.nan) for row in own]
+    return statistics.linear_regression(x, y).slope
 
 
 def machines(records: Iterable[Record]) -> list[dict[str, object]]:

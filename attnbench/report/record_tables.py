@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from attnbench.benchmark.machine import busy_cores, mean_load
@@ -132,8 +131,3 @@ def statuses_of(records: Iterable[Record]) -> list[str]:
         else record.status
         for record in records
     ]
-
-
-def as_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Records as plain data, for JSON."""
-    return [asdict(record) for record in records]

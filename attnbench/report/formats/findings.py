@@ -70,10 +70,7 @@ def findings_of(
 
 def place_at(file: str, line: int) -> Place:
     """A line of a file, whose path is made relative to the repository."""
-    return Place(_relative(Path(file)), line)
-
-
-def _relative(path: Path) -> str:
     root = next((os.environ[name] for name in _ROOTS if os.environ.get(name)), ".")
-    path, folder = path.resolve(), Path(root).resolve()
-    return (path.relative_to(folder) if path.is_relative_to(folder) else path).as_posix()
+    path, folder = Path(file).resolve(), Path(root).resolve()
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+    return Place(shown.as_posix(), line)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attnbench.checking.check_report import CheckReport, counts_text, finding_text
 from attnbench.checking.outcomes import Outcome, lead_of
-from attnbench.errors import UsageError, first_line
+from attnbench.errors import UsageError
 from attnbench.report.formats.findings import Findings, Place
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -57,23 +57,15 @@ def _escaped(text: str, signs: str = "") -> str:
 
 
 def _summary(findings: Findings) -> str:
-    """The counts, a table of the subjects, and each failure with the way to run it again."""
+    """The counts of all and of each subject, and its failures with the way to run them again."""
     report = findings.report
     sign = "✅" if report.ok else "❌"
-    lines = [f"### {sign} attnbench: {counts_text(report)}", ""]
-    lines += ["| subject | outcomes | the most specific failure |", "|---|---|---|"]
+    lines = [f"### {sign} attnbench: {counts_text(report)}"]
     for name, outcomes in report.by_subject.items():
-        failures = [o for o in outcomes if not o.ok]
-        lead = lead_of(failures) if failures else None
-        message = f"{lead.invariant}: {first_line(lead.reason)}" if lead else ""
-        cells = (f"`{name}`", counts_text(CheckReport(tuple(outcomes))), message)
-        lines.append("|".join(["", *(cell.replace("|", "\\|") for cell in cells), ""]))
-    for name, outcomes in report.by_subject.items():
-        failures = [o for o in outcomes if not o.ok]
-        if failures:
-            message = finding_text(failures, findings.statements)
+        lines += ["", f"#### `{name}`: {counts_text(CheckReport(tuple(outcomes)))}"]
+        if failures := [o for o in outcomes if not o.ok]:
             command = lead_of(failures).command
-            lines += ["", f"#### `{name}`", *(["", f"Run it: `{command}`"] if command else [])]
-            lines += ["", "~~~text", message, "~~~"]
+            lines += ["", f"Run it: `{command}`"] if command else []
+            lines += ["", "~~~text", finding_text(failures, findings.statements), "~~~"]
     lines += ["", *(f"- {note}" for note in report.notes)]
     return "\n".join(lines).rstrip() + "\n"

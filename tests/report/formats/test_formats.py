@@ -60,7 +60,7 @@ def test_annotations_are_one_a_subject_and_line_with_special_characters_escaped(
     assert other.startswith("::error title=other%3A keeps_the_contract::")
     text = summary.read_text("utf-8")
     assert text.startswith("of another step\n### ❌ attnbench: 1 passed, 1 failed, ")
-    assert "|`mine`|1 passed, 1 failed, 1 inconclusive|weights_sum_to_one: " in text
+    assert "#### `mine`: 1 passed, 1 failed, 1 inconclusive\n" in text
     assert "\n\nRun it: `attnbench check mine.py:SPEC`\n\n~~~text\n" in text  # above a long script
     assert "property: A row of weights sums to 1." in text
 
