@@ -126,8 +126,9 @@ def attnbench_styles() -> Iterable[Style]:  # type: ignore[empty-body]  # a hook
 def attnbench_explain(subject: Any, failures: Sequence[Any]) -> Iterable[Clue]:  # type: ignore[empty-body]  # no body
     """Lines under the failures of a subject, most specific first.
 
-    ``attnbench check`` calls it once a subject, after its last outcome, in a process of its own. It
-    changes no outcome; what it raises becomes a note, and after 10 seconds it is cut off.
+    ``attnbench check`` calls it once a subject, after its last outcome, in the process that looks
+    for the first difference. It changes no outcome; what it raises becomes a note, and after
+    ``--timeout`` it is cut off.
 
     Args:
         subject: the :class:`attnbench.Subject` that failed.

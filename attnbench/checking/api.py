@@ -16,14 +16,18 @@ from attnbench.cases.case_strategies import cases
 from attnbench.cases.space_parts import Space
 from attnbench.checking.answer_faults import KnownFault, known_fault
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.explain.explaining import case_of, explanations, leading_first
+from attnbench.checking.explain.explaining import (
+    added,
+    case_of,
+    explanations,
+    leading_first,
+    with_clues,
+)
 from attnbench.checking.gaps import coverage_of, declarations, gaps_of
 from attnbench.checking.outcomes import (
     CANARY,
     CHANGED,
-    CORE,
     KEEPS_CONTRACT,
-    Explanation,
     Outcome,
     notes_of,
 )
@@ -32,11 +36,10 @@ from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.checking.suite_guard import SuiteGuard
-from attnbench.errors import PluginError, StyleError, ending_here, headline
+from attnbench.errors import StyleError, ending_here
 from attnbench.registry.address import Address
-from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import Spec
-from attnbench.specs import Clue, Invariant, LayerSpec, MechanismSpec
+from attnbench.specs import Invariant, LayerSpec, MechanismSpec
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
@@ -181,47 +184,42 @@ def outcomes_of(
 
 
 def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes of a subject, one failure with a script, the first with the first difference."""
+    """The outcomes of a subject, one failure with a script, the first with what explains it.
+
+    Nothing calls a subject whose device is lost.
+    """
+    failing = leading_first(outcomes)
     told = {outcome.invariant: outcome for outcome in outcomes}
-    for found in (*explanations(subject, outcomes), *_meant(subject, outcomes)):
-        told[found.invariant] = found.added_to(told[found.invariant])
+    if not any(o.failure is not None and o.failure.device_lost for o in failing):
+        for invariant, fields in (*explanations(subject, failing), *_meant(subject, failing)):
+            told[invariant] = added(told[invariant], **fields)
     return [*told.values()]
 
 
 def explanations_of(
-    target: Address, outcomes: Sequence[Outcome], explainer: str
-) -> list[Explanation] | str:
-    """What the core, or a plugin, says of failures; or a line about the plugin, if it raises.
+    target: Address, outcomes: Sequence[Outcome], explainers: Sequence[str]
+) -> Iterator[list[Outcome]]:
+    """The outcomes with what the core says of them, and again after each plugin in turn.
 
-    It is called in a child process, once an explainer and a subject.
+    It is called in a child process, once a subject.
     """
     (subject,) = resolve(target)
-    if explainer == CORE:
-        return [*explanations(subject, outcomes), *_meant(subject, outcomes)]
-    failing = leading_first(outcomes)
-    failures = [o.failure for o in failing if o.failure is not None]
-    (found,) = (one for one in registry().plugins if one.name == explainer)
-    assert found.explain is not None
-    try:
-        clues = [clue for clues in found.explain(subject, failures) for clue in clues]
-        wrong = [clue for clue in clues if not isinstance(clue, Clue)]
-        if wrong:
-            raise PluginError(f"it gave {wrong[0]!r}, but should give attnbench.Clue")
-    except (Exception, SystemExit) as error:
-        return f"the explainer of plugin {explainer} raised {headline(error)}"
-    return [Explanation(failing[0].invariant, clues=tuple(clues), explainer=explainer)]
+    outcomes = explained(subject, outcomes)
+    yield outcomes
+    for explainer in explainers:
+        lead, *others = leading_first(outcomes)
+        outcomes = [with_clues(subject, [lead, *others], explainer), *others]
+        yield outcomes
 
 
-def _meant(subject: Subject, outcomes: Sequence[Outcome]) -> Iterator[Explanation]:
+def _meant(subject: Subject, failing: Sequence[Outcome]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The convention of the first failure with which all of them hold, if there is one."""
-    failing = leading_first(outcomes)
-    is_lost = any(o.failure is not None and o.failure.device_lost for o in failing)
-    lead = failing[0].invariant if failing and not is_lost else ""
+    lead = failing[0].invariant if failing else ""
     for text, declared in declarations(subject, lead):
         if all(_holds(declared, one, case_of(one)) for one in failing) and _holds(
             declared, failing[0]
         ):
-            yield Explanation(lead, by_design=text)
+            yield lead, {"by_design": text}
             return
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnbench.specs import Clue
 
@@ -146,6 +146,10 @@ class Outcome:
         """Whether it passed or was skipped."""
         return self.status in GOOD
 
+    def noted(self, note: str) -> Outcome:
+        """The outcome with a further note."""
+        return replace(self, note="; ".join(filter(None, (self.note, note))))
+
     def to_data(self) -> dict[str, Any]:
         """The fields as plain data; NaN and infinities, which JSON lacks, become text."""
         data: dict[str, Any] = _plain(asdict(self))
@@ -160,41 +164,6 @@ class Outcome:
             clues = tuple(Clue(**clue) for clue in failure["clues"])
             failure = Failure(**{**values, "place": tuple(failure["place"]), "clues": clues})
         return cls(**{**row, "failure": failure})
-
-
-CORE = "attnbench"
-"""The name of the core's own explainer, whose clues come before those of plugins."""
-
-
-class Explanation(NamedTuple):
-    """What an explainer says under a failure.
-
-    Args:
-        invariant: name of the property that failed.
-        script: a script in plain torch that reproduces it, if there is one.
-        clues: what it says besides.
-        explainer: its name.
-        by_design: what to declare if the subject is meant to be so, where that was run.
-    """
-
-    invariant: str
-    script: str | None = None
-    clues: tuple[Clue, ...] = ()
-    explainer: str = CORE
-    by_design: str = ""
-
-    def added_to(self, outcome: Outcome) -> Outcome:
-        """The outcome with it; its status and its reason stay."""
-        failure = outcome.failure
-        assert failure is not None
-        both = (self.clues, failure.clues)
-        first, then = both if self.explainer == CORE else both[::-1]
-        told: dict[str, Any] = {
-            "script": self.script or failure.script,
-            "clues": (*first, *then),
-            "by_design": self.by_design or failure.by_design,
-        }
-        return replace(outcome, failure=replace(failure, **told))
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,6 @@ from attnbench.checking.outcomes import (
     CANARY,
     CHANGED,
     COMPILING,
-    CORE,
     KEEPS_CONTRACT,
     Outcome,
     lead_of,
@@ -60,9 +59,6 @@ _VIOLATIONS = (
 _NO_CANARY = CHANGED.format(
     "the process that checked it did not fail a subject that is known to be wrong"
 )
-
-_PLUGIN_SECONDS = 10.0
-"""Most seconds of a plugin's explainer, with the import of the subject."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +187,7 @@ class _Run:
         self.limits, self.explainers = limits, explainers
         self.canaries: dict[str, str | None] = {}  # those that a task has to fail yet
         self.said: dict[str, list[Outcome]] = {}  # by the name of a task
-        self.explaining: dict[str, tuple[str, str]] = {}  # explainer and subject of a task
+        self.explaining: dict[str, list[str]] = {}  # who has still to explain a subject, in turn
         self.pieces: dict[str, Work] = {}  # what is left of each, by the name of its task
         self.left = {work.label: {*work.invariants} for work in works}
         self.failures: dict[str, dict[str, Outcome]] = defaultdict(dict)
@@ -204,11 +200,11 @@ class _Run:
             self._start(str(number), work)
         for event in self.workers.events():
             name = event.task.name
-            label = self.pieces[name].label if name in self.pieces else self.explaining[name][1]
+            label = self.pieces[name].label if name in self.pieces else name
             if name in self.pieces:
                 yield from self._taken(event)
             else:
-                self._explain(event, *self.explaining[name])
+                self._explain(event)
             if event.kind == "value":
                 continue
             self.running[label] -= 1
@@ -304,34 +300,30 @@ class _Run:
     def _asks(self, label: str) -> bool:
         """Whether the failures of a subject are explained now, which they are once."""
         told = self.failures[label]
-        if not told or any(label == known for _, known in self.explaining.values()):
+        if not told or label in self.explaining:
             return False
+        self.explaining[label] = ["attnbench", *(f"plugin {name}" for name in self.explainers)]
         target = next(work.target for work in self.works if work.label == label)
-        for explainer in (*self.explainers, CORE):
-            arguments = {"target": target, "outcomes": [*told.values()], "explainer": explainer}
-            name = f"{explainer} on {label}"
-            self.explaining[name] = explainer, label
-            own = {} if explainer == CORE else {"timeout_s": _PLUGIN_SECONDS}
-            limits: dict[str, Any] = {**self.limits, **own}
-            self.workers.submit(Task(name, _EXPLANATIONS, arguments, **limits), first=True)
-            self.running[label] += 1
+        arguments = {
+            "target": target,
+            "outcomes": [*told.values()],
+            "explainers": self.explainers,
+        }
+        self.workers.submit(Task(label, _EXPLANATIONS, arguments, **self.limits), first=True)
+        self.running[label] += 1
         return True
 
-    def _explain(self, event: Event, explainer: str, label: str) -> None:
-        """Add to the failures of a subject what explains them, or a line on what cannot."""
-        told = self.failures[label]
-        if event.kind == "value" and not isinstance(event.value, str):
-            for found in event.value:
-                told[found.invariant] = found.added_to(told[found.invariant])
+    def _explain(self, event: Event) -> None:
+        """Take the failures of a subject as explained, or add a line on who was cut off."""
+        label = event.task.name
+        if event.kind == "value":
+            self.explaining[label].pop(0)
+            self.failures[label] = {outcome.invariant: outcome for outcome in event.value}
         elif event.kind != "done":
-            lead = lead_of([*told.values()])
-            whose = explainer if explainer == CORE else f"plugin {explainer}"
-            cut = (
-                f"the explainer of {whose} was cut off: {event.raised or first_line(event.reason)}"
-            )
-            note = event.value if event.kind == "value" else cut
-            note = "; ".join(filter(None, (lead.note, note)))
-            told[lead.invariant] = replace(lead, note=note)
+            lead, whose = lead_of([*self.failures[label].values()]), self.explaining[label][0]
+            reason = event.raised or first_line(event.reason)
+            told = lead.noted(f"the explainer of {whose} was cut off: {reason}")
+            self.failures[label][lead.invariant] = told
 
 
 def _with_command(outcome: Outcome, event: Event) -> Outcome:

@@ -14,7 +14,6 @@ from attnbench.checking.outcomes import (
     COMPILING,
     FIRST,
     KEEPS_CONTRACT,
-    Explanation,
     Failure,
     Outcome,
 )
@@ -130,17 +129,13 @@ def test_the_last_outcome_waits_for_the_clues_of_plugins() -> None:
     run, queue, task = begun(FAILED.invariant, explainers=("mine", "theirs"))
     assert list(run._taken(Event(task, "value", FAILED))) == []
     assert run._asks("scaled_dot")
-    core, theirs, mine = queue.tasks
-    found = Explanation(FAILED.invariant, clues=(CLUE,), explainer="mine")
-    run._explain(Event(mine, "value", [found]), *run.explaining[mine.name])
-    hung = Event(theirs, "timeout", reason='no answer in 10 s\n  | File "pool.py", line 7 in call')
-    run._explain(hung, *run.explaining[theirs.name])
-    first = replace(CLUE, text="it goes wrong first in softmax")
-    own = Explanation(FAILED.invariant, "assert False", (first,))
-    run._explain(Event(core, "value", [own]), *run.explaining[core.name])
+    (task,) = queue.tasks
+    explained = replace(FAILED, failure=replace(FOUND, clues=(CLUE,), script="assert False"))
+    for said in ([FAILED], [explained]):  # of the core, and of the first plugin
+        run._explain(Event(task, "value", said))
+    run._explain(Event(task, "timeout", reason='no answer in 10 s\n  | File "pool.py", line 7'))
     (told,) = run.failures["scaled_dot"].values()
-    assert told.failure is not None
-    assert (told.failure.clues, told.failure.script) == ((first, CLUE), "assert False")
+    assert told.failure == explained.failure
     assert told.note == "the explainer of plugin theirs was cut off: no answer in 10 s"
     assert (told.status, run._asks("scaled_dot")) == ("failed", False)
 

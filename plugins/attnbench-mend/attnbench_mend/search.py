@@ -14,7 +14,7 @@ from attnbench_mend.traced_lines import TracedLines
 from attnbench_mend.trials import Trials
 
 SECONDS = 6.0
-"""Seconds of a search; an explainer is cut off after ten, with the import of the subject."""
+"""Seconds of a search, for which the report of a subject waits."""
 
 _MOST_FAILURES = 8
 """Most failures that a change is held to at their cases."""

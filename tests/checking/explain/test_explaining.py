@@ -12,10 +12,9 @@ from torch import Tensor
 
 import attnbench
 from attnbench.cases.case import Case
-from attnbench.checking import api
 from attnbench.checking.api import explained, explanations_of
 from attnbench.checking.explain import explaining
-from attnbench.checking.outcomes import Explanation, Failure, Outcome
+from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.registry.address import parse_address
 from attnbench.registry.discovery import call_hooks, explainer_of
 from attnbench.subject.lookup import resolve
@@ -45,23 +44,23 @@ def test_a_plugin_may_explain_only_and_is_called_with_the_failures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("explain", "told"),
+    ("explain", "clues", "note"),
     [
-        (
-            lambda subject, failures: [[CLUE]],
-            [Explanation(FOUND.invariant, clues=(CLUE,), explainer="mine")],
-        ),
-        (raising, "the explainer of plugin mine raised ValueError: no idea"),
-        (lambda subject, failures: [["no"]], "the explainer of plugin mine raised PluginError"),
+        (lambda subject, failures: [[CLUE]], (CLUE,), ""),
+        (raising, (), "the explainer of plugin mine raised ValueError: no idea"),
+        (lambda subject, failures: [["no"]], (), "the explainer of plugin mine raised PluginError"),
     ],
 )
 def test_what_an_explainer_gives_or_raises(
-    explain: Any, told: Any, monkeypatch: pytest.MonkeyPatch
+    explain: Any, clues: Any, note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = SimpleNamespace(plugins=[SimpleNamespace(name="mine", explain=explain)])
-    monkeypatch.setattr(api, "registry", lambda: found)
-    said = explanations_of(TARGET, [FAILED], "mine")
-    assert said == told if isinstance(told, list) else str(said).startswith(told)
+    monkeypatch.setattr(explaining, "registry", lambda: found)
+    own, (told,) = explanations_of(TARGET, [FAILED], ["mine"])
+    assert own == [FAILED]
+    assert told.failure is not None
+    assert told.failure.clues == clues
+    assert told.note.startswith(note)
 
 
 def test_a_failure_whose_script_cannot_be_written_stays_one(
