@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.machine import Setting
 from attnbench.benchmark.measure import Bench, measure_row
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.session import fields_of
@@ -21,7 +20,7 @@ def measure(
     """The record of one measurement, which holds errors and raises none."""
     row = measure_row(subject, case, bench or Bench(contract))
     names = {"subject": subject.name, "kind": subject.kind}
-    fields = fields_of(case, contract, Setting(), **names, clock=row.get("clock", ""))
+    fields = fields_of(case, contract, {"run": ""}, **names, clock=row.get("clock", ""))
     return Record(**{**fields, **row})
 
 

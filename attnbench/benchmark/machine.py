@@ -12,7 +12,6 @@ import platform
 import statistics
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +78,8 @@ def available_bytes() -> int:
     return available
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """The fields that all records of a run share."""
-
-    run: str = ""
-    commit: str = ""
-    command: str = ""
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-
-def here(run: str = "", *, command: str = "") -> Setting:
-    """The setting of this process and its working directory."""
+def here(run: str = "", *, command: str = "") -> dict[str, Any]:
+    """The fields that all records of a run share, of this process and its working directory."""
     machine = {
         "node": platform.node(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -100,13 +88,13 @@ def here(run: str = "", *, command: str = "") -> Setting:
         "memory_bytes": psutil.virtual_memory().total,
     }
     versions = {name: installed_version(name) or "unknown" for name in ("torch", "attnbench")}
-    return Setting(
-        run=run,
-        commit=_commit(),
-        command=command,
-        machine=machine,
-        versions={"python": platform.python_version(), **versions},
-    )
+    return {
+        "run": run,
+        "commit": _commit(),
+        "command": command,
+        "machine": machine,
+        "versions": {"python": platform.python_version(), **versions},
+    }
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.machine import Setting, available_bytes
+from attnbench.benchmark.machine import available_bytes
 from attnbench.benchmark.records import BASELINES, Record, half_width
 from attnbench.benchmark.timing.blocks import interval
 from attnbench.benchmark.timing.contract import Contract
@@ -75,7 +75,7 @@ _CASE_FIELDS = {f.name for f in fields(Case)} & {f.name for f in fields(Record)}
 def fields_of(
     case: BenchCase,
     contract: Contract,
-    setting: Setting,
+    setting: Mapping[str, Any],
     *,
     subject: str,
     kind: str,
@@ -84,7 +84,7 @@ def fields_of(
     """The fields of a record that are known before the measurement."""
     point = case.case
     return {
-        **vars(setting),
+        **setting,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "contract": contract.name(case.direction, point.device, clock),
         "subject": subject,
@@ -135,7 +135,7 @@ class Session:
         subjects: subjects to measure.
         cases: cases at which each subject is measured.
         contract: contract of every number.
-        setting: setting of the run.
+        setting: the fields that all records share; see :func:`attnbench.benchmark.machine.here`.
         processes: fewest passes over all rows.
         budget_s: seconds after the start during which further passes may begin.
         timeout_s: most seconds for one row in one process.
@@ -145,7 +145,7 @@ class Session:
     subjects: Sequence[Planned]
     cases: Sequence[BenchCase]
     contract: Contract
-    setting: Setting
+    setting: Mapping[str, Any]
     processes: int = 3
     budget_s: float = 0.0
     timeout_s: float = 120.0

@@ -35,10 +35,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from attnbench.checking.check_report import escaped
 from attnbench.cli.configuration import check_defaults
-from attnbench.cli.options import FAILED_PLUGIN, INTERRUPTED, USAGE
+from attnbench.cli.options import INTERRUPTED, USAGE
+from attnbench.cli.plugin_loading import FailedPluginError
 from attnbench.cli.printing import prepare_streams
 from attnbench.distributions import COMMAND_GROUP, advice, entry_points, origin
-from attnbench.errors import AttnbenchError, PluginError, UnknownNameError, UsageError, nearest
+from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
 
 COMMANDS = {
     "list": "listing",
@@ -106,18 +107,12 @@ def _instead(command: str) -> str:
     return _GONE["commands"].get(command) or advice(command)
 
 
-class CommandError(PluginError):
-    """A plugin's command cannot be imported, or raised."""
-
-    exit_code = FAILED_PLUGIN
-
-
 def _guarded(point: EntryPoint) -> Any:
     """The function of a plugin's command, whose exceptions become one line."""
 
-    def failed(verb: str, error: Exception) -> CommandError:
+    def failed(verb: str, error: Exception) -> FailedPluginError:
         what = f"the command {point.name!r} of {origin(point)} {verb}"
-        return CommandError(f"{what}: {type(error).__name__}: {error}")
+        return FailedPluginError(f"{what}: {type(error).__name__}: {error}")
 
     try:
         function = point.load()

@@ -10,7 +10,7 @@ import typer
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import Selection
 from attnbench.cli import options as option
-from attnbench.cli.measured_runs import PRELOAD, measure, planned
+from attnbench.cli.measured_runs import PRELOAD, planned
 from attnbench.cli.plugin_loading import load_plugins, try_options
 from attnbench.cli.printing import print_json, print_line, print_parts
 from attnbench.report import record_tables
@@ -93,13 +93,15 @@ def command(
     try_options(addresses or ())
     what: dict[str, Any] = {"targets": addresses, "selection": selection, "devices": device}
     how: dict[str, Any] = {"baseline": baseline, "contract": contract, "processes": processes}
-    with planned(results, run, **what, **how, timeout_s=timeout, budget_s=0.0) as planned_run:
-        measured = measure(planned_run)
+    with planned(results, run, **what, **how, timeout_s=timeout, budget_s=0.0) as measured:
+        records = measured.measure()
     if as_json:
-        rows = [asdict(record) for record in measured.records]
+        rows = [asdict(record) for record in records]
         print_json({"files": [str(measured.path)], "records": rows})
     else:
-        print_parts(record_tables.parts(measured.records))
+        print_parts(record_tables.parts(records))
         verb = "interrupted after" if measured.interrupted else "recorded"
-        print_line(f"\n{verb} {len(measured.records)} measurements in {measured.path}")
-    return measured.exit_code(record_tables.statuses_of(measured.records), plugins)
+        print_line(f"\n{verb} {len(records)} measurements in {measured.path}")
+    if measured.interrupted:
+        return option.INTERRUPTED
+    return option.exit_code(record_tables.statuses_of(records), plugins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.records import run_path
 from attnbench.benchmark.workloads import Selection, saved
 from attnbench.cli import options as option
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.cli.printing import print_json, print_parts, progress
-from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, similar
+from attnbench.errors import UnknownNameError, UsageError, similar
 from attnbench.registry.address import parse_address
 
 if TYPE_CHECKING:
@@ -74,20 +74,14 @@ def compare(
     cases = selection.cases((device,))
     cases += [saved(**selection.saved(device))] if inputs else []
     options: dict[str, Any] = {"margin": margin / 100, "budget_s": budget}
+    interrupted = True
     with duel_of(request, cases, threads=threads, **options) as duel:
-        interrupted = _interrupted(duel)
-    return compared(duel, interrupted=interrupted)
-
-
-def _interrupted(duel: Duel) -> bool:
-    """Run a duel with a progress bar; returns whether Ctrl-C ended it early."""
-    try:
-        with progress(len(duel.rows) * max(duel.looks), "comparing") as advance:
+        bar = progress(len(duel.rows) * max(duel.looks), "comparing")
+        with contextlib.suppress(KeyboardInterrupt), bar as advance:
             for rows in duel.run():
                 advance(rows, f"pair {duel.pairs}")
-    except KeyboardInterrupt:
-        return True
-    return False
+            interrupted = False
+    return compared(duel, interrupted=interrupted)
 
 
 def command(
@@ -148,33 +142,22 @@ def classify(arguments: Sequence[str]) -> Request:
     """Classify the arguments as revisions and subjects.
 
     Raises:
-        UsageError: an argument is a recorded run, or they cannot be combined.
-        UnknownNameError: an argument is none of these.
+        UsageError: they cannot be combined.
+        UnknownNameError: an argument is neither.
     """
     from attnbench.benchmark.comparing.checkouts import branches, commit_of
 
-    revisions, subjects = [], []
-    names = _names() if any(not _is_address(text) for text in arguments) else []
+    revisions: list[str] = []
+    subjects: list[str] = []
     for text in arguments:
-        if _is_address(text) or text in names:
-            subjects.append(text)
-            continue
-        is_revision = commit_of(Path.cwd(), text) is not None
-        if run_path(option.RESULTS, text).exists() or Path(text).exists():
-            what = (
-                "a revision and a file or recorded run" if is_revision else "a file or recorded run"
-            )
-            raise UsageError(
-                f"{text!r} is {what}. Recorded runs are not compared: 'attnbench report' shows "
-                "them side by side, and 'attnbench compare REVISION' measures both sides. Name a "
-                "revision by its hash, and a subject by its file, path/to/file.py:ATTRIBUTE."
-            )
-        if not is_revision:
+        is_address = ":" in text or "(" in text
+        is_revision = not is_address and commit_of(Path.cwd(), text) is not None
+        (revisions if is_revision else subjects).append(text)
+        if not is_address and not is_revision and text not in (names := _names()):
             raise UnknownNameError(
                 f"{text!r} is not a revision of this repository, or a subject. "
                 f"{similar(text, [*branches(Path.cwd()), *names])}".rstrip()
             )
-        revisions.append(text)
     if len(revisions) > 2:
         raise UsageError(f"at most two revisions can be named; got {', '.join(revisions)}.")
     if not revisions and len(subjects) != 2:
@@ -187,16 +170,11 @@ def classify(arguments: Sequence[str]) -> Request:
     return Request(tuple(revisions), tuple(subjects))
 
 
-def _is_address(text: str) -> bool:
-    return ":" in text or "(" in text
-
-
+@functools.cache
 def _names() -> list[str]:
-    try:
-        warm_up_children()
-        return [row["subject"] for row in ask("subject_rows", targets=None)]
-    except AttnbenchError:
-        return []  # a plugin of the working tree may be broken
+    """The names of the installed subjects."""
+    warm_up_children()
+    return [row["subject"] for row in ask("subject_rows", targets=None)]
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ def command(
     Case.from_id(case)
     _check_usage(targets, invariants=invariants, plugins=plugins, load=load, machine=machine)
     if plugins:
-        rows = _plugin_rows(load=load)
+        rows = load_plugins(warn=False) if load else [plugin.as_row() for plugin in discover()]
         print_json(rows) if as_json else _show_plugins(rows)
         return option.exit_code((), rows)
     if machine:
@@ -111,15 +111,13 @@ def _show(row: dict[str, Any], case: str) -> None:
     facts |= row["layer"] or {}
     lines = [f"{name:8}{_told(fact)}" for name, fact in facts.items()]
     lines += [f"exempt  from {name}: {reason}" for name, reason in row["exempt"].items()]
-    if row["kind"] == "scoring":
-        lines.append(f"kernels at {case}, in the order of kernel='auto':")
-        auto = _auto(row["kernels"])
-        for kernel in [*row["kernels"], {"kernel": "plain", "reason": None, "priority": None}]:
-            rank = "always" if kernel["priority"] is None else f"priority {kernel['priority']}"
-            mark = " (taken)" if kernel["kernel"] == auto else ""
-            runs_as = f"; runs as: {kernel['runs_as']}" if kernel.get("runs_as") else ""
-            lines.append(f"  {kernel['kernel']:14}{kernel['reason'] or rank}{mark}{runs_as}")
     print_line("\n  ".join([f"{row['subject']} ({row['kind']})", *lines]))
+    if row["kind"] == "scoring":
+        print_line(
+            f"  kernels at {case}: kernel='auto' takes the first without a reason against it"
+        )
+        plain = {"kernel": "plain", "priority": None, "reason": None, "runs_as": ""}
+        print_table([*row["kernels"], plain])
 
 
 def _told(fact: Any) -> str:
@@ -131,11 +129,6 @@ def _told(fact: Any) -> str:
     if isinstance(fact, bool):
         return "yes" if fact else "no"
     return "none" if fact is None else str(fact)
-
-
-def _plugin_rows(*, load: bool) -> list[dict[str, Any]]:
-    """The installed plugins; unless they are loaded, only their metadata is read."""
-    return load_plugins(warn=False) if load else [plugin.as_row() for plugin in discover()]
 
 
 def _show_plugins(rows: list[dict[str, Any]]) -> None:

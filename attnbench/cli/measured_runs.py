@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnbench.benchmark import records as store
-from attnbench.benchmark.machine import Setting, here
+from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.machine import here
 from attnbench.benchmark.records import BASELINES, Record, baseline_of, scoring_address
 from attnbench.benchmark.session import Planned, Session
+from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import LAYER_SIZE, Selection
-from attnbench.cli.options import INTERRUPTED, exit_code
 from attnbench.cli.plugin_loading import ask
 from attnbench.cli.printing import progress
 from attnbench.errors import UnknownNameError, UsageError
@@ -33,36 +34,58 @@ PRELOAD = (
 gradient."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run: its file, what that holds already, and what is measured."""
-
-    path: Path
-    done: Sequence[Record]
-    session: Session
-
-
 @dataclass
-class Measured:
-    """What a run gave, and how it ended."""
+class Run:
+    """A run: its file, what is measured, its lines so far, and whether it ended early."""
 
     path: Path
-    records: list[Record] = field(default_factory=list)
+    session: Session
+    lines: list[Record]
     interrupted: bool = False
 
-    def exit_code(self, statuses: Iterable[str], plugins: Iterable[Mapping[str, Any]]) -> int:
-        """The exit code of the command."""
-        return INTERRUPTED if self.interrupted else exit_code(statuses, plugins)
+    def measure(self) -> list[Record]:
+        """Measure and record until the end or Ctrl-C; returns what all processes say together.
+
+        Each record is of one process, and appended to the run's file as it comes, so that a run of
+        the same name can go on where it stopped.
+        """
+        from attnbench.benchmark.frames import summaries
+
+        count = self.session.processes * len(self.session)
+        with contextlib.suppress(KeyboardInterrupt), progress(count, "measuring") as step:
+            self.interrupted = True
+            step(len(self.lines), "")
+            for record in self.session.records(tuple(self.lines)):
+                store.append(self.path, record)
+                self.lines.append(record)
+                step(1, f"{record.subject}: {record.case}")
+            self.interrupted = False
+        return summaries(self.lines)
 
 
 @contextlib.contextmanager
-def planned(results: Path, run: str | None = None, **request: Any) -> Iterator[Run]:
-    """Plan a run; its file is locked.
+def planned(
+    results: Path,
+    run: str | None = None,
+    *,
+    targets: Sequence[Address] | None,
+    selection: Selection,
+    devices: Sequence[str] | None,
+    baseline: str | None = None,
+    with_options: bool = True,
+    **options: Any,
+) -> Iterator[Run]:
+    """Find the subjects, devices and cases of a run, whose file is locked.
 
     Args:
         results: folder of the records.
         run: name of the run.
-        request: what to measure; see :func:`_planned`.
+        targets: addresses of the subjects; ``None`` for all.
+        selection: the cases.
+        devices: devices; by default the CPU and the accelerator, if any.
+        baseline: subject that takes the place of a usual baseline.
+        with_options: whether all subjects are also those that have options.
+        options: contract and limits, as of :class:`~attnbench.benchmark.session.Session`.
 
     Raises:
         AttnbenchError: the folder cannot be written, a subject, case or device is wrong, or a run
@@ -72,33 +95,30 @@ def planned(results: Path, run: str | None = None, **request: Any) -> Iterator[R
         raise UsageError(f"--run {run} names a file: use letters, digits, '_', '-' and '.' only.")
     path = store.run_path(results, run or store.new_run())
     with store.claimed(path):
-        yield _planned(path, **request)
+        cases = _cases(selection, devices, options["contract"])
+        setting = here(run=path.stem, command=" ".join(["attnbench", *sys.argv[1:]]))
+        baselines = _baselines(baseline)
+        done = store.read(path) if path.exists() else []
+        for record in done:
+            _check_same(record, setting, baselines)
+        subjects = _subjects(targets, baselines, [case.of_layers for case in cases])
+        session = Session(
+            subjects=[s for s in subjects if targets or with_options or "(" not in s.name],
+            cases=cases,
+            setting=setting,
+            baselines=baselines,
+            **options,
+        )
+        yield Run(path, session, [record for record in done if session.holds(record)])
 
 
-def _planned(
-    path: Path,
-    *,
-    targets: Sequence[Address] | None,
-    selection: Selection,
-    devices: Sequence[str] | None,
-    baseline: str | None = None,
-    with_options: bool = True,
-    **options: Any,
-) -> Run:
-    """Find the subjects, devices and cases.
-
-    Args:
-        path: file of the run.
-        targets: addresses of the subjects; ``None`` for all.
-        selection: the cases.
-        devices: devices; by default the CPU and the accelerator, if any.
-        baseline: subject that takes the place of a usual baseline.
-        with_options: whether all subjects are also those that have options.
-        options: contract and limits, as of :class:`~attnbench.benchmark.session.Session`.
-    """
+def _cases(
+    selection: Selection, devices: Sequence[str] | None, contract: Contract
+) -> list[BenchCase]:
+    """The cases on the devices; by default the CPU and the accelerator, if any."""
     available = call(Task("devices", "attnbench.benchmark.measure:devices", {"wanted": devices}))
     is_cuda = any(name.startswith("cuda") for name in available)
-    if options["contract"].timing == "device" and not is_cuda:
+    if contract.timing == "device" and not is_cuda:
         raise UsageError(
             f"--timing device replays CUDA graphs, but the devices are {', '.join(available)}; "
             "omit it, or name a CUDA device with --device."
@@ -107,20 +127,7 @@ def _planned(
     for device in available if selection.inputs is not None else ():
         saved = selection.saved(device)
         cases.append(call(Task(saved["path"], "attnbench.benchmark.workloads:saved", saved)))
-    setting = here(run=path.stem, command=" ".join(["attnbench", *sys.argv[1:]]))
-    baselines = _baselines(baseline)
-    done = store.read(path) if path.exists() else []
-    for record in done:
-        _check_same(record, setting, baselines)
-    subjects = _subjects(targets, baselines, [case.of_layers for case in cases])
-    session = Session(
-        subjects=[s for s in subjects if targets or with_options or "(" not in s.name],
-        cases=cases,
-        setting=setting,
-        baselines=baselines,
-        **options,
-    )
-    return Run(path, [record for record in done if session.holds(record)], session)
+    return cases
 
 
 def _baselines(baseline: str | None) -> tuple[str, str]:
@@ -163,12 +170,12 @@ def _subjects(
     return list(dict.fromkeys(subjects))
 
 
-def _check_same(record: Record, setting: Setting, baselines: tuple[str, str]) -> None:
+def _check_same(record: Record, setting: Mapping[str, Any], baselines: tuple[str, str]) -> None:
     """Refuse to go on with a run in another setting: other code, machine or baseline."""
     baseline = baseline_of(record.kind, baselines)
-    pairs: list[tuple[str, Any, Any]] = [("commit", record.commit, setting.commit)]
-    pairs += [(n, record.machine.get(n), setting.machine.get(n)) for n in ("node", "processor")]
-    pairs += [(name, record.versions.get(name), value) for name, value in setting.versions.items()]
+    pairs: list[tuple[str, Any, Any]] = [("commit", record.commit, setting["commit"])]
+    pairs += [(n, record.machine.get(n), setting["machine"][n]) for n in ("node", "processor")]
+    pairs += [(n, record.versions.get(n), version) for n, version in setting["versions"].items()]
     pairs += [("the baseline", record.baseline or baseline, baseline)]
     for label, old, new in pairs:
         if old != new:
@@ -177,26 +184,3 @@ def _check_same(record: Record, setting: Setting, baselines: tuple[str, str]) ->
                 f"{new or 'none'}, so its numbers would not be comparable. Choose another name "
                 "with --run."
             )
-
-
-def measure(run: Run) -> Measured:
-    """Measure and record until the end or Ctrl-C.
-
-    Each record is of one process, and appended to the run's file as it comes, so that a run of the
-    same name can go on where it stopped.
-    """
-    measured = Measured(run.path)
-    lines = [*run.done]
-    count = run.session.processes * len(run.session)
-    with contextlib.suppress(KeyboardInterrupt), progress(count, "measuring") as step:
-        measured.interrupted = True
-        step(len(lines), "")
-        for record in run.session.records(run.done):
-            store.append(run.path, record)
-            lines.append(record)
-            step(1, f"{record.subject}: {record.case}")
-        measured.interrupted = False
-    from attnbench.benchmark.frames import summaries
-
-    measured.records = summaries(lines)
-    return measured

@@ -18,10 +18,9 @@ import typer
 
 from attnbench.cli.options import Style
 from attnbench.cli.plugin_loading import ask, load_plugins
-from attnbench.cli.printing import make_folder, print_line, write_file
+from attnbench.cli.printing import print_line, write_file
 from attnbench.errors import UsageError
 from attnbench.registry.address import parse_address
-from attnbench.registry.versions import installed_version
 from attnbench.specs.conventions import KINDS
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.][A-Za-z0-9]+)*")
@@ -78,7 +77,7 @@ def _write_distribution(name: str, into: Path, *, layer: bool) -> list[str]:
     target = into / name
     if target.exists():
         raise UsageError(f"{target} already exists; choose another name, or a folder with --into.")
-    _refuse_existing(name, module)
+    _refuse_taken(name, module)
     values = {
         "distribution": name,
         "module": module,
@@ -86,40 +85,27 @@ def _write_distribution(name: str, into: Path, *, layer: bool) -> list[str]:
         "attnbench": _requirement(),
     }
     for path, text in _files("layer" if layer else "new", values):
-        _write(target / path, text)
+        write_file(target / path, text.encode(), "--into")
     lines = [f"pip install -e {shlex.quote(str(target))}", f"attnbench check {module}"]
     lines += [] if layer else [f"attnbench bench {module} scaled_dot"]
     first = f"Wrote {target}. Edit {target / module / '__init__.py'}, then:"
     return [first, *lines]
 
 
-def _write(path: Path, text: str) -> None:
-    make_folder(path, "--into")
-    write_file(path, text.encode(), "--into")
-
-
-def _refuse_existing(name: str, module: str) -> None:
-    """Refuse names in use: an existing package would hide, or be hidden by, the new one.
+def _refuse_taken(name: str, module: str) -> None:
+    """Refuse the name of an existing module, which would hide, or be hidden by, the new one.
 
     Raises:
-        UsageError: the distribution, its module or its subject already exists.
+        UsageError: its module already exists.
     """
-    problem = ""
     found = importlib.util.find_spec(module)
     if keyword.iskeyword(module) or module in sys.stdlib_module_names:
         problem = f"{module!r} is a keyword or a standard module of Python"
-    elif version := installed_version(name):
-        problem = f"{name} {version} is installed here"
     elif found is not None and found.origin is not None:
         problem = f"its module {module!r} is already installed here ({found.origin})"
     else:
-        load_plugins(warn=False)
-        kinds = {row["subject"]: row["kind"] for row in ask("subject_rows", targets=None)}
-        if module in kinds:
-            kind = kinds[module].replace("scoring", "scoring function")
-            problem = f"there already is a {kind} {module!r}"
-    if problem:
-        raise UsageError(f"{name!r} cannot name a distribution: {problem}; choose another name.")
+        return
+    raise UsageError(f"{name!r} cannot name a distribution: {problem}; choose another name.")
 
 
 def _requirement() -> str:
@@ -170,7 +156,8 @@ def _write_spec(target: str, style: str | None, into: Path, name: str | None) ->
         **{key: fields[key] for key in ("name", "style", "formula")},
     }
     template = _TEMPLATES / "spec" / "spec.py.template"
-    _write(file, Template(template.read_text(encoding="utf-8")).substitute(values))
+    text = Template(template.read_text(encoding="utf-8")).substitute(values)
+    write_file(file, text.encode(), "--into")
     return file
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnbench.cli.options import FAILED_PLUGIN
-from attnbench.errors import AttnbenchError, PluginError, UsageError
+from attnbench.errors import PluginError, UsageError
 from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
 from attnbench.registry.address import Address
@@ -25,8 +25,8 @@ _LOAD_S = 120.0
 _MAKE_S = 20.0
 
 
-class StrictError(AttnbenchError):
-    """A plugin failed to load under ``--strict-plugins``."""
+class FailedPluginError(PluginError):
+    """A plugin failed to load under ``--strict-plugins``, or its command failed."""
 
     exit_code = FAILED_PLUGIN
 
@@ -94,7 +94,7 @@ def load_plugins(
         fork: fork the child from this process, which has imported torch.
 
     Raises:
-        StrictError: a plugin failed and ``strict`` is set.
+        FailedPluginError: a plugin failed and ``strict`` is set.
         UsageError: torch is older than any that attnbench runs with.
     """
     _refuse_an_old_torch()
@@ -114,7 +114,7 @@ def load_plugins(
         print(f"warning: {line}", file=sys.stderr)
     if strict and failed:
         count = "a plugin" if len(failed) == 1 else f"{len(failed)} plugins"
-        raise StrictError(f"{count} failed to load, and --strict-plugins is set.")
+        raise FailedPluginError(f"{count} failed to load, and --strict-plugins is set.")
     return list(plugins)
 
 

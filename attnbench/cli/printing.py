@@ -50,14 +50,11 @@ def prepare_streams() -> None:
 
     Otherwise, the next file or pipe to be opened would take the place of the closed stream.
     """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            # open() takes the lowest free descriptor, this one; children need it as well
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+            file = open(os.devnull, "r+")  # noqa: SIM115 -- at the lowest free descriptor, its own
+            os.set_inheritable(file.fileno(), True)  # children need it as well
+            setattr(sys, name, file)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # UTF-8 lacks surrogates, as of file names
             stream.reconfigure(errors="backslashreplace")
@@ -179,27 +176,12 @@ def progress(total: int, what: str) -> Iterator[Callable[[int, str], None]]:
         bar.stop()
 
 
-def make_folder(path: Path, option: str) -> None:
-    """Make the folder of a file.
-
-    Raises:
-        UsageError: it cannot be made.
-    """
-    with _writing(path, option, "make the folder of"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-
 def check_writable(path: Path, option: str) -> None:
     """Check that a file can be written, before the work for it begins.
 
     Raises:
-        UsageError: the folder does not exist or is not writable.
+        UsageError: it cannot.
     """
-    folder = path.resolve().parent
-    if not folder.is_dir():
-        raise UsageError(f"{option} {path}: there is no folder {folder}.")
-    if path.is_dir():
-        raise UsageError(f"{option} {path}: this is a folder; name a file in it.")
     is_new = not path.exists()
     with _writing(path, option):
         path.open("ab").close()
@@ -208,27 +190,21 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def write_file(path: Path, content: bytes, option: str) -> None:
-    """Write a file; a new file is removed if it could not be written completely.
+    """Write a file, and make its folder if there is none.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    is_new = not path.exists()
     with _writing(path, option):
-        try:
-            path.write_bytes(content)
-        except OSError:
-            if is_new:
-                path.unlink(missing_ok=True)
-            raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 @contextlib.contextmanager
-def _writing(path: Path, option: str, verb: str = "write") -> Iterator[None]:
+def _writing(path: Path, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise UsageError(
-            f"{option} {path}: cannot {verb} this file: {error.strerror or error}. Name another "
-            "place."
+            f"{option} {path}: cannot write this file: {error.strerror or error}."
         ) from None

@@ -10,7 +10,7 @@ import typer
 
 from attnbench.cli.options import RESULTS
 from attnbench.cli.plugin_loading import ask, load_plugins
-from attnbench.cli.printing import check_writable, make_folder, print_line, write_file
+from attnbench.cli.printing import check_writable, print_line, write_file
 from attnbench.errors import AttnbenchError, RecordError
 
 
@@ -33,7 +33,6 @@ def command(
     from attnbench.report.page import load_outcomes, render
 
     paths = run_files(sources or [RESULTS])
-    make_folder(output, "--output")
     check_writable(output, "--output")
     records = recorded(paths)
     if not records:

@@ -15,7 +15,7 @@ from attnbench.checking import parallel
 from attnbench.checking.check_report import CheckReport
 from attnbench.cli import check_run
 from attnbench.cli import options as option
-from attnbench.cli.measured_runs import PRELOAD, Measured, measure, planned
+from attnbench.cli.measured_runs import PRELOAD, planned
 from attnbench.cli.outcome_lines import next_step
 from attnbench.cli.plugin_loading import load_plugins, try_options
 from attnbench.cli.printing import print_json, print_line, print_table, write_file
@@ -67,25 +67,25 @@ def command(
             count = f"{sum(check.expected.values())} properties of {len(check.expected)} subjects"
             print_line(f"Checking {count}, then measuring for {seconds:.0f} s or more.")
         check.run()
-        measured = Measured(run.path, interrupted=True)
-        if not check.interrupted:
-            measured = measure(run)
-    report, path = check.report(), measured.path
-    checks_file = path.with_suffix(".checks.json")
+        records = [] if check.interrupted else run.measure()
+    report = check.report()
+    checks_file = run.path.with_suffix(".checks.json")
     write_file(checks_file, f"{report.to_json()}\n".encode(), "--results")
     if as_json:
         content = {
-            "rows": table(report, measured.records),
+            "rows": table(report, records),
             "outcomes": [outcome.to_data() for outcome in report.outcomes],
-            "records": [asdict(record) for record in measured.records],
+            "records": [asdict(record) for record in records],
         }
-        print_json({"file": str(path), "checks_file": str(checks_file), **content})
+        print_json({"file": str(run.path), "checks_file": str(checks_file), **content})
     else:
-        _show(report, measured.records)
-        print_line(f"Recorded in {path}, and the checks in {checks_file}.")
+        _show(report, records)
+        print_line(f"Recorded in {run.path}, and the checks in {checks_file}.")
         print_line(f"Next: {next_step(report, targets or ())}")
-    statuses = [*check_run.statuses_of(report), *record_tables.statuses_of(measured.records)]
-    return measured.exit_code(statuses, plugins)
+    if check.interrupted or run.interrupted:
+        return option.INTERRUPTED
+    statuses = [*check_run.statuses_of(report), *record_tables.statuses_of(records)]
+    return option.exit_code(statuses, plugins)
 
 
 def table(report: CheckReport, records: Sequence[Record]) -> list[dict[str, Any]]:

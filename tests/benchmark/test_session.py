@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from attnbench.benchmark.machine import Setting
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.session import Planned, Session
 from attnbench.benchmark.timing.contract import Contract
@@ -55,7 +54,7 @@ def run(
         subjects=[Planned(name, name, kind) for name, kind in kinds.items()],
         cases=CASES,
         contract=Contract(),
-        setting=Setting(run="r"),
+        setting={"run": "r", "versions": {}},
         **more,
     )
     return processes, list(session.records(earlier))

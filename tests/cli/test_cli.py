@@ -91,7 +91,7 @@ def test_a_name_that_is_not_installed_is_named_with_its_distribution(
         (["check", "scaled_dot", "--profile", "quik"], "Did you mean 'quick'"),
         (["check", "scaled_dot", "--dtype", "float3"], "Did you mean 'float32'"),
         (["check", "scaled_dot", "--device", "warp"], "no device 'warp'"),
-        (["check", "scaled_dot", "--format", "junit=no/x.xml"], "there is no folder"),
+        (["check", "scaled_dot", "--format", "junit=no/x.xml"], "No such file or directory"),
         (["check", "scaled_dot", "--format", "sarrif"], "Did you mean 'sarif'"),
         (["check", "scaled_dot", "--format", "github=x"], "no format for a file is called"),
         (["check", "dot", "--format", "sarif", "--json"], "cannot both be printed"),

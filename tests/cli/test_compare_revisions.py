@@ -151,15 +151,6 @@ def test_bad_input_is_one_clear_error(
     assert not left_over(repository)
 
 
-def test_a_name_that_is_a_run_and_a_revision_is_refused(repository: Path) -> None:
-    results = repository / "results" / "attnbench"
-    results.mkdir(parents=True)
-    (results / "quick.jsonl").write_text("")
-    done = run("compare", "quick", "scores.py:SPEC", folder=repository)
-    assert done.code == 2
-    assert "'quick' is a revision and a file or recorded run" in done.err
-
-
 def test_a_revision_that_does_not_build_says_what_pip_said(repository: Path) -> None:
     git(repository, "checkout", "-q", "main")
     commit(repository, "pyproject.toml", "[project]\nname = 3\n")

@@ -144,13 +144,10 @@ def test_a_file_in_another_folder_finds_the_function(here: Path) -> None:
         (("--as", "sdpa"), "add --from"),
         ((), "name the distribution"),
         *((("--", name), "cannot name a distribution") for name in ("my scores", "3d", "a/b", "")),
-        (("torch",), "torch 2"),
-        (("attnbench",), "is installed here"),
+        (("torch",), "its module 'torch' is already installed"),
         (("attnbench-plugins",), "its module 'attnbench_plugins' is already installed"),
         (("json",), "'json' is a keyword or a standard module of Python"),
         (("class",), "'class' is a keyword or a standard module of Python"),
-        (("scaled_dot",), "there already is a scoring function 'scaled_dot'"),
-        (("hard",), "there already is a mechanism 'hard'"),
     ],
 )
 def test_what_cannot_be_written_is_one_line_with_exit_2(
