@@ -15,11 +15,11 @@ row, any other call in all rows.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -83,17 +83,14 @@ class Part:
     items: Sequence[int]
     rows: Sequence[int]
 
-    def _dims(self, tensor: Tensor) -> int:
-        return item_dims(self.subject, tensor)
-
     def of_query(self, tensor: Tensor) -> Tensor:
         """The rows ``(items, rows, E)`` of ``(*lead, L, E)``, or ``(items, H, rows, E)``."""
-        inner = tensor.shape[self._dims(tensor) :]
+        inner = tensor.shape[item_dims(self.subject, tensor) :]
         return tensor.reshape(-1, *inner)[[*self.items]][..., self.rows, :]
 
     def of_key(self, tensor: Tensor) -> Tensor:
         """All rows of the items of key or value, which grouped heads share."""
-        inner = tensor.shape[self._dims(tensor) :]
+        inner = tensor.shape[item_dims(self.subject, tensor) :]
         return tensor.reshape(-1, *inner)[[self._key_item(item) for item in self.items]]
 
     def _key_item(self, item: int) -> int:
@@ -110,7 +107,7 @@ class Part:
         query, key = self.whole.query, self.whole.key
         mask = self.whole.mask.as_tensor()
         if mask is not None:
-            outer = query.shape[: self._dims(query)]
+            outer = query.shape[: item_dims(self.subject, query)]
             mask = mask.broadcast_to((*query.shape[:-1], key.shape[-2]))
             places = np.array(np.unravel_index([*self.items], outer)).T.tolist()
             mask = torch.stack([mask[tuple(place)][..., self.rows, :] for place in places])
@@ -168,27 +165,32 @@ def _choose(count: int, size: int, chance: random.Random | None) -> list[int]:
     return sorted({round(i * (count - 1) / (size - 1)) for i in range(size)})
 
 
+@torch.no_grad()
 def agreement(
     subject: Subject,
     module: nn.Module,
     inputs: Inputs,
     output: Tensor,
+    *,
     max_rows: int = ROWS,
     chance: random.Random | None = None,
-    *,
     with_scalar: bool = True,
-    budgets: Sequence[str] = ("quick", "sure"),
+    with_floor: bool = False,
 ) -> Agreement:
     """Compare an output ``(..., L, Ev)`` with the references, on enough rows to trust it.
+
+    The allowed error is that of few random moves or, if it is larger, of many; the ratio is to the
+    last one tried.
 
     Args:
         subject, module, inputs, output: the call and its result.
         max_rows: number of query rows that are compared if there are more.
         chance: draws items and rows; by default, they are spread evenly.
         with_scalar: whether the reference in Python floats, which is slow, is one of them.
-        budgets: the budgets of error, of :data:`BUDGETS`, the first of which in which it agrees is
-            enough; its ratio is to the last one tried.
+        with_floor: whether agreement within the least allowed error, which is quick, is enough.
     """
+    if isinstance(subject, LayerSubject) and isinstance(inputs, LayerInputs):
+        return _layer_agreement(subject, module, inputs, output)
     error = ratio = 0.0
     count = 0
     for part in parts(subject, inputs, max_rows, chance):
@@ -201,8 +203,13 @@ def agreement(
         errors = (block - oracle.output).abs()
         scalar = None if count or not with_scalar else _scalar(subject, oracle, block)
         part_ratio = math.inf
-        for budget in (BUDGETS[name](oracle) for name in budgets):
-            whole = budget.broadcast_to(errors.shape)
+        budgets: list[Callable[[], Tensor]] = [
+            oracle.floor,
+            oracle.budget,
+            functools.partial(oracle.budget, sure=True),
+        ]
+        for budget in budgets if with_floor else budgets[1:]:
+            whole = budget().broadcast_to(errors.shape)
             part_ratio = ratio_of_errors(errors, whole)
             if scalar is not None:
                 scalar_rows, scalar_errors = scalar
@@ -213,14 +220,6 @@ def agreement(
         error, ratio = max(error, _largest(errors)), max(ratio, part_ratio)
         count += len(part.items) * len(part.rows)
     return Agreement(error, ratio, count)
-
-
-BUDGETS: Mapping[str, Callable[[Oracle], Tensor]] = {
-    "floor": lambda oracle: oracle.floor(),
-    "quick": lambda oracle: oracle.budget(),
-    "sure": lambda oracle: oracle.budget(sure=True),
-}
-"""Allowed errors, each larger and slower than the one before it."""
 
 
 def _scalar(
@@ -253,32 +252,21 @@ def ratio_of_errors(errors: Tensor, budget: Tensor | float) -> float:
     return _largest(torch.where(is_finite, ratio, math.inf))
 
 
-def layer_agreement(
+def _layer_agreement(
     subject: LayerSubject, module: nn.Module, inputs: LayerInputs, output: Tensor
 ) -> Agreement:
     """Compare the output of a call with that of the whole sequence in the widest dtype."""
     hidden = inputs.hidden
-    with torch.no_grad():
-        if isinstance(inputs, StepInputs):
-            hidden = torch.cat([inputs.past, hidden], 1)
-        rows, sequence = output.shape[1], hidden[-1:].cpu()
-        module_copy = copy.deepcopy(module).cpu()
-        dtype_name = next((name for name in _WIDE if name in subject.dtypes), subject.dtypes[0])
-        dtype = getattr(torch, dtype_name)
-        target, _ = subject.call(copy.deepcopy(module_copy).to(dtype), sequence.to(dtype))
-        errors = (output[-1:].cpu().double() - target[:, -rows:].double()).abs()
-        ratio = ratio_of_errors(errors, floor_of(subject, target, hidden.dtype))
-        if not ratio <= 1.0:  # a fixed tolerance suffices to pass; to fail, measure the rounding
-            rounding = rounding_of(subject, module_copy, sequence)[:, -rows:]
-            ratio = ratio_of_errors(errors, rounding)
+    if isinstance(inputs, StepInputs):
+        hidden = torch.cat([inputs.past, hidden], 1)
+    rows, sequence = output.shape[1], hidden[-1:].cpu()
+    module_copy = copy.deepcopy(module).cpu()
+    dtype_name = next((name for name in _WIDE if name in subject.dtypes), subject.dtypes[0])
+    dtype = getattr(torch, dtype_name)
+    target, _ = subject.call(copy.deepcopy(module_copy).to(dtype), sequence.to(dtype))
+    errors = (output[-1:].cpu().double() - target[:, -rows:].double()).abs()
+    ratio = ratio_of_errors(errors, floor_of(subject, target, hidden.dtype))
+    if not ratio <= 1.0:  # a fixed tolerance suffices to pass; to fail, measure the rounding
+        rounding = rounding_of(subject, module_copy, sequence)[:, -rows:]
+        ratio = ratio_of_errors(errors, rounding)
     return Agreement(_largest(errors), ratio, rows)
-
-
-def compared(
-    subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor, **chosen: Any
-) -> Agreement:
-    """Compare an output with the reference for this kind of subject; see :func:`agreement`."""
-    with torch.no_grad():
-        if isinstance(subject, LayerSubject) and isinstance(inputs, LayerInputs):
-            return layer_agreement(subject, module, inputs, output)
-        return agreement(subject, module, inputs, output, **chosen)

@@ -77,9 +77,7 @@ class BenchCase:
         if self.case.dtype not in subject.dtypes:
             return f"it supports {', '.join(subject.dtypes)}"
         if self.of_layers:
-            from attnbench.benchmark.timed_calls import reason_against
-
-            return reason_against(subject, self.case, self.direction)
+            return self._reason_against_layer(subject)
         here, nearest = asdict(self.case.sizes), asdict(subject.legal(self.case).sizes)
         if here != nearest:
             differences = [f"{n} = {v}, not {here[n]}" for n, v in nearest.items() if v != here[n]]
@@ -87,6 +85,19 @@ class BenchCase:
         if self.kv_heads is not None and "enable_gqa" not in subject.accepts:
             return "it does not take grouped heads"
         return subject.unsupported(self.case)
+
+    def _reason_against_layer(self, subject: Subject) -> str | None:
+        size = subject.legal(self.case).query_size
+        if size != self.case.query_size:
+            return f"it does not take E = {self.case.query_size}; the nearest is {size}"
+        if self.direction != "decode":
+            return None
+        cache, length = getattr(subject.spec, "cache", None), self.case.kv_len
+        if cache is None:
+            return "it has no cache, so it cannot decode token by token"
+        if cache.capacity is not None and cache.capacity < length:
+            return f"its cache holds {cache.capacity} tokens, and the case has {length}"
+        return None
 
     def build(self, subject: Subject) -> tuple[nn.Module, Inputs]:
         """Build the module and the inputs; seeds torch's global generator."""

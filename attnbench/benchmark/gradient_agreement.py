@@ -78,7 +78,7 @@ def _rows_of(part: Part, is_timed: bool) -> Sequence[int]:
     """
     query, key, value = part.whole.query, part.whole.key, part.whole.value
     if is_timed:
-        heads = math.prod(query.shape[part._dims(query) : -2])
+        heads = math.prod(query.shape[item_dims(part.subject, query) : -2])
         fits = heads * query.shape[-2] * key.shape[-2] * value.shape[-1] <= AT_ONCE
         return range(query.shape[-2]) if fits else part.rows
     step = 1 if part.subject.scoring is None else math.ceil(len(part.rows) / _ROWS)

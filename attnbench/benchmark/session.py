@@ -1,8 +1,8 @@
 """A session: one process after another measures the rows until a time budget is used up.
 
 In a pass, a process measures the rows in random order, each in pairs with the baseline. A session
-begins with three passes. Further ones take the rows with the widest intervals first, while there is
-time. This module does not import torch.
+begins with three passes, and takes further ones while there is time. This module does not import
+torch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine import available_bytes
-from attnbench.benchmark.records import BASELINES, Record, half_width
-from attnbench.benchmark.timing.blocks import interval
+from attnbench.benchmark.records import BASELINES, Record
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.cases.case import Case
 from attnbench.processes.pool import GIB, Event, Task, Workers
@@ -31,8 +30,6 @@ _FINAL_STATUSES = ("unsupported", "out_of_memory", "failed", "timeout", "crashed
 _MAX_PASSES = 60
 _SHARE = 0.95
 """Most of the available memory that a process may use, before the system ends one."""
-_MIN_WIDTH = 0.005
-"""A row whose interval has a smaller half width, as a share, gets no further pass."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +116,6 @@ class _Row:
         """Whether further processes cannot add anything."""
         return any(record.status in _FINAL_STATUSES for record in self.by_pass.values())
 
-    @property
-    def width(self) -> float:
-        """Half width of the ratio's interval; infinite while it is unknown."""
-        logs = [math.log(record.ratio) for record in self.by_pass.values() if record.ratio]
-        width = half_width(*interval(logs)[1:]) if logs else None
-        return math.inf if width is None else width
-
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
@@ -184,15 +174,12 @@ class Session:
         for record in earlier:
             by_name[record.subject, record.case].by_pass[record.process] = record
         end = time.monotonic() + self.budget_s
-        for number in range(self.processes):
+        for number in range(max(self.processes, _MAX_PASSES)):
             selection = [row for row in rows if not row.ended and number not in row.by_pass]
             random.Random(number).shuffle(selection)  # noqa: S311 -- no secret
-            yield from self._pass(selection, number)
-        for number in range(self.processes, _MAX_PASSES):
-            selection = [row for row in rows if not row.ended and row.width > _MIN_WIDTH]
-            yield from self._pass(sorted(selection, key=lambda row: -row.width), number, end)
+            yield from self._pass(selection, number, end if number >= self.processes else math.inf)
 
-    def _pass(self, rows: Sequence[_Row], number: int, end: float = math.inf) -> Iterator[Record]:
+    def _pass(self, rows: Sequence[_Row], number: int, end: float) -> Iterator[Record]:
         """Make one pass in one process; after a row that ends the process, start another.
 
         Args:

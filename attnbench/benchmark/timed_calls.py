@@ -115,22 +115,6 @@ def bytes_a_token(step: Step) -> float | None:
     return size / (batch * (past + 1)) if size else None
 
 
-def reason_against(subject: Subject, case: Case, direction: str) -> str | None:
-    """The reason why a layer does not support a case, or ``None`` if it does."""
-    assert isinstance(subject, LayerSubject)
-    size = subject.legal(case).query_size
-    if size != case.query_size:
-        return f"it does not take E = {case.query_size}; the nearest is {size}"
-    if direction != "decode":
-        return None
-    cache = subject.spec.cache
-    if cache is None:
-        return "it has no cache, so it cannot decode token by token"
-    if cache.capacity is not None and cache.capacity < case.kv_len:
-        return f"its cache holds {cache.capacity} tokens, and the case has {case.kv_len}"
-    return None
-
-
 def step_inputs(subject: Subject, case: Case) -> tuple[nn.Module, StepInputs]:
     """Build the module and the inputs of a step from the case's seed.
 

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.benchmark.agreement import agreement, compared
+from attnbench.benchmark.agreement import Agreement, agreement, ratio_of_errors
 from attnbench.benchmark.gradient_agreement import gradient_ratio
 from attnbench.benchmark.timed_calls import Step, StepInputs
 from attnbench.benchmark.timing.samples import Samples
 from attnbench.errors import headline
-from attnbench.oracle.textbook import TEXTBOOK
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -34,7 +33,7 @@ def rating(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) 
                 output = Step(subject, module, inputs).alone()[0]
             else:
                 output = subject.output(module, inputs)
-        result = compared(subject, module, inputs, output)
+        result = agreement(subject, module, inputs, output)
         slope_ratio = 0.0
         if direction == "forward_backward" and result.agrees:
             slope_ratio = gradient_ratio(subject, module, inputs)
@@ -74,11 +73,11 @@ def verify(
     if direction != "forward_backward":
         # all are held to one module in float64, and that by one of them to the other reference
         held = chance.choice(samples.items)
-        rows = {"max_rows": _TIMED_ROWS, "chance": chance}
+        rows: dict[str, Any] = {"max_rows": _TIMED_ROWS, "chance": chance, "with_floor": True}
         for sample in samples.items:
             (output,) = sample.copies
-            how = {**rows, "with_scalar": sample is held, "budgets": ("floor", "quick", "sure")}
-            result = compared(subject, module, sample.inputs, output, **how)
+            how = {**rows, "with_scalar": sample is held}
+            result = agreement(subject, module, sample.inputs, output, **how)
             if not result.agrees:
                 raise Unverified(
                     f"the output of a timed call is off by up to {result.error_abs:.3g}, "
@@ -103,11 +102,5 @@ def verify(
 
 def is_blind() -> bool:
     """Whether a wrong output passes as right, because code replaced the comparison."""
-    try:
-        query, key, value = torch.arange(96.0, device="cpu").sin().view(3, 4, 8)
-        module = TEXTBOOK.maker.make(8, 8)
-        with torch.device("cpu"):
-            given = Inputs(query, key, value)
-            return agreement(TEXTBOOK, module, given, value + 1, budgets=["quick"]).agrees
-    except Exception:
-        return True
+    errors = (torch.zeros(3, device="cpu") - 1.0).abs()
+    return Agreement(1.0, ratio_of_errors(errors, 0.5), 3).agrees
