@@ -34,6 +34,7 @@ LEVELS = {
     "tests/benchmark/test_measure.py::test_parameters_by_head_are_compared_"
     "with_all_heads_together": "all",
     "tests/benchmark/test_measure.py": "slow",
+    "tests/browser": "all",
     "tests/calling/test_adaptation.py": "slow",
     "tests/calling/test_calls_by_trial.py": "slow",
     "tests/calling/test_examples.py": "slow",
@@ -69,6 +70,7 @@ LEVELS = {
     "tests/cli/test_plugins_that_misbehave.py": "all",
     "tests/cli/test_run.py": "all",
     "tests/cli": "slow",
+    "tests/cluster": "all",
     "tests/docs": "slow",
     "tests/invariants/caches/test_caches.py::test_a_failure_prints_a_short_"
     "script_that_was_run": "all",

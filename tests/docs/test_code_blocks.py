@@ -49,7 +49,8 @@ PAGES = [
 INFO = re.compile(r'[ \t]*(?P<language>[\w-]*)(?: +title="(?P<title>[^"]+)")?[^\n]*\n')
 
 INSTALLS = re.compile(
-    r"(pip install|python3 -m venv|git clone|asv (run|continuous|publish)|pre-commit|tox)\b"
+    r"(pip install|python3 (-m venv|bootstrap)|git clone|pre-commit|tox"
+    r"|asv (run|continuous|publish))\b"
 )
 """Commands that are not run here: they install, or measure for minutes.
 

@@ -40,3 +40,12 @@ def test_a_tag_is_this_version_and_the_changelog_has_its_section() -> None:
     section = "Unreleased" if tag is None else VERSION
     assert tag in (None, f"v{VERSION}")
     assert f"\n## [{section}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_promised() -> None:
+    pins = (ROOT / "constraints-lowest.txt").read_text("utf-8").splitlines()
+    promised = [need.partition("<")[0] for need in project(PROJECTS[0])["dependencies"]]
+    lowest = {need.replace(">=", "==").rstrip(",") + ".*" for need in promised}
+    assert {pin for pin in pins if not pin.startswith(("#", "torch"))} == {
+        need for need in lowest if not need.startswith("torch")
+    }
