@@ -208,17 +208,16 @@ def duel_of(
 
 
 def _sides(request: Request, stack: contextlib.ExitStack) -> tuple[Side, Side]:
-    from attnbench.benchmark.comparing.checkouts import repository
+    from attnbench.benchmark.comparing.checkouts import checkout
     from attnbench.benchmark.comparing.exchange import Side
 
     folder = Path.cwd()
     if not request.revisions:
         return Side(request.subjects[0], folder), Side(request.subjects[1], folder)
-    source = repository(folder)
     is_file = [parse_address(text).is_file for text in request.subjects]
     build = not is_file or not all(is_file)
     revisions = [*request.revisions, None][:2]
-    a, b = (stack.enter_context(source.side(revision, build=build)) for revision in revisions)
+    a, b = (stack.enter_context(checkout(folder, one, build=build)) for one in revisions)
     return a, b
 
 
@@ -226,23 +225,15 @@ def _subjects(request: Request, exchange: Exchange, notes: list[str]) -> list[tu
     """The subjects to compare, as the address on each side."""
     if not request.revisions:
         return [(request.subjects[0], request.subjects[1])]
-    if request.subjects:
-        shared: list[str] = []
-        for text in request.subjects:  # a file's attribute may hold several
-            names, fault = exchange.expanded(text)
-            shared += names
-            notes += [fault] if fault else []
-        return [(name, name) for name in shared]
-    a, b = exchange.names()
-    for side, names, others in zip(exchange.sides, (a, b), (b, a), strict=True):
-        extras = [name for name in names if name not in others]
-        if extras:
-            notes.append(f"Only {side.name} has {', '.join(extras)}.")
-    common = [(name, name) for name in b if name in a]
-    if not common:
+    shared: list[str] = []
+    for text in request.subjects or (None,):  # a file's attribute may hold several
+        names, told = exchange.common(text)
+        shared += names
+        notes += told
+    if not shared and not request.subjects:
+        a, b = (side.name for side in exchange.sides)
         raise UsageError(
-            "the two sides have no subject in common whose code is in this repository: "
-            f"{exchange.sides[0].name} has {', '.join(a) or 'none'}, {exchange.sides[1].name} has "
-            f"{', '.join(b) or 'none'}. Name one, such as path/to/file.py:ATTRIBUTE."
+            f"{a} and {b} have no subject in common whose code is in this repository; name one, "
+            f"such as path/to/file.py:ATTRIBUTE. {' '.join(notes)}".rstrip()
         )
-    return common
+    return [(name, name) for name in shared]

@@ -7,11 +7,9 @@ module does not import torch.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from attnbench.benchmark.comparing.exchange import Side
@@ -20,78 +18,51 @@ from attnbench.processes.git import git, worktree
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 
-_CACHES = {"__pycache__", ".hypothesis"}
+_CACHES = ("__pycache__", ".hypothesis")
 """Folders that Python and Hypothesis write beside the code, which are no change of it."""
 
 
-@dataclass(frozen=True)
-class Repository:
-    """A git repository, and the folder in it from which the command was run."""
+@contextlib.contextmanager
+def checkout(folder: Path, revision: str | None, *, build: bool) -> Iterator[Side]:
+    """Check out one side of a comparison; it exists while the context is open.
 
-    top: Path
-    here: Path
-
-    @contextlib.contextmanager
-    def side(self, revision: str | None, *, build: bool) -> Iterator[Side]:
-        """Check out one side of a comparison; it exists while the context is open.
-
-        Args:
-            revision: a revision, or ``None`` for the working tree with its changes.
-            build: whether to build and install the project, as subjects that are addressed by their
-                registered name require.
-
-        Raises:
-            UsageError: the project does not build at this revision.
-        """
-        commit = git(self.top, "rev-parse", "--short", f"{revision or 'HEAD'}^{{commit}}")
-        with worktree(self.top, commit) as top:
-            name = f"{revision} ({commit})" if revision not in (None, commit) else commit
-            if revision is None:
-                count = self._copy_changes(top)
-                state = f"{count} changed files" if count != 1 else "1 changed file"
-                name = f"the working tree ({commit}, {state if count else 'clean'})"
-            here = top / self.here.relative_to(self.top)
-            here.mkdir(parents=True, exist_ok=True)
-            roots: tuple[Path, ...] = ()
-            if build:
-                site = top.parent / "site"
-                _install(_project(here, top, name), site, name)
-                roots = (site,)
-            else:
-                roots = tuple(self._worktree_roots(top))
-            yield Side(name, here, roots, top.parent)
-
-    def _copy_changes(self, top: Path) -> int:
-        """Copy uncommitted changes into a worktree; returns the number of changed files."""
-        options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames")
-        status = git(self.top, "status", *options)
-        changed = [entry[3:] for entry in status.split("\0") if entry]
-        names = [name for name in changed if not _CACHES & {*Path(name).parts}]
-        for name in names:
-            source, target = self.top / name, top / name
-            if target.is_symlink() or target.is_file():  # copy2 would follow a link and write there
-                target.unlink()
-            if source.is_symlink() or source.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, target, follow_symlinks=False)
-        return len(names)
-
-    def _worktree_roots(self, top: Path) -> Iterator[Path]:
-        """The entries of ``sys.path`` that are in the repository, moved to the worktree."""
-        for entry in sys.path:
-            path = Path(entry or ".").resolve()
-            if path.is_relative_to(self.top):
-                yield top / path.relative_to(self.top)
-
-
-def repository(folder: Path) -> Repository:
-    """Find the repository that contains a folder.
+    Args:
+        folder: the folder of a repository in which addresses are looked up.
+        revision: a revision, or ``None`` for the working tree with its changes.
+        build: whether to build and install the project, as subjects that are addressed by their
+            registered name require.
 
     Raises:
-        UsageError: the folder is not in a repository, or git is not installed.
+        UsageError: the folder is in no repository, git is not installed, or the project does not
+            build at this revision.
     """
-    top = git(folder, "rev-parse", "--show-toplevel")
-    return Repository(Path(top).resolve(), folder.resolve())
+    own = Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
+    commit = git(own, "rev-parse", "--short", f"{revision or 'HEAD'}^{{commit}}")
+    with worktree(own, commit) as top:
+        name = f"{revision} ({commit})" if revision not in (None, commit) else commit
+        if revision is None:
+            name = f"the working tree ({commit}, {_copy_changes(own, top)})"
+        here = top / folder.resolve().relative_to(own)
+        here.mkdir(parents=True, exist_ok=True)
+        if build:
+            site = top.parent / "site"
+            roots: tuple[Path, ...] = (site,)
+            _install(_project(here, top, name), site, name)
+        else:
+            paths = [Path(entry or ".").resolve() for entry in sys.path]
+            roots = tuple(top / p.relative_to(own) for p in paths if p.is_relative_to(own))
+        yield Side(name, here, roots, top.parent)
+
+
+def _copy_changes(own: Path, top: Path) -> str:
+    """Copy uncommitted changes into a worktree, but what git ignores; says how many there are."""
+    caches = [f":(exclude,glob)**/{name}/**" for name in _CACHES]
+    # the index of the worktree takes up the files of the user's, whose own stays as it is
+    git(own, f"--git-dir={top / '.git'}", f"--work-tree={own}", "add", "--all", "--", ".", *caches)
+    git(top, "checkout-index", "--all", "--force")
+    git(top, "clean", "-d", "--force", "--quiet")
+    count = len(git(top, "diff", "--cached", "--name-only").splitlines())
+    return {0: "clean", 1: "1 changed file"}.get(count, f"{count} changed files")
 
 
 def commit_of(folder: Path, text: str) -> str | None:

@@ -125,6 +125,12 @@ class Server:
             self._pipe.send((action, arguments))
         return self._answer(self._timeout_s)
 
+    def addresses(self, text: str | None) -> list[str]:
+        """The addresses of the subjects of one, or of all whose code is in the side's folder."""
+        root = self.side.inside or self.side.folder
+        addresses: list[str] = self.ask("addresses", text, str(root.resolve()))
+        return addresses
+
     def slot(self) -> Slot:
         """Take one slot."""
         return Slot(*self.ask("slot"))
@@ -203,32 +209,27 @@ class Exchange:
             self._end()
             raise
 
-    def names(self) -> list[list[str]]:
-        """For each side, the names of the subjects whose code is in its folder."""
-        roots = [side.inside or side.folder for side in self.sides]
-        return [
-            server.ask("names", str(root.resolve()))
-            for server, root in zip(self._servers, roots, strict=True)
-        ]
+    def common(self, text: str | None = None) -> tuple[list[str], list[str]]:
+        """The addresses that both sides have, and notes on those that only one has.
 
-    def expanded(self, text: str) -> tuple[list[str], str]:
-        """An address for each subject of an address that both sides have, or why A has none.
+        Args:
+            text: an address; by default all subjects whose code is in the folder of a side.
 
         Raises:
             UsageError: B has no such subject.
         """
         a, b = self._servers
         try:
-            names = b.ask("addresses", text)
+            own = b.addresses(text)
         except Unmeasured as error:
             raise UsageError(f"{text}: {error}") from None
         try:
-            others = a.ask("addresses", text)
+            others = a.addresses(text)
         except Unmeasured as error:
-            return [], f"{text} is not compared: {error}"
-        shared = [name for name in names if name in others]
-        fault = f"{text} is not compared: the two sides have no subject name in common there."
-        return shared, "" if shared else fault
+            return [], [f"{text} is not compared: {error}"]
+        only = ((a, [n for n in others if n not in own]), (b, [n for n in own if n not in others]))
+        notes = [f"Only {one.side.name} has {', '.join(names)}." for one, names in only if names]
+        return [name for name in own if name in others], notes
 
     def pair(
         self, rows: Sequence[tuple[BenchCase, tuple[str, str]]]

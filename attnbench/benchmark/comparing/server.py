@@ -43,8 +43,13 @@ class Served:
                 os.sched_setaffinity(0, {int(core)})
         return VERSION
 
-    def names(self, root: str) -> list[str]:
-        """The subjects whose code is in a folder, except layers, which are not compared."""
+    def addresses(self, address: str | None, root: str) -> list[str]:
+        """The addresses of the subjects of one, or of all whose code is in a folder.
+
+        Layers are not compared.
+        """
+        if address is not None:
+            return [str(subject.address) for subject in resolve(address)]
         names = []
         for name in subjects():
             with contextlib.suppress(Exception):  # a subject that cannot be looked up
@@ -53,10 +58,6 @@ class Served:
                 if not subject.options and subject.kind != "layer" and code.is_relative_to(root):
                     names.append(name)
         return names
-
-    def addresses(self, address: str) -> list[str]:
-        """The addresses of the subjects of an address."""
-        return [str(subject.address) for subject in resolve(address)]
 
     def prepare(self, address: str, case: BenchCase, contract: Contract) -> tuple[float, str, str]:
         """Put a subject in the place of the previous one, and call it until it is warm.
