@@ -7,7 +7,6 @@ torch.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import random
@@ -30,23 +29,6 @@ _FINAL_STATUSES = ("unsupported", "out_of_memory", "failed", "timeout", "crashed
 _MAX_PASSES = 60
 _SHARE = 0.95
 """Most of the available memory that a process may use, before the system ends one."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A subject to measure.
-
-    Args:
-        target: address by which a child process finds it.
-        name: name of the subject.
-        kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
-        size: E of a layer; ``None`` for the E of each case.
-    """
-
-    target: Address
-    name: str
-    kind: str
-    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,10 +81,20 @@ def fields_of(
 
 
 @dataclass
-class _Row:
-    """A subject at a case, and its records so far by the number of the pass."""
+class Row:
+    """A subject at a case, and its records so far by the number of the pass.
 
-    planned: Planned
+    Args:
+        target: address by which a child process finds the subject.
+        subject: name of the subject.
+        kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
+        case: case at which it is measured.
+        by_pass: the records.
+    """
+
+    target: Address
+    subject: str
+    kind: str
     case: BenchCase
     by_pass: dict[int, Record] = field(default_factory=dict)
 
@@ -119,11 +111,10 @@ class _Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """The subjects and cases of a run, and how they are measured.
+    """The rows of a run, and how they are measured.
 
     Args:
-        subjects: subjects to measure.
-        cases: cases at which each subject is measured.
+        rows: subjects at cases.
         contract: contract of every number.
         setting: the fields that all records share; see :func:`attnbench.benchmark.machine.here`.
         processes: fewest passes over all rows.
@@ -132,8 +123,7 @@ class Session:
         baselines: addresses of the subjects with which attention and layers are paired.
     """
 
-    subjects: Sequence[Planned]
-    cases: Sequence[BenchCase]
+    rows: Sequence[Row]
     contract: Contract
     setting: Mapping[str, Any]
     processes: int = 3
@@ -141,45 +131,29 @@ class Session:
     timeout_s: float = 120.0
     baselines: tuple[str, str] = BASELINES
 
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self.pairs)
-
-    @functools.cached_property
-    def pairs(self) -> list[tuple[Planned, BenchCase]]:
-        """Each subject with each case of its kind; a layer's cases have its own E."""
-        return [
-            (planned, case if planned.size is None else case.sized(planned.size))
-            for case in self.cases
-            for planned in self.subjects
-            if case.suits(planned.kind)
-        ]
-
-    def holds(self, record: Record) -> bool:
-        """Whether a record belongs to a row of this session and to its contract."""
-        return any(
-            (record.subject, record.case) == (planned.name, case.id)
-            and record.contract in self.contract.names(case.direction, case.case.device)
-            for planned, case in self.pairs
-        )
-
     def records(self, earlier: Collection[Record] = ()) -> Iterator[Record]:
-        """Measure; yields a record for each row and process, as it comes.
+        """Yield a record for each row and process: those there are, and new ones as they come.
 
         Args:
-            earlier: earlier records of these rows; what they hold is not measured again.
+            earlier: earlier records; what those of these rows and this contract hold is not
+                measured again.
         """
-        rows = [_Row(planned, case) for planned, case in self.pairs]
-        by_name = {(row.planned.name, row.case.id): row for row in rows}
+        by_key = {
+            (name, row.subject, row.case.id): row
+            for row in self.rows
+            for name in self.contract.names(row.case.direction, row.case.case.device)
+        }
         for record in earlier:
-            by_name[record.subject, record.case].by_pass[record.process] = record
+            if record.key in by_key:
+                by_key[record.key].by_pass[record.process] = record
+                yield record
         end = time.monotonic() + self.budget_s
         for number in range(max(self.processes, _MAX_PASSES)):
-            selection = [row for row in rows if not row.ended and number not in row.by_pass]
+            selection = [row for row in self.rows if not row.ended and number not in row.by_pass]
             random.Random(number).shuffle(selection)  # noqa: S311 -- no secret
             yield from self._pass(selection, number, end if number >= self.processes else math.inf)
 
-    def _pass(self, rows: Sequence[_Row], number: int, end: float) -> Iterator[Record]:
+    def _pass(self, rows: Sequence[Row], number: int, end: float) -> Iterator[Record]:
         """Make one pass in one process; after a row that ends the process, start another.
 
         Args:
@@ -198,11 +172,9 @@ class Session:
                     return
             del queue[: max(count, 1)]
 
-    def _process(
-        self, rows: Sequence[_Row], number: int
-    ) -> Iterator[tuple[_Row, Mapping[str, Any]]]:
+    def _process(self, rows: Sequence[Row], number: int) -> Iterator[tuple[Row, Mapping[str, Any]]]:
         """Measure rows in one process; yields the fields of each."""
-        jobs = [Job(row.planned.target, row.case, not row.by_pass, row.clock) for row in rows]
+        jobs = [Job(row.target, row.case, not row.by_pass, row.clock) for row in rows]
         arguments: dict[str, Any] = {
             "jobs": jobs,
             "contract": self.contract,
@@ -210,7 +182,7 @@ class Session:
             "baselines": self.baselines,
         }
         task = Task(
-            rows[0].planned.name,
+            rows[0].subject,
             _TASK,
             arguments,
             timeout_s=self.timeout_s,
@@ -226,14 +198,14 @@ class Session:
                 elif event.kind != "done":
                     yield from ((row, _end_fields(event)) for row in itertools.islice(left, 1))
 
-    def _record(self, row: _Row, number: int, measured: Mapping[str, Any]) -> Record:
+    def _record(self, row: Row, number: int, measured: Mapping[str, Any]) -> Record:
         clock = measured.get("clock") or row.clock
         fields = fields_of(
             row.case,
             self.contract,
             self.setting,
-            subject=row.planned.name,
-            kind=row.planned.kind,
+            subject=row.subject,
+            kind=row.kind,
             clock=clock,
         )
         versions = {**fields["versions"], **measured.get("versions", {})}

@@ -17,7 +17,7 @@ from attnbench.benchmark import records as store
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine import here
 from attnbench.benchmark.records import BASELINES, Record, baseline_of, scoring_address
-from attnbench.benchmark.session import Planned, Session
+from attnbench.benchmark.session import Row, Session
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import LAYER_SIZE, Selection
 from attnbench.cli.plugin_loading import ask
@@ -36,11 +36,11 @@ gradient."""
 
 @dataclass
 class Run:
-    """A run: its file, what is measured, its lines so far, and whether it ended early."""
+    """A run: its file, what is measured, what the file holds, and whether it ended early."""
 
     path: Path
     session: Session
-    lines: list[Record]
+    done: Sequence[Record]
     interrupted: bool = False
 
     def measure(self) -> list[Record]:
@@ -51,16 +51,17 @@ class Run:
         """
         from attnbench.benchmark.frames import summaries
 
-        count = self.session.processes * len(self.session)
+        lines = []
+        count = self.session.processes * len(self.session.rows)
         with contextlib.suppress(KeyboardInterrupt), progress(count, "measuring") as step:
             self.interrupted = True
-            step(len(self.lines), "")
-            for record in self.session.records(tuple(self.lines)):
-                store.append(self.path, record)
-                self.lines.append(record)
+            for record in self.session.records(self.done):
+                if record not in self.done:
+                    store.append(self.path, record)
+                lines.append(record)
                 step(1, f"{record.subject}: {record.case}")
             self.interrupted = False
-        return summaries(self.lines)
+        return summaries(lines)
 
 
 @contextlib.contextmanager
@@ -102,14 +103,15 @@ def planned(
         for record in done:
             _check_same(record, setting, baselines)
         subjects = _subjects(targets, baselines, [case.of_layers for case in cases])
-        session = Session(
-            subjects=[s for s in subjects if targets or with_options or "(" not in s.name],
-            cases=cases,
-            setting=setting,
-            baselines=baselines,
-            **options,
-        )
-        yield Run(path, session, [record for record in done if session.holds(record)])
+        rows = [
+            Row(row["target"], name, row["kind"], sized)
+            for case in cases
+            for name, row in subjects.items()
+            if case.suits(row["kind"]) and (targets or with_options or "(" not in name)
+            for sized in [case.sized(row["layer"]["size"]) if row["layer"] else case]
+        ]
+        session = Session(rows=rows, setting=setting, baselines=baselines, **options)
+        yield Run(path, session, done)
 
 
 def _cases(
@@ -144,8 +146,8 @@ def _baselines(baseline: str | None) -> tuple[str, str]:
 
 def _subjects(
     targets: Sequence[Address] | None, baselines: tuple[str, str], of_layers: Sequence[bool]
-) -> list[Planned]:
-    """The requested subjects, their baselines, and the scoring functions of kernels."""
+) -> dict[str, dict[str, Any]]:
+    """The requested subjects, their baselines, and the scoring functions of kernels, by name."""
     rows = ask("subject_rows", targets=targets or None, size=LAYER_SIZE)
     unsuited = [row["subject"] for row in rows if (row["kind"] == "layer") not in of_layers]
     if targets and unsuited:
@@ -163,11 +165,7 @@ def _subjects(
     for name in reversed([name for name in extras if targets and name not in names]):
         with contextlib.suppress(UnknownNameError):  # no baseline without the built-in plugins
             rows = [*ask("subject_rows", targets=[parse_address(name)], size=LAYER_SIZE), *rows]
-    subjects = (
-        Planned(row["target"], row["subject"], row["kind"], (row["layer"] or {}).get("size"))
-        for row in rows
-    )
-    return list(dict.fromkeys(subjects))
+    return {row["subject"]: row for row in rows}
 
 
 def _check_same(record: Record, setting: Mapping[str, Any], baselines: tuple[str, str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from attnbench.benchmark.records import Record
-from attnbench.benchmark.session import Planned, Session
+from attnbench.benchmark.session import Row, Session
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import named_set
 
@@ -29,10 +29,10 @@ class Processes:
         self.chance = random.Random(0)
 
     def __call__(self, session: Session, rows: Sequence[Any], number: int) -> Iterator[Any]:
-        self.orders.append([(row.planned.name, row.case.id) for row in rows])
+        self.orders.append([(row.subject, row.case.id) for row in rows])
         for row in rows:
             self.now += self.row_s
-            name = row.planned.name
+            name = row.subject
             ratio = {"slow": 2.0, "slow/kernel": 0.5}.get(name, 1.0)
             ratio *= 1 + self.spread.get(name, 0.0) * self.chance.uniform(-1, 1)
             yield row, {"status": "ok", "ratio": ratio, "time_s": 1e-3 * ratio}
@@ -51,8 +51,12 @@ def run(
     monkeypatch.setattr(time, "monotonic", lambda: processes.now)
     kinds = {name: "kernel" if "/" in name else "scoring" for name in names}
     session = Session(
-        subjects=[Planned(name, name, kind) for name, kind in kinds.items()],
-        cases=CASES,
+        rows=[
+            Row(name, name, kind, case)
+            for case in CASES
+            for name, kind in kinds.items()
+            if not case.of_layers
+        ],
         contract=Contract(),
         setting={"run": "r", "versions": {}},
         **more,
@@ -74,7 +78,7 @@ def test_a_row_that_cannot_be_measured_is_not_tried_again(monkeypatch: pytest.Mo
     _, records = run(monkeypatch, {"a": 0.0})
     ended = [dataclasses.replace(record, status="crashed") for record in records[:1]]
     processes, rest = run(monkeypatch, {"a": 0.0}, earlier=ended)
-    assert not [record for record in rest if record.key == ended[0].key]
+    assert [record for record in rest if record.key == ended[0].key] == ended
     assert {len(order) for order in processes.orders} == {len(records) // 3 - 1}
 
 
