@@ -15,7 +15,7 @@ A plugin that runs checks itself, as the judge does, has :func:`parse_address`, 
 
 One that compares outputs has the :class:`Oracle` of a subject, :func:`stages_of` the textbook's
 attention, :data:`ARRANGEMENTS` of a call that should change no bit, and, to run a module wider than
-it is, :class:`NormEpsilon`, :class:`RoundedOperations` and :func:`traced`.
+it is, :class:`NormEpsilon`, :class:`RoundedOperations` and :class:`Operations`.
 """
 
 import importlib
@@ -37,7 +37,7 @@ from attnbench.calling.styles import fold_mask as fold_mask_heads
 from attnbench.calling.styles import unfold as unfold_heads
 from attnbench.calling.trials.formulas import scaled_dot_rows
 from attnbench.cases.case import MASKS
-from attnbench.checking.explain.recorded_operations import traced
+from attnbench.checking.explain.recorded_operations import Operations
 from attnbench.checking.profiles import current_profile
 from attnbench.invariants.bitwise import ARRANGEMENTS
 from attnbench.invariants.caches.checks import has_cache
@@ -104,6 +104,7 @@ __all__ = [
     "Mask",
     "MechanismSubject",
     "NormEpsilon",
+    "Operations",
     "Oracle",
     "RoundedOperations",
     "adapted_spec",
@@ -162,7 +163,6 @@ __all__ = [
     "softmax_weights",
     "stages_of",
     "textbook_output",
-    "traced",
     "transforms_active",
     "unfold_heads",
     "widen",

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import linecache
-import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from attnbench.attention.torch_internals import OperationMode
@@ -28,18 +26,13 @@ _NOT_THEIRS = (_HOME, Path(torch.__file__).parent, Path(sysconfig.get_path("stdl
 _CALLERS = tuple(_HOME / name for name in ("subject", "invariants", "checking"))
 """Where subjects are called: what is above it on the stack is not theirs."""
 
-_COPIES = re.compile(
-    "clone|copy_|_to_copy|_unsafe_view|arange|scalar_tensor|(new_)?(zeros|ones|full|empty)(_like)?"
-)
-"""Operators that make or copy a tensor, and compute nothing."""
-
 _LAYING_OUT = ("bitwise", "logical", "to_copy", "clone", "expand", "detach", "masked_fill")
 """Operations, beside views, that compute nothing of their own."""
 
 _ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "pow", "remainder")
 """Operations whose whole numbers are no sizes or axes."""
 
-MOST = 1500
+_MOST = 1500
 """Operations of a call, from which on none are kept for a comparison with another call."""
 
 
@@ -76,12 +69,6 @@ class Operation:
         return f"{self.name} at {self.where}" if self.where else ""
 
     @property
-    def computes(self) -> bool:
-        """Whether it computes numbers of its own, and neither makes, copies nor lays them out."""
-        is_number = self.output.is_floating_point() and self.output.numel() > 0
-        return is_number and not self.is_view and not _COPIES.fullmatch(self.operator)
-
-    @property
     def lays_out(self) -> bool:
         """Whether it lays out all that it is given, or joins it, and computes nothing itself."""
         is_whole = self.is_view and self.output.numel() >= self.given[0].numel()
@@ -93,30 +80,27 @@ class Operations(OperationMode):
 
     Args:
         results: results to give, by the number of the operation.
-        most: number of operations from which on none are recorded.
-        keeps_given: whether to keep copies of what they are given.
+        keeps_given: whether to keep copies of what they are given, of the first ones alone.
     """
 
     def __init__(
-        self,
-        results: Mapping[int, Tensor] | None = None,
-        *,
-        most: float = MOST,
-        keeps_given: bool = True,
+        self, results: Mapping[int, Tensor] | None = None, *, keeps_given: bool = True
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
-        self.results = results or {}
-        self.most, self.keeps_given = most, keeps_given
+        self.results, self.keeps_given = results or {}, keeps_given
         self.found: list[Operation] = []
-        self._kept: list[Tensor] = []  # alive, so that no id is used twice
-        self._sources: dict[int, int] = {}
+        self._sources: dict[int, tuple[Tensor, int]] = {}  # alive, so that no id is used twice
+
+    def number_of(self, tensor: Tensor) -> int | None:
+        """The number of the operation that gave a tensor; ``None`` if none did."""
+        return self._sources.get(id(tensor), (None, None))[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and record it."""
         leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         given = tuple(t.detach().clone() for t in tensors if self.keeps_given)
-        sources = tuple(self._sources.get(id(t)) for t in tensors)
+        sources = tuple(map(self.number_of, tensors))
         name = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
         kinds = float | int if name.strip("_") in _ARITHMETIC else float
         begins = str(getattr(func, "_overloadname", "")).startswith("start")  # of a range
@@ -124,7 +108,7 @@ class Operations(OperationMode):
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple | list) and result else result
         number = len(self.found)
-        if not isinstance(first, Tensor) or number >= self.most:
+        if not isinstance(first, Tensor) or (self.keeps_given and number >= _MOST):
             return result
         if number in self.results:
             other = self.results[number]
@@ -132,57 +116,13 @@ class Operations(OperationMode):
                 first.copy_(other)
             elif result is first:
                 result = first = other.to(first.dtype)
-        is_view = bool(getattr(func, "is_view", False))
-        kept = first.detach().clone()
+        is_view, kept = bool(getattr(func, "is_view", False)), first.detach().clone()
         where = calling_line()
         self.found.append(Operation(name, where, kept, given, sources, numbers, is_view))
         for one in tree_leaves(result) if self.keeps_given else ():
             if isinstance(one, Tensor):
-                self._kept.append(one)
-                self._sources[id(one)] = number
+                self._sources[id(one)] = one, number
         return result
-
-
-@dataclass
-class Trace:
-    """What a call computed on its way.
-
-    Attributes:
-        modules: names of submodules, in the order in which they finished, with their outputs, one
-            for each call.
-        operations: the operations on floating-point tensors, in order.
-    """
-
-    modules: dict[str, list[Tensor]] = field(default_factory=dict)
-    operations: list[Operation] = field(default_factory=list)
-
-
-@contextmanager
-def traced(module: nn.Module) -> Iterator[Trace]:
-    """Record what a module computes in the calls within.
-
-    Args:
-        module: the module; its submodules are recorded by their names.
-    """
-    trace, mode = Trace(), Operations(most=float("inf"), keeps_given=False)
-    parts = [(name, part) for name, part in module.named_modules() if name]
-    handles = [part.register_forward_hook(_note(trace, name)) for name, part in parts]
-    try:
-        with mode:
-            yield trace
-    finally:
-        trace.operations += [operation for operation in mode.found if operation.computes]
-        for handle in handles:
-            handle.remove()
-
-
-def _note(trace: Trace, name: str) -> Any:
-    def hook(_: nn.Module, __: Any, output: Any) -> None:
-        first = output[0] if isinstance(output, tuple | list) and output else output
-        if isinstance(first, Tensor) and first.is_floating_point():
-            trace.modules.setdefault(name, []).append(first.detach().clone())
-
-    return hook
 
 
 def calling_line() -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,11 +37,9 @@ class SubjectCall:
         parameters: copies of the parameters and buffers of a module by name.
         state: state of torch's global generator before the call.
         grad: whether gradients were recorded.
-        autocast: the dtype of autocast on the CPU, if it was on.
         number: its number among the calls of a check.
         result: what it returned.
-        which: of which tensor of a tuple the output is.
-        output: a copy of that tensor, by default the first one.
+        outputs: copies of the tensors that it returned, by their places in a tuple.
         error: what it raised.
     """
 
@@ -53,21 +51,18 @@ class SubjectCall:
     parameters: dict[str, Tensor]
     state: Tensor
     grad: bool
-    autocast: torch.dtype | None
     number: int
     result: Any = None
-    which: int = 0
-    output: Tensor | None = None
+    outputs: Mapping[int, Tensor] = field(default_factory=dict)
     error: BaseException | None = None
 
-    def again(self, mode: AbstractContextManager[Any] | None = None) -> Any:
-        """The output of the same call, made again, if need be under a mode that listens."""
-        amp = torch.autocast("cpu", self.autocast) if self.autocast else nullcontext()
+    def again(self, mode: AbstractContextManager[Any]) -> dict[int, Tensor]:
+        """The outputs of the same call, made again under a mode that listens."""
         args, kwargs = copied((self.args, self.kwargs))
-        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(self.grad), amp:
+        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(self.grad):
             torch.set_rng_state(self.state)
-            with mode or nullcontext():
-                return _tensor_of(self.function(*args, **kwargs), self.which)
+            with mode:
+                return _tensors_of(self.function(*args, **kwargs))
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -79,13 +74,6 @@ class SubjectCall:
     def known_tensors(self) -> list[Tensor]:
         """These and the parameters: all that no earlier call has made."""
         return [*self.tensors, *self.parameters.values()]
-
-    def parts(self) -> Iterator[SubjectCall]:
-        """The call for each of the tensors that it returned."""
-        yield self
-        for which, tensor in enumerate(self.result if type(self.result) in (tuple, list) else ()):
-            if which and isinstance(tensor, Tensor):
-                yield replace(self, which=which, output=tensor.detach())
 
 
 @dataclass(frozen=True)
@@ -110,10 +98,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the output of a call, which is part of what was compared."""
+    """A row of an output of a call, which is part of what was compared."""
 
     call: SubjectCall
+    which: int
     place: tuple[int, ...]
+
+    @property
+    def output(self) -> Tensor:
+        """The output that it is a row of."""
+        return self.call.outputs[self.which]
 
 
 def row_of(compared: Tensor | None, comparison: Comparison) -> Row | None:
@@ -121,12 +115,11 @@ def row_of(compared: Tensor | None, comparison: Comparison) -> Row | None:
     if compared is None or compared.dim() == 0:
         return None
     row, found = compared.detach()[comparison.at[:-1]], list[Row]()
-    for part in (part for call in reversed(comparison.calls) for part in call.parts()):
-        output = part.output
-        if output is None or output.dim() == 0 or output.shape[-1:] != row.shape:
-            continue
-        same = ((output == row) | (output.isnan() & row.isnan())).all(-1)
-        found += [Row(part, tuple(place)) for place in same.nonzero().tolist()[::-1]]
+    for call in reversed(comparison.calls):
+        for which, output in call.outputs.items():
+            if output.dim() and output.shape[-1:] == row.shape:
+                same = ((output == row) | (output.isnan() & row.isnan())).all(-1)
+                found += [Row(call, which, tuple(at)) for at in same.nonzero().tolist()[::-1]]
     own = [one for one in found if one.place == comparison.at[:-1]]  # of equal rows the likeliest
     return next(iter(own or found), None)
 
@@ -198,9 +191,8 @@ def _recorded(subject: Subject, calls: list[SubjectCall]) -> Iterator[Subject]:
             call = _call_of(name, function, args, kwargs, len(calls))
             try:
                 result = (run or function)(*args, **kwargs)
-                output = _tensor_of(result)
-                kept = None if output is None else output.detach().clone()
-                calls.append(replace(call, result=result, output=kept))
+                kept = {n: t.detach().clone() for n, t in _tensors_of(result).items()}
+                calls.append(replace(call, result=result, outputs=kept))
                 return result
             except BaseException as error:
                 calls.append(replace(call, error=error))
@@ -244,15 +236,14 @@ def _call_of(name: str, function: Any, args: Any, kwargs: Any, number: int) -> S
         {n: t.detach().clone() for n, t in own.items() if not nn.parameter.is_lazy(t)},
         torch.get_rng_state(),
         torch.is_grad_enabled(),
-        torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
         number,
     )
 
 
-def _tensor_of(result: Any, which: int = 0) -> Tensor | None:
-    """A tensor, by default the first one, of what a call returned."""
-    part = result[which] if isinstance(result, tuple | list) and result else result
-    return part if isinstance(part, Tensor) else None
+def _tensors_of(result: Any) -> dict[int, Tensor]:
+    """The tensors that a call returned, by their places in a tuple."""
+    parts = result if isinstance(result, tuple | list) else (result,)
+    return {place: part for place, part in enumerate(parts) if isinstance(part, Tensor)}
 
 
 def copied(values: Any) -> Any:

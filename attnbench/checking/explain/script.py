@@ -121,7 +121,7 @@ class _Script:
 
     def _element(self, row: Row, at: Sequence[int]) -> str:
         place = ", ".join(map(str, (*row.place, at[-1])))
-        part = "" if isinstance(row.call.result, Tensor) else f"[{row.call.which}]"
+        part = "" if isinstance(row.call.result, Tensor) else f"[{row.which}]"
         return f"{self._outputs[row.call.number]}{part}[{place}].item()"
 
     def _write_calls(self, calls: Sequence[SubjectCall]) -> None:
@@ -143,8 +143,6 @@ class _Script:
             ]
             name = self._name("cache" if call.name in CACHE_CALLS else "output")
             self._outputs[call.number] = name
-            if call.autocast is not None:
-                raise Unwritable("autocast was on")
             self.lines.append(f"{name} = {function}({', '.join(args)})")
             self._note(call.result, name)
 

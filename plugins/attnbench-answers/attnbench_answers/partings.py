@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.testing import NormEpsilon, RoundedOperations, traced
+from attnbench.testing import NormEpsilon, RoundedOperations
+from attnbench_answers.traces import traced
 from attnbench_answers.ways import UNITS, Tensors, Way, coarsest, equal, short, unfused, widened
 
 _LARGE = 3e4
