@@ -17,7 +17,7 @@ from typing import Any
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.timing.contract import DIRECTIONS
 from attnbench.cases.case import Case
-from attnbench.errors import InputsError, UsageError, check_name
+from attnbench.errors import UsageError, check_name
 from attnbench.specs import DTYPES
 
 LAYER_SIZE = 64
@@ -187,18 +187,6 @@ class Selection:
             check_name("dtype", dtype, DTYPES)
             cases.append(workload(name, dtype=dtype, device=device))
         return list(dict.fromkeys(cases))
-
-    def check(self) -> None:
-        """Check names, and that the file exists, without reading it.
-
-        Raises:
-            UnknownNameError: a name is unknown.
-            InputsError: the file of inputs does not exist.
-        """
-        self.cases()
-        if self.inputs is not None and not self.inputs.is_file():
-            where = self.inputs.resolve()
-            raise InputsError(f"there is no file {str(self.inputs)!r} (looked at {where}).")
 
     def saved(self, device: str) -> dict[str, Any]:
         """The arguments of :func:`saved` for the file, which may be loaded on another machine."""

@@ -88,7 +88,6 @@ def command(
     if not (set_name or length or workload or inputs):
         set_name = "default"
     selection = Selection(set_name, workload or (), length or (), inputs, dtype)
-    selection.check()
     plugins = load_plugins(strict=strict, preload=PRELOAD)
     try_options(addresses or ())
     what: dict[str, Any] = {"targets": addresses, "selection": selection, "devices": device}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -137,7 +136,7 @@ def command(
     """
     preload = parallel.preload(len(targets) if targets else None, invariant)
     plugins = load_plugins(strict=strict, preload=preload)
-    output = formats_of([*(["json"] if as_json else []), *(formats or ())])
+    outputs = outputs_of([*(["json"] if as_json else []), *(formats or ())])
     addresses = option.parse_targets(targets, style, convention, call, make, example)
     try_options(addresses or ())
     exemptions = without_known(exempt or ()) if update_exempt else exempt or ()
@@ -148,12 +147,12 @@ def command(
     asked = _QUESTIONS if option.is_one_of_a_file(addresses) else 0
     expected, statements = check.expected, check.statements
     screen = None
-    if output.has_text:
+    if all(name in _SHARED for name, path in outputs if path is None):
         screen = Screen(expected, statements, verbose=verbose, questions=asked)
     named = option.as_typed(targets, addresses)
     report = _reported(check, screen, limits, named, update_exempt=update_exempt)
-    findings = findings_of(report, check.statements, check.works, located=output.located)
-    statuses = [*statuses_of(report), *output.write(findings)]
+    findings = findings_of(report, check.statements, check.works, located=any(outputs.values()))
+    statuses = [*statuses_of(report), *_written(outputs, findings)]
     return option.INTERRUPTED if check.interrupted else option.exit_code(statuses, plugins)
 
 
@@ -177,48 +176,36 @@ def _reported(
     return report
 
 
-@dataclass(frozen=True)
-class Formats:
-    """The formats of a report, with their files; ``None`` for standard output.
+Outputs = Mapping[tuple[str, Path | None], bool]
+"""The formats that are asked for and their files, ``None`` for standard output, and whether each
+asks for places of failures."""
 
-    Args:
-        outputs: names of formats and their files.
-        located: whether a format asks for places of failures.
+
+def _written(outputs: Outputs, findings: Findings) -> list[str]:
+    """Write all formats but the text, which has been printed.
+
+    Returns:
+        The statuses, for the exit code, of formats of plugins that failed; each was named.
+
+    Raises:
+        UsageError: a file cannot be written.
     """
-
-    outputs: Sequence[tuple[str, Path | None]]
-    located: bool
-
-    @property
-    def has_text(self) -> bool:
-        """Whether the outcomes are printed as text while they come."""
-        return all(name in _SHARED for name, path in self.outputs if path is None)
-
-    def write(self, findings: Findings) -> list[str]:
-        """Write all formats but the text, which has been printed.
-
-        Returns:
-            The statuses, for the exit code, of formats of plugins that failed; each was named.
-
-        Raises:
-            UsageError: a file cannot be written.
-        """
-        failed = []
-        for name, path in self.outputs:
-            try:
-                text = "" if name == _TEXT else _rendered(name, findings)
-            except PluginError as error:
-                reason = str(error).strip().splitlines()[-1]  # the last of a traceback
-                print(f"attnbench: --format {name}: {reason}", file=sys.stderr)
-                failed.append("crashed")
-                continue
-            if path is not None:
-                write_file(path, text.encode(), f"--format {name}")
-            elif name == "json":
-                print_json(json.loads(text))
-            elif name != _TEXT:
-                print_line(text)
-        return failed
+    failed = []
+    for name, path in outputs:
+        try:
+            text = "" if name == _TEXT else _rendered(name, findings)
+        except PluginError as error:
+            reason = str(error).strip().splitlines()[-1]  # the last of a traceback
+            print(f"attnbench: --format {name}: {reason}", file=sys.stderr)
+            failed.append("crashed")
+            continue
+        if path is not None:
+            write_file(path, text.encode(), f"--format {name}")
+        elif name == "json":
+            print_json(json.loads(text))
+        elif name != _TEXT:
+            print_line(text)
+    return failed
 
 
 def _rendered(name: str, findings: Findings) -> str:
@@ -230,7 +217,7 @@ def _rendered(name: str, findings: Findings) -> str:
     return text
 
 
-def formats_of(values: Sequence[str]) -> Formats:
+def outputs_of(values: Sequence[str]) -> Outputs:
     """Read the values of ``--format``; plugins are asked for theirs if one is not of the core.
 
     Args:
@@ -239,25 +226,23 @@ def formats_of(values: Sequence[str]) -> Formats:
     Raises:
         UsageError: a format is unknown, two are printed, or a file cannot be written.
     """
-    outputs: dict[tuple[str, Path | None], None] = {}
-    for text in values:
-        name, in_file, place = text.partition("=")
-        outputs[name, Path(place) if in_file else None] = None
-        if in_file:
-            check_writable(Path(place), f"--format {name}")
-    printed = [name for name, path in outputs if path is None]
-    located = {name: format_.located for name, format_ in CORE.items()}
-    if any(name not in (_TEXT, *located) for name, _ in outputs):
-        located |= {row["name"]: row["located"] for row in ask("format_rows")}
-    for name, path in outputs:
-        choices = {_TEXT, *located} if path is None else {*located} - {*_SHARED}
+    known = {_TEXT: False, **{name: format_.located for name, format_ in CORE.items()}}
+    parts = [text.partition("=") for text in values]
+    asked = [(name, Path(place) if sign else None) for name, sign, place in parts]
+    if any(name not in known for name, _ in asked):
+        known |= {row["name"]: row["located"] for row in ask("format_rows")}
+    for name, path in asked:
+        choices = [one for one in known if path is None or one not in _SHARED]
         if name not in choices:
             where = "" if path is None else " for a file"
             hint = nearest(name, choices)
             raise UsageError(f"--format: no format{where} is called {name!r}. {hint}")
+        if path is not None:
+            check_writable(path, f"--format {name}")
+    printed = [name for name, path in asked if path is None]
     if len(printed) > 1 and not {*printed} <= {*_SHARED}:
         raise UsageError(
             f"--format: {' and '.join(printed)} cannot both be printed; write one to a file, as "
             f"--format {printed[1]}=FILE."
         )
-    return Formats(list(outputs), any(located.get(name) for name, _ in outputs))
+    return {(name, path): known[name] for name, path in asked}

@@ -112,7 +112,7 @@ def test_a_name_that_is_not_installed_is_named_with_its_distribution(
         (["bench", "--workload", "bert"], "Did you mean 'bert_base'?"),
         (["bench", "--dtype", "float23"], "no dtype is called 'float23'"),
         (["bench", "--cache", "lukewarm"], "no cache state is called 'lukewarm'"),
-        (["bench", "--inputs", "absent.safetensors"], "there is no file 'absent.safetensors'"),
+        (["bench", "--inputs", "absent.safetensors"], "absent.safetensors' (looked at "),
         (["bench", "--inputs", "damaged.safetensors"], "not a whole safetensors file"),
         (["bench", "--device", "gpu"], "no device 'gpu' here"),
         (["bench", "rotary_attention", "--timing", "device"], "but the devices are cpu; omit it"),
