@@ -54,7 +54,6 @@ class Step(FreshCall):
     """The timed call of one decoding step, each on a copy of the cache."""
 
     appends = True
-    """Each call lengthens its cache, which a replayed graph cannot do."""
 
     def __init__(self, subject: LayerSubject, module: nn.Module, inputs: StepInputs) -> None:
         self.inputs = inputs

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from attnbench.benchmark.timing.rotation import FreshCall
-from attnbench.benchmark.timing.samples import copies_of, fault_of
 from attnbench.errors import RefusalError, headline
 
 GRAPH_CALLS = 16
@@ -19,8 +18,8 @@ GRAPH_CALLS = 16
 _WARM_UP = 3  # torch requires some calls on a side stream before a capture
 
 
-class Graph:
-    """A captured slot of one call, whose inputs get other values where they are before each slot.
+class Graph(FreshCall):
+    """A captured slot of one call, whose inputs get other values where they are before each replay.
 
     The output of one of the calls, drawn at random, is kept; every replay writes it anew.
 
@@ -33,40 +32,35 @@ class Graph:
         RefusalError: the call cannot be captured.
     """
 
-    def __init__(self, call: Callable[[], Any], count: int, device: torch.device):
-        if getattr(call, "appends", False):
+    rewrites = True
+
+    def __init__(self, call: FreshCall, count: int, device: torch.device):
+        if call.appends:
             raise RefusalError(
                 "each call appends to a cache, which a replayed CUDA graph cannot do; measure it "
                 "with '--timing call'."
             )
-        self.size = count
-        self._fresh = call if isinstance(call, FreshCall) else None
-        self._kept = random.SystemRandom().randrange(count)
-        calls = [call] * count
-        if isinstance(call, FreshCall):
-            call.prepare(count)
-            calls = [functools.partial(call.on, number) for number in range(count)]
-        self.replay, self._output = capture(calls, self._kept, device)
+        self.size, self.repeat, self.tensors = count, call.repeat, call.tensors
+        self._captured, self._kept = call, random.SystemRandom().randrange(count)
+        call.prepare(count)
+        calls = [functools.partial(call.on, number) for number in range(count)]
+        self._replay, self._output = capture(calls, self._kept, device)
 
-    def refresh(self) -> None:
+    def prepare(self, calls: int) -> None:
         """Give the inputs other values, where the graph reads them."""
-        if self._fresh is not None:
-            self._fresh.refresh()
+        self._captured.refresh()
 
-    @property
-    def output(self) -> tuple[torch.Tensor, ...]:
-        """A copy of the output that the latest replay wrote."""
-        return copies_of(self._output)
+    def __call__(self) -> Any:
+        """Replay the graph; returns the output of the kept call."""
+        self._replay()
+        return self._output
 
-    @property
-    def fault(self) -> str:
-        """What is wrong with the form of that output, in words; empty if nothing is."""
-        return fault_of(self._output, self.inputs()[0]) if self._fresh else ""
+    def inputs_of(self, number: int) -> tuple[Sequence[torch.Tensor], Any]:
+        """The tensors of the kept call, and a copy of its argument."""
+        return self._captured.inputs_of(self._kept)
 
-    def inputs(self) -> tuple[Sequence[torch.Tensor], Any]:
-        """The tensors of the call that gave the output, and a copy of its argument."""
-        assert self._fresh is not None, "the timed calls have no inputs"
-        return self._fresh.inputs_of(self._kept)
+    def move(self) -> None:
+        """Do nothing: a graph reads its inputs where they were captured."""
 
 
 def capture(

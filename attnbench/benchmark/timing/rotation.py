@@ -33,6 +33,13 @@ class FreshCall:
         leaves: whether the tensors require gradients.
     """
 
+    size = 1
+    """Calls that are made as one."""
+    appends = False
+    """Whether each call lengthens a cache."""
+    rewrites = False
+    """Whether each call writes its output where the one before it did."""
+
     def __init__(
         self,
         run: Callable[[Any], Any],
@@ -43,7 +50,7 @@ class FreshCall:
         self.repeat, self._build, self._leaves = run, build, leaves
         self._chance = random.SystemRandom()
         self._pools = [_Pool(tensor, self._chance) for tensor in tensors]
-        self._tensors = tensors
+        self.tensors = tensors
         self._turns: list[tuple[Sequence[Tensor], Any]] = []
         self._next: Iterator[tuple[Sequence[Tensor], Any]] = iter(())
 
@@ -90,7 +97,7 @@ class FreshCall:
     def __call__(self) -> Any:
         """Make the call on the next inputs, or on the first ones if none are prepared."""
         turn = next(self._next, None)
-        return self.repeat((turn or self._turn(self._tensors))[1])
+        return self.repeat((turn or self._turn(self.tensors))[1])
 
 
 class _Pool:

@@ -58,13 +58,16 @@ class Samples:
         self.items: list[Sample] = []
         self.fault = ""
 
-    def add(self, output: Any, inputs_of: Any, calls: int = _REPEAT_CALLS) -> None:
+    def add(
+        self, output: Any, inputs_of: Any, calls: int = _REPEAT_CALLS, *, rewrites: bool = False
+    ) -> None:
         """Check an output right after its slot, and keep it with some probability.
 
         Args:
             output: what that call returned.
             inputs_of: function that returns the inputs of that call and a copy of them.
             calls: number of calls in the slot.
+            rewrites: whether the next slot writes the same output.
         """
         self._seen += 1
         place = self._chance.randrange(self._seen)
@@ -74,7 +77,7 @@ class Samples:
         copies = copies_of(output)
         inputs, copy = inputs_of()
         self.fault = self.fault or fault_of(output, inputs)
-        sample = Sample(copy, output, copies)
+        sample = Sample(copy, copies if rewrites else output, copies)
         if is_repeated and self._repeat is not None:
             found = difference(copies, tensors_of(self._repeat(copy)))
             fault = CHANGED if sample.changed else DIFFERS.format(found) if found else ""

@@ -8,6 +8,7 @@ slots is kept; both happen while the clock is stopped.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import math
 import random
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -31,9 +32,6 @@ from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.benchmark.timing.samples import Samples
 from attnbench.benchmark.timing.switches import put_back
-
-if TYPE_CHECKING:
-    from attnbench.benchmark.timing.graphs import Graph
 
 Call = Callable[[], object]
 _MOST_CALLS = 4_096
@@ -120,8 +118,10 @@ class Timer:
     samples: Samples = field(default_factory=Samples, init=False)
 
     def __post_init__(self) -> None:
-        self._fresh = self.call if isinstance(self.call, FreshCall) else None
-        self._graph: Graph | None = None
+        call = self.call
+        self._calls: FreshCall = (
+            call if isinstance(call, FreshCall) else FreshCall(lambda argument: call(), (), list)
+        )
         self._ballast: list[torch.Tensor] = []
         self._flush = _flusher(self.device) if self.contract.cache == "cold" else None
         usual = self.contract.clock(self.device.type)
@@ -132,15 +132,8 @@ class Timer:
             self._warm_up()
         if self.clock == GRAPH_CLOCK:
             self._capture()
-        self.calls = self._slot_calls() * self._batch
-        self.samples = Samples(self._fresh.repeat if self._fresh else None)
-        if self._graph is not None:
-            self.samples.fault = self._graph.fault
-
-    @property
-    def _batch(self) -> int:
-        """The calls that are made as one: those of a graph."""
-        return self._graph.size if self._graph else 1
+        self.calls = self._slot_calls() * self._calls.size
+        self.samples = Samples(self._calls.repeat)
 
     def slot(self) -> Slot:
         """Take one slot."""
@@ -152,11 +145,8 @@ class Timer:
     def shake(self, seed: int) -> None:
         """Move the tensors that the call reads and writes to other places, and call it once."""
         self._ballast = ballast(random.Random(seed))  # noqa: S311 -- places, not secrets
-        if self._graph is not None:
-            return  # it reads its inputs where they were captured
-        if self._fresh is not None:
-            self._fresh.move()
-        self.call()
+        self._calls.move()
+        self._calls()
 
     def _warm_up(self) -> None:
         """Make calls until the device's clocks have risen to those under load."""
@@ -171,7 +161,7 @@ class Timer:
 
         call_s = self._timed(1).seconds
         count = max(1, min(GRAPH_CALLS, round(self.contract.slot_s / max(call_s, 1e-9))))
-        self._graph = Graph(self.call, count, self.device)
+        self._calls = Graph(self._calls, count, self.device)
 
     def _slot_calls(self) -> int:
         """The number of calls, or of replays, that fill a slot.
@@ -192,23 +182,18 @@ class Timer:
 
     def _tried(self, calls: int) -> float:
         """Mean seconds of a number of calls, or of replays."""
-        return self._timed(calls * self._batch).seconds * self._batch
+        return self._timed(calls * self._calls.size).seconds * self._calls.size
 
     def _timed(self, calls: int) -> Slot:
         """Time consecutive calls; the output of one of them may be kept."""
-        count = max(1, calls // self._batch)
-        if self._graph is not None:
-            self._graph.refresh()
-        elif self._fresh is not None:
-            self._fresh.prepare(count)
+        count, made = max(1, calls // self._calls.size), self._calls
+        made.prepare(count)
         slot, (output, number) = (
             self._by_clock(count) if self.device.type == "cpu" else self._by_events(count)
         )
-        if (fresh := self._fresh) is not None:
-            if self._graph is not None:
-                self.samples.add(self._graph.output, self._graph.inputs, count)
-            else:
-                self.samples.add(output, lambda: fresh.inputs_of(number), count)
+        if made.tensors:  # other calls are only timed
+            inputs_of = functools.partial(made.inputs_of, number)
+            self.samples.add(output, inputs_of, count, rewrites=made.rewrites)
         return slot
 
     def _by_clock(self, calls: int) -> tuple[Slot, tuple[object, int]]:
@@ -226,7 +211,7 @@ class Timer:
         kept = self._made(calls)
         end.record()
         torch.accelerator.synchronize(self.device)
-        return Slot(start.elapsed_time(end) / 1e3 / calls / self._batch), kept
+        return Slot(start.elapsed_time(end) / 1e3 / calls / self._calls.size), kept
 
     def _made(self, calls: int) -> tuple[Any, int]:
         """Make the calls, and return the output of one of them, and its number.
@@ -234,7 +219,7 @@ class Timer:
         Which one is decided by the nanosecond in which it has ended, since a call can read what was
         decided before it. If none is chosen, the last one is returned.
         """
-        call, kept = self._graph.replay if self._graph else self.call, None
+        call, kept = self._calls, None
         for number in range(calls - 1):
             output = call()
             if perf_counter_ns() % calls == 0:

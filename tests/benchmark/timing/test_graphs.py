@@ -18,6 +18,7 @@ from attnbench.benchmark.timing import graphs, slots
 from attnbench.benchmark.timing.clocks import EVENT_CLOCK, GRAPH_CLOCK
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.timing.graphs import capture
+from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.cases.case import Case
 from attnbench.errors import RefusalError, UsageError
 from attnbench.subject.lookup import resolve
@@ -118,14 +119,12 @@ def test_what_a_graph_cannot_capture_is_refused_with_a_reason(device: Device) ->
     with pytest.raises(RefusalError, match=told):
         capture([device.call], 0, torch.device("cuda", 99))
 
-    class Appending:
+    class Appending(FreshCall):
         appends = Step.appends
 
-        def __call__(self) -> None:
-            device.call()
-
+    call = Appending(lambda argument: device.call(), (), list)
     with pytest.raises(RefusalError, match="appends to a cache"):
-        slots.Timer(Appending(), GPU, Contract(timing="device"))
+        slots.Timer(call, GPU, Contract(timing="device"))
 
 
 def test_the_two_timings_are_two_contracts_on_a_cuda_device_and_one_elsewhere() -> None:
