@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from attnbench.calling.binding import Binding
-from attnbench.calling.calls.attention_call import Attention, Scores
+from attnbench.calling.calls.attention_call import Attention
 from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.making.importing import notes_of
 from attnbench.calling.making.recipes import Recipe, recipe_of, woken
@@ -158,7 +158,7 @@ def _as_it_drops(
 
 def making(callee: Callee, binding: Binding, name: str) -> Callable[..., nn.Module]:
     """What makes a bound callee of these sizes."""
-    kind = {"scores": Scores, "layer": Layer}.get(binding.shape, Attention)
+    kind = Layer if binding.shape == "layer" else Attention
 
     def make(*sizes: int) -> nn.Module:
         module = kind(callee.made(*(*sizes, sizes[-1], sizes[-1])[:3]), binding)

@@ -92,8 +92,7 @@ def example_spec(
     said = "\n  ".join(dict.fromkeys(raised))
     raise StyleError(
         f"{called_name(target)}: no call of fewer tokens or other items can be cut from the "
-        f"example, whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n"
-        f"{_advice(shown)}"
+        f"example, whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n{_ADVICE}"
     )
 
 
@@ -135,25 +134,11 @@ def _slots(shown: Example) -> int:
     return next(iter(apart or [n for n in keys.shape[:-1] if n != shown.states.shape[0]]), 0)
 
 
-def _advice(shown: Example) -> str:
-    """What to do about an example of which no other call can be cut."""
-    *sizes, width = shown.states.shape
-    given = [v for v in pytree.tree_leaves(shown.named) if isinstance(v, Tensor) and v.dim() > 2]
-    if shown.states.dim() == 2:
-        return (
-            "Its two axes were taken for tokens and features. If its rows are items of one step, "
-            "wrap it in a function or module of a query (B, E) and a memory (B, S, E), which makes "
-            "or keeps what else a call needs, and give an example of that."
-        )
-    if max(size for tensor in (shown.states, *given) for size in tensor.shape[:-1]) < _FEWEST:
-        return f"Give an example of at least {_FEWEST} tokens."
-    if len({*sizes, width}) <= len(sizes):
-        return "Give an example in which the numbers of items, tokens and features differ."
-    return (
-        "Wrap it in a function or module of hidden states (B, L, E), or of a query and a memory, "
-        "which makes what else a call needs for any numbers of items and tokens, and give an "
-        "example of that."
-    )
+_ADVICE = (
+    f"Give an example of at least {_FEWEST} tokens, in which the numbers of items, tokens and "
+    "features differ; or one of a function or module of hidden states (B, L, E), or of a query "
+    "(B, E) and a memory (B, S, E), which makes what else a call needs for any numbers of them."
+)
 
 
 def _step(shown: Example) -> tuple[Callee, Binding] | None:
@@ -213,28 +198,36 @@ def _as_given(
     value, states = shown.named[argument.name], shown.states.shape
     if argument.role not in (None, *TENSORS):
         return replace(argument, default=NOTHING)
-    sizes = {"S": {slots}}
+    sizes = {"B": {states[0]}, "S": {slots} - {1}}
     for letter in "LH":
-        sizes[letter] = {states[each.index(letter)] for each in layouts if letter in each}
-    given = _cuts(value, states[0], slots, sizes) if isinstance(value, Tensor) else (value,)
+        own = {states[each.index(letter)] for each in layouts if letter in each}
+        sizes[letter] = own - {1}
+    given: tuple[Any, ...] = (value,)
+    if isinstance(value, Tensor) and sizes["S"] and value.shape[:1] == (states[0] * slots,):
+        value = value.reshape(states[0], slots, *value.shape[1:])
+        given = (Given(value, ("bS" + "." * (value.dim() - 2),)),)
+    elif isinstance(value, Tensor):
+        given = _cuts(value, sizes)
     return replace(argument, role=None, default=NOTHING, given=given)
 
 
-def _cuts(
-    value: Tensor, items: int, slots: int, sizes: Mapping[str, Collection[int]]
-) -> tuple[Given, ...]:
-    """A tensor of an example, with what its axes may be by their sizes, what says most first."""
-    if slots > 1 and value.dim() and value.shape[0] == items * slots:
-        value = value.reshape(items, slots, *value.shape[1:])
-        return (Given(value, ("bS" + "." * (value.dim() - 2),)),)
-    found = []
-    for place, size in enumerate(value.shape):
-        letters = "B" if size == items and place == 0 else ""
-        letters += "".join(each for each in "SLH" if size > 1 and size in sizes[each])
-        found.append(f"{letters}.")
-    ways = [way for way in itertools.product(*found) if all(way.count(each) < 2 for each in "SLH")]
-    ways.sort(key=lambda way: way.count("."))
-    return tuple(Given(value, ("".join(way),)) for way in ways[:6])
+def _cuts(value: Any, sizes: Mapping[str, Collection[int]]) -> tuple[Given, ...]:
+    """What an example gives, with what axes its tensors may have, what says most first.
+
+    Args:
+        value: a tensor, or a tree with some.
+        sizes: those that each letter of an axis may have; two axes may be tokens without keys.
+    """
+    each = []
+    for leaf in pytree.tree_leaves(value):
+        shape = leaf.shape if isinstance(leaf, Tensor) else ()
+        letters = ["".join(n for n, known in sizes.items() if size in known) for size in shape]
+        ways = map("".join, itertools.product(*[f"{known}." for known in letters]))
+        once = {*sizes} - ({*"L"} if "S" not in sizes else set())
+        found = [way for way in ways if all(way.count(letter) < 2 for letter in once)]
+        found.sort(key=lambda axes: (-axes.count("B"), axes.count("."), axes.find("B")))
+        each.append(found[:6])
+    return tuple(Given(value, axes) for axes in itertools.islice(itertools.product(*each), 24))
 
 
 def _fit(state: Tensor, one: str, states: Tensor, other: str) -> bool:
@@ -271,7 +264,7 @@ def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Bi
     for name, value in shown.named.items():
         if name not in mains:  # of no other sequence do calls have another
             role = role_of(name, "forward")
-            cut = tuple(Given(value, axes) for axes in _axes(value, items, tokens))
+            cut = _cuts(value, {"B": {items}, "L": {tokens}})
             given.append(Argument(name, None if role in TENSORS else role, given=cut))
     free = [replace(a, given=()) if _is_mask_of_items(a) else a for a in given]
     free += [a for a in _arguments(shown) if a.role in _MASKS and a.name not in shown.named]
@@ -296,24 +289,6 @@ def _keeps_equal_items(calls: Calls) -> bool:
     one = calls.tensors()[0][:1]
     alone, many = calls([one]), calls([one.repeat(3, *[1] * (one.dim() - 1))])
     return alone is not None and many is not None and close(many, alone.expand(many.shape))
-
-
-def _axes(value: Any, items: int, tokens: int) -> list[tuple[str, ...]]:
-    """What the axes of the tensors of an argument may be: ``B``, ``L`` and ``.`` for others."""
-    each = []
-    for leaf in pytree.tree_leaves(value):
-        options = []
-        sizes = leaf.shape if isinstance(leaf, Tensor) else ()
-        for letters in itertools.product(*[_letters(size, items, tokens) for size in sizes]):
-            if letters.count("B") <= 1:
-                options.append("".join(letters))
-        options.sort(key=lambda axes: (-axes.count("B"), -axes.count("L"), axes.find("B")))
-        each.append(options[:6])
-    return [*itertools.islice(itertools.product(*each), 24)]
-
-
-def _letters(size: int, items: int, tokens: int) -> str:
-    return ("B" if size == items else "") + ("L" if size == tokens else "") + "."
 
 
 def _spec(

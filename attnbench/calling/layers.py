@@ -19,7 +19,7 @@ from attnbench.calling.calls.caches import KEPT, Held, held_cache, tuples_like
 from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.roles import named
 from attnbench.calling.signature import Keywords, call_arguments, keywords_of
-from attnbench.calling.trials.small_calls import Callee, Calls
+from attnbench.calling.trials.small_calls import ITEMS, Callee, Calls
 from attnbench.errors import DtypeError, UsageError, nearest
 from attnbench.specs import DTYPES, CacheSpec, LayerSpec
 
@@ -50,7 +50,8 @@ _COUNTED = {
     **dict.fromkeys(named("slots", "forward")[:2], "slots"),
 }
 """Possible names of the number of earlier tokens, and of the slots of the new ones."""
-_ROWS, _FIRST, _MORE = 3, 7, 2
+_FIRST, _MORE = 7, 2
+"""Numbers of tokens of two calls, the second of which gets the cache of the first."""
 
 
 @dataclass(frozen=True)
@@ -194,19 +195,17 @@ def _spec(said: _Said) -> LayerSpec:
     takes = {
         "padding_mask": said.mask is not None and (bool(said.mask) or known),
         "cache": cache is not None,
-        "source": said.source is not None,
-        "extras": bool(said.fields.get("extras")),
     }
+    sides = {"source": said.source is not None, "extras": bool(said.fields.get("extras"))}
+    own = said.fields.get("accepts", [name for name, given in takes.items() if given])
     found = {
         "name": getattr(target, "__name__", type(target).__name__).strip("<>"),
         "make": wrap,
         "causal": cache is not None,
         "cache": cache,
-        "accepts": tuple(name for name, given in takes.items() if given),
         **said.fields,
+        "accepts": tuple(dict.fromkeys([*own, *(name for name, given in sides.items() if given)])),
     }
-    sides = [name for name in ("source", "extras") if takes[name]]
-    found["accepts"] = tuple(dict.fromkeys((*found["accepts"], *sides)))
     return LayerSpec(settle=lambda spec: _settled(spec, said), **found)
 
 
@@ -221,14 +220,14 @@ def _settled(spec: LayerSpec, said: _Said) -> LayerSpec:
     name = next((n for n in _CACHES if n in names), None)
     asks = name is not None or "use_cache" in names
     if not said.cached and said.cache_name is not None and asks and not given & {name, "use_cache"}:
-        spec, returned = _with_cache(spec, said, name, calls), True
+        spec, returned = _with_cache(spec, said, name, "use_cache" in names), True
     for what, argument in _unsaid(spec, said, calls, given):
         told = _UNSAID[what].format(argument, ", ".join(FORMS))
-        raise UsageError(f"{spec.name}: forward {told}")
+        raise UsageError(f"{spec.name}: forward takes {argument!r}, {told}.")
     if said.mask == "" and not calls.binding.masks:
         spec = replace(spec, accepts=tuple(n for n in spec.accepts if n != "padding_mask"))
     if returned:
-        spec = _with_tuples(spec, calls)
+        spec = _with_tuples(spec)
     spec = _with_dtypes(spec, calls)
     seen = calls.reach() if spec.cache is None and "causal" not in said.fields else None
     if seen is None:
@@ -253,85 +252,68 @@ def _calls(spec: LayerSpec) -> Calls | None:
     return calls
 
 
-def _with_cache(spec: LayerSpec, said: _Said, name: str | None, calls: Calls) -> LayerSpec:
-    """The layer with a cache that its module gives back.
+def _with_cache(spec: LayerSpec, said: _Said, name: str | None, asks: bool) -> LayerSpec:
+    """The layer with a cache that its module gives back, perhaps where it is asked for one.
 
     Raises:
         UsageError: it gives none, or cannot be called with it.
     """
-    if name is None:
+    what, found = "and no argument with a usual name takes what comes back", spec
+    if name is not None:
+        own = {**said.fields, "name": spec.name, "conventions": spec.conventions}
+        found = _spec(replace(said, kept="returned", cache_name=name, fields=own))
+        held, raised = _held_after(found, _FIRST, _MORE)
+        what = "" if held is not None else "but gives none back"
+        if raised:
+            request = "asked for one" if held is None else "given what it gave back"
+            what = f"but raises when it is {request} ({raised})"
+    if what:
         raise UsageError(
-            f"{spec.name}: forward takes 'use_cache', and no argument with a usual name for what "
-            "comes back: name it with cache_name=; give kept='module', where the module holds it, "
-            "or cache_name=None to leave it untried."
+            f"{spec.name}: forward takes {name or 'use_cache'!r}, {what}: give "
+            "cache=attnbench.CacheSpec(new=...), where it is changed in place; kept='module', "
+            "where the module holds it; cache_name=, the argument that takes what it gives back; "
+            "or cache_name=None, to leave it untried."
         )
-    own = {**said.fields, "name": spec.name, "conventions": spec.conventions}
-    found = _spec(replace(said, kept="returned", cache_name=name, fields=own))
-    options = (
-        "give cache=attnbench.CacheSpec(new=...), where it is changed in place; kept='module', "
-        "where the module holds it; or cache_name=None, to leave it untried."
-    )
-    request = f"{spec.name}: forward takes {name!r}"
-    held, error = _after_calls(found, calls, _FIRST, _MORE)
-    if error is not None:
-        what = "asked for one" if held.value is None else "given what it gave back"
-        raise UsageError(
-            f"{request}, but raises when it is {what} ({type(error).__name__}: {error}): {options}"
-        ) from error
-    if held.value is None:
-        raise UsageError(f"{request}, but gives none back: {options}")
-    how = " with use_cache=True" if "use_cache" in _names(calls.callee.at()) else ""
-    note = f"cache in {name}, given back{how} (found by trying)"
+    note = f"cache in {name}, given back{' with use_cache=True' if asks else ''} (found by trying)"
     return replace(found, notes=(*spec.notes, note))
 
 
-def _after_calls(spec: LayerSpec, calls: Calls, *lengths: int) -> tuple[Held, Exception | None]:
+def _held_after(spec: LayerSpec, *lengths: int) -> tuple[Any, str]:
     """The cache after calls of so many tokens each, and what one of them raised."""
+    calls = _calls(spec)
+    assert calls is not None
     assert spec.cache is not None
-    dtype, size = getattr(torch, calls.dtype), calls.callee.width
-    module = spec.make(size).to(dtype)
-    module.eval()
-    held: Held = spec.cache.new(module, _ROWS)
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(_ROWS, _FIRST + _MORE, size, generator=generator).to(dtype)
-    source, start = {"source": hidden} if calls.binding.memory else {}, 0
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for length in lengths:
-                module(hidden[:, start : start + length], cache=held, **source)
-                start += length
-                if held.value is None:
-                    break
-    except Exception as error:
-        return held, error
-    return held, None
+    hidden, *rest = calls.tensors(sum(lengths))
+    held: Held = spec.cache.new(calls.module([hidden]), ITEMS)
+    for own in torch.split(hidden, lengths, 1):
+        before = held.length
+        calls([own, *rest], cache=held)
+        if held.length == before:
+            return held.value, calls.raised
+        if held.value is None:
+            break
+    return held.value, ""
 
 
-def _with_tuples(spec: LayerSpec, calls: Calls) -> LayerSpec:
+def _with_tuples(spec: LayerSpec) -> LayerSpec:
     """A layer that gives back tuples, with the operations on them that a call shows are known."""
-    if spec.cache is None:
+    held, _ = _held_after(spec, _FIRST)
+    if held is None:
         return spec
-    held, _ = _after_calls(spec, calls, _FIRST)
-    if held.value is None:
-        return spec
-    known = tuples_like(held.value, _ROWS, _FIRST)
+    known = tuples_like(held, ITEMS, _FIRST)
     lacking = {"slots none are cropped": known.crop, "rows none are selected": known.select}
     notes = [f"of its cache's {what} (found by trying)" for what in lacking if not lacking[what]]
     return replace(spec, cache=held_cache(known, "returned"), notes=(*spec.notes, *notes))
 
 
 _UNSAID = {
-    "mask": "takes {0!r}, which may say what is padding: give mask={0!r} with form= one of {1}, or "
-    "mask=None to leave padding untried.",
-    "start": "takes {0!r}, where tokens after cached ones begin, and no argument for a cache: give "
-    "kept='module', where the module holds it; cache_name=, the argument that takes it; or "
-    "cache_name=None, to leave it untried.",
-    "position": "takes {0!r}, which may be where the tokens after cached ones are: give "
-    "positions={0!r} if it takes (B, L), cached_keywords= for a constant, or positions=None where "
-    "the module counts by itself.",
-    "needed": "needs {0!r}, and nothing says what that is: give keywords={{{0!r}: ...}} for a "
-    "constant, source={0!r} for a second sequence (B, S, E), positions={0!r} for positions (B, L), "
-    "or wrap it in a module that needs the tokens alone.",
+    "mask": "which may say what is padding: give mask={0!r} with form= one of {1}, or mask=None",
+    "start": "where tokens after cached ones begin, and no argument for a cache: give "
+    "kept='module', where the module holds it, cache_name=, or cache_name=None",
+    "position": "which may be where the tokens after cached ones are: give positions={0!r} if it "
+    "takes (B, L), cached_keywords= for a constant, or positions=None",
+    "needed": "and nothing says what that is: give keywords={{{0!r}: ...}} for a constant, "
+    "source={0!r} for a second sequence (B, S, E), or positions={0!r} for positions (B, L)",
 }
 """What is said of an argument of which nothing decides what it gets, by what it may be."""
 
@@ -361,24 +343,23 @@ def _with_dtypes(spec: LayerSpec, calls: Calls) -> LayerSpec:
 
     Where an item without a real token, and it alone, gives NaN in any dtype, its spec says so.
     """
-    real = torch.ones(calls.tensors()[0].shape[:2], dtype=torch.bool)
-    real[-1] = False
-    masked: dict[str, Any] = {"padding_mask": real} if "padding_mask" in spec.accepts else {}
+    masked: dict[str, Any] = {}
+    if "padding_mask" in spec.accepts:
+        real = torch.ones(calls.tensors()[0].shape[:2], dtype=torch.bool)
+        real[-1] = False
+        masked = {"padding_mask": real}
     raised: dict[str, str] = {}
     for name in DTYPES if spec.dtypes is None else spec.dtypes:
         output = calls(dtype=name, **masked)
-        if output is None and "without overflow" in calls.raised and spec.dtypes is None:
+        if output is None:
             raised[name] = calls.raised
-        elif (
-            output is not None
-            and masked
-            and bool(output[-1].isnan().any() and output[:-1].isfinite().all())
-        ):
+        elif masked and bool(output[-1].isnan().any() and output[:-1].isfinite().all()):
             spec = replace(spec, conventions={"empty_rows": "nan", **spec.conventions})
-    if not raised:
+    lacking = {name: told for name, told in raised.items() if "without overflow" in told}
+    if spec.dtypes is not None or not lacking:
         return spec
-    note = f"not tried in {' and '.join(raised)}, where it raises {next(iter(raised.values()))}"
-    left = tuple(name for name in DTYPES if name not in raised)
+    note = f"not tried in {' and '.join(lacking)}, where it raises {next(iter(lacking.values()))}"
+    left = tuple(name for name in DTYPES if name not in lacking)
     return replace(spec, dtypes=left, notes=(*spec.notes, note))
 
 

@@ -141,7 +141,7 @@ def test_an_example_of_a_fixed_number_of_tokens_is_checked_at_that_number() -> N
 
 def test_the_advice_on_an_example_counts_the_tokens_of_all_that_is_given() -> None:
     memory = torch.randn(3, 9, 16), torch.ones(3, 9, dtype=torch.bool)
-    with pytest.raises(StyleError, match="Wrap it in a function or module"):
+    with pytest.raises(StyleError, match="one of a function or module"):
         example_spec(Tupled(), (torch.randn(3, 1, 24), torch.randn(2, 3, 16), memory))
 
 

@@ -64,23 +64,26 @@ class Called(nn.Module):
 
 
 class Attention(Called):
-    """A callee with the interface of a mechanism."""
+    """A callee with the interface of a mechanism, or of a scoring function."""
 
     def forward(
         self,
         query: Tensor,
         key: Tensor,
-        value: Tensor,
+        value: Tensor | None = None,
         attn_mask: Tensor | None = None,
         *,
         valid_lens: Tensor | None = None,
         return_weights: bool = False,
         **given: Any,
     ) -> Any:
-        """The output ``(..., L, Ev)``, and the weights ``(..., L, S)`` on request."""
+        """The output ``(..., L, Ev)``, and the weights ``(..., L, S)`` on request, or scores."""
+        value = key if value is None else value
         if return_weights:
             given["return_weights"] = True
         output, weights = self._outcome(query, key, value, attn_mask, valid_lens, given)
+        if self.binding.shape == "scores":
+            return weights
         if self.binding.output is None:
             output = weights @ value
         elif self.binding.shape == "memory" and self.binding.pools:
@@ -88,10 +91,6 @@ class Attention(Called):
         elif self.binding.shape == "memory":
             output = folded(output, value.shape[-1])
         return (output, weights) if return_weights or self.binding.sums else output
-
-    def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """What it gives for each query and key ``(..., L, S)``."""
-        return self._outcome(query, key, key, None, None, {})[1]  # type: ignore[no-any-return]
 
     def _outcome(self, query: Tensor, key: Tensor, *more: Any) -> tuple[Any, Any]:
         result, frame = self.result(query, key, *more), Frame(query, key, self.binding)
@@ -164,14 +163,6 @@ class Attention(Called):
             elif name in values:
                 found[name] = values[name]
         return {name: found[name] for name in self.binding.roles if name in found}
-
-
-class Scores(Attention):
-    """A callee with the interface of a scoring function."""
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:  # type: ignore[override]
-        """The scores ``(..., L, S)``."""
-        return self.scores(query, key)
 
 
 def _held_to_pooling(context: Tensor, weights: Tensor, memory: Tensor, value: Tensor) -> Tensor:

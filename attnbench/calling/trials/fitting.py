@@ -7,7 +7,7 @@ import inspect
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,8 +31,6 @@ from attnbench.calling.trials.plans import layer_plans, plans
 from attnbench.calling.trials.small_calls import Callee, Calls, close
 from attnbench.calling.trials.trial_layouts import LAYOUTS, trials
 from attnbench.errors import StyleError
-
-_Attempt = Callable[[Callee, Sequence[Argument], list[str], "Prior"], Binding | None]
 
 
 @dataclass(frozen=True)
@@ -123,11 +121,7 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
         names = ", ".join(each.name for each in named)
         raise StyleError(f"{name_of(target)} has no argument {min(unknown)!r}, but {names}.")
     raised: list[str] = []
-    attempts: list[_Attempt] = [_attended, _layered] if prior.is_free else [_attended]
-    if {"hidden", "memory"} <= {each.role for each in named}:
-        attempts.reverse()
-    attempts.append(_without_weights)
-    if (binding := _first(attempts, callee, named, raised, prior)) is not None:
+    if (binding := _first(callee, named, raised, prior)) is not None:
         _check_said(target, binding, prior)
         return _by_head(target, callee, binding), binding
     width = callee.width
@@ -136,7 +130,7 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
         return twice, binding
     for width in _widths_named(raised, callee.width):  # it may be written into the code
         other = Callee(callee.make, width)
-        if (binding := _first(attempts, other, named, [], prior)) is not None:
+        if (binding := _first(other, named, [], prior)) is not None:
             return other, binding
     raise StyleError(not_called(target, named, raised, said=bool(prior.roles or prior.given)))
 
@@ -155,21 +149,28 @@ def _without_unread(called: Any, named: Sequence[Argument]) -> list[Argument]:
 
 
 def _first(
-    attempts: Sequence[_Attempt],
-    callee: Callee,
-    named: Sequence[Argument],
-    raised: list[str],
-    prior: Prior,
+    callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
 ) -> Binding | None:
     """The first binding that fits; one whose memory changes no output only where no other does."""
     idle: Binding | None = None
-    for attempt in attempts:
-        binding = attempt(callee, named, raised, prior)
-        if binding is not None:
-            if binding.shape != "layer" or not binding.memory or not _is_idle(callee, binding):
-                return binding
-            idle = idle or binding
+    for binding in filter(None, _bindings(callee, named, raised, prior)):
+        if binding.shape != "layer" or not binding.memory or not _is_idle(callee, binding):
+            return binding
+        idle = idle or binding
     return idle
+
+
+def _bindings(
+    callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
+) -> Iterator[Binding | None]:
+    """Yield the bindings that may fit; last that of what gives the context of one query alone."""
+    layer_first = {"hidden", "memory"} <= {each.role for each in named}
+    if prior.is_free and layer_first:
+        yield _layered(callee, named, raised)
+    yield _attended(callee, named, raised, prior)
+    if prior.is_free and not layer_first:
+        yield _layered(callee, named, raised)
+    yield _attended(callee, named, raised, prior, weighted=False)
 
 
 def _check_said(target: Any, binding: Binding, prior: Prior) -> None:
@@ -204,13 +205,6 @@ def _by_head(target: Any, callee: Callee, binding: Binding) -> Callee:
     wider = Callee(lambda *sizes: callee.make(*(2 * size for size in sizes)), callee.width)
     own, other = Calls(callee, binding), Calls(wider, binding)
     return wider if own() is None or (is_scaled_dot(other) and not is_scaled_dot(own)) else callee
-
-
-def _without_weights(
-    callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
-) -> Binding | None:
-    """The binding of what gives the context of one query alone."""
-    return _attended(callee, named, raised, prior, weighted=False)
 
 
 def _attended(
@@ -279,9 +273,7 @@ def with_values(callee: Callee, binding: Binding) -> Binding:
     Where all of a memory is alike, any pooling gives it back, also one that mixes up slots, and
     one by wrong weights gives a multiple of it; what another layer makes of it is neither.
     """
-    if binding.shape != "memory" or binding.output is None:
-        return binding
-    if binding.weights is None:
+    if binding.shape != "memory" or binding.output is None or binding.weights is None:
         return binding
     own = binding.replace(pools=False)
     calls = Calls(callee, own)
@@ -335,9 +327,7 @@ def _agree(callee: Callee, one: Binding, two: Binding) -> bool:
     )
 
 
-def _layered(
-    callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
-) -> Binding | None:
+def _layered(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
     """The binding of what takes hidden states, and perhaps a second sequence."""
     for mains in layer_plans(named):
         apart, mixing, errors = trials(callee, named, mains)

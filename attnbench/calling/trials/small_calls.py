@@ -131,11 +131,14 @@ class Calls:
 
     def _result(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         module: Any = self.module(tensors).eval()
+        first = tensors[0] if "B" in self.binding.layout else tensors[0][:1]
+        return self._given([first, *tensors[1:]], module.result), module.callee
+
+    def _given(self, tensors: Sequence[Tensor], call: Callable[..., Any], **given: Any) -> Any:
+        """What a call gives for tensors, the second of which is the other sequence of a layer."""
         if not self.is_layer:
-            return module.result(*tensors), module.callee
-        hidden, source = tensors[0], next(iter(tensors[1:]), None)
-        rows = hidden if "B" in self.binding.layout else hidden[:1]
-        return module.result(rows, source=source), module.callee
+            return call(*tensors, **given)
+        return call(tensors[0], source=next(iter(tensors[1:]), None), **given)
 
     def _tried(self, call: Callable[[], Any]) -> Any:
         """What a call gives; ``None``, with ``raised`` set, if it raises."""
@@ -160,22 +163,20 @@ class Calls:
     ) -> tuple[Tensor, Any] | None:
         """The output, and the weights or what comes with it."""
         plain = self.tensors() if tensors is None else tensors
-        kind = getattr(torch, dtype or self.dtype)
+        kind, is_scores = getattr(torch, dtype or self.dtype), self.binding.shape == "scores"
 
         def call() -> Any:
             module: Any = self.module(plain).train(self.training).to(kind)
-            first, *rest = (t.to(kind, copy=True).requires_grad_(self.graded) for t in plain)
-            if self.is_layer:
-                return module(first, source=next(iter(rest), None), **given), None
-            if self.binding.shape == "scores":
-                scores = module.scores(first, rest[0])
-                return scores, scores
+            own = [t.to(kind, copy=True).requires_grad_(self.graded) for t in plain]
             beside = self.binding.weights is not None
-            found = module(first, *rest, return_weights=beside, **given)
+            asked = {"return_weights": True} if beside and not is_scores else {}
+            found = self._given(own, module, **asked, **given)
+            if is_scores:
+                return found, found
             return found if beside else (found, None)
 
         found: tuple[Any, Any] | None = self._tried(call)
-        if found is None or self.binding.shape == "scores":
+        if found is None or is_scores:
             return found
         last = plain[0] if self.is_layer else plain[2]
         wanted = (*plain[0].shape[:-1], last.shape[-1])
@@ -241,10 +242,7 @@ class Calls:
 
         def call() -> bool:
             module: Any = self.module(tensors).eval()
-            first, *rest = tensors
-            more = {"source": next(iter(rest), None)} if self.is_layer else {}
-            given = [first] if more else tensors
-            one, two = (module(*(t.clone() for t in given), **more) for _ in range(2))
+            one, two = (self._given([t.clone() for t in tensors], module) for _ in range(2))
             return not torch.equal(one, two)
 
         return bool(self._tried(call))
