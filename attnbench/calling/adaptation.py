@@ -20,7 +20,15 @@ from attnbench.calling.calls.layer_call import Layer
 from attnbench.calling.making.importing import notes_of
 from attnbench.calling.making.recipes import Recipe, recipe_of, woken
 from attnbench.calling.signature import arguments, call_arguments, renames
-from attnbench.calling.styles import FoundScoring, adapted, adapted_spec, fits, fitted, name_of
+from attnbench.calling.styles import (
+    LAYOUTS,
+    FoundScoring,
+    adapted,
+    adapted_spec,
+    fits,
+    fitted,
+    name_of,
+)
 from attnbench.calling.trials.facts import dtypes_of, facts_of, is_scaled_dot, most_tokens
 from attnbench.calling.trials.fitting import FREE, Prior, bound, without_copies
 from attnbench.calling.trials.small_calls import WIDTH, Callee, Calls
@@ -82,15 +90,12 @@ def spec_of(
     target, recipe = _split(target)
     callee, binding = bound(target, callee or callee_of(target, recipe), prior)
     style = _style_of(target, callee, binding)
-    if style == "textbook":
-        return _of_textbook(target, recipe, callee, binding, fields)
-    if style is not None:
+    if style in LAYOUTS:
         dtypes, said = dtypes_of(Calls(callee, binding))
         found = {"dtypes": dtypes, "notes": (said,)} if said else {}
         known_style: MechanismSpec = adapted(target, style, **{**found, **fields})
         return known_style
-    callee, fields = _as_it_drops(target, callee, binding, recipe, fields)
-    return bound_spec(target, callee, binding, fields, origin_of(target, recipe))
+    return _found_spec(target, recipe, callee, binding, fields, style or "spec_of")
 
 
 @renames
@@ -116,21 +121,7 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     takes_tensors = {each.role for each in taken[:3]} == {"query", "key", "value"}
     recipe = None if takes_tensors else recipe_of(make)
     callee, binding = bound(make, callee_of(make, recipe), _TEXTBOOK)
-    return _of_textbook(make, recipe, callee, binding, fields)
-
-
-def _of_textbook(
-    target: Any,
-    recipe: Recipe | None,
-    callee: Callee,
-    binding: Binding,
-    fields: Mapping[str, Any],
-) -> MechanismSpec:
-    """The spec of a callee that is a textbook's, in the dtypes that textbooks have in mind."""
-    callee, fields = _as_it_drops(target, callee, binding, recipe, fields)
-    origin = (f"in {' and '.join(_DTYPES)}", *origin_of(target, recipe))
-    known = {"dtypes": _DTYPES, **fields}
-    spec: Any = bound_spec(target, callee, binding, known, origin, style="textbook")
+    spec: Any = _found_spec(make, recipe, callee, binding, fields, "textbook")
     return spec  # type: ignore[no-any-return]
 
 
@@ -139,21 +130,27 @@ _DTYPES = ("float32", "float64")
 """Those that textbooks have in mind: their -1e6 is -inf in float16."""
 
 
-def _as_it_drops(
+def _found_spec(
     target: Any,
+    recipe: Recipe | None,
     callee: Callee,
     binding: Binding,
-    recipe: Recipe | None,
     fields: Mapping[str, Any],
-) -> tuple[Callee, dict[str, Any]]:
-    """The callee made with dropout if it drops in evaluation; else fields that say that none is."""
+    style: str,
+) -> MechanismSpec | ScoringSpec | LayerSpec:
+    """The spec of a callee, made with dropout if it drops in evaluation; a textbook's in two."""
+    origin, known = origin_of(target, recipe), {**fields}
     given = arguments(target, "constructor") if inspect.isclass(target) else None
     drops = any(each.role == "dropout" for each in given or ())
-    if recipe is None or not drops or binding.shape in ("layer", "scores"):
-        return callee, {**fields}
-    dropping = callee_of(target, replace(recipe, base=replace(recipe.base, dropout=0.5)))
-    is_random = Calls(dropping, binding).is_random()
-    return (dropping, {**fields}) if is_random else (callee, {"idle_dropout": True, **fields})
+    if recipe is not None and drops and binding.shape not in ("layer", "scores"):
+        dropping = callee_of(target, replace(recipe, base=replace(recipe.base, dropout=0.5)))
+        if Calls(dropping, binding).is_random():
+            callee = dropping
+        else:
+            known = {"idle_dropout": True, **known}
+    if style == "textbook":
+        origin, known = (f"in {' and '.join(_DTYPES)}", *origin), {"dtypes": _DTYPES, **known}
+    return bound_spec(target, callee, binding, known, origin, style)
 
 
 def making(callee: Callee, binding: Binding, name: str) -> Callable[..., nn.Module]:

@@ -386,9 +386,5 @@ def is_plain(value: object) -> TypeGuard[Tensor]:
 
 
 def nested_tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of nested tuples, lists and mappings; none of other objects."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list | Mapping):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from nested_tensors(part)
+    """The tensors of nested tuples, lists and dictionaries; none of other objects."""
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))

@@ -285,7 +285,7 @@ def _held_after(spec: LayerSpec, *lengths: int) -> tuple[Any, str]:
     assert spec.cache is not None
     hidden, *rest = calls.tensors(sum(lengths))
     held: Held = spec.cache.new(calls.module([hidden]), ITEMS)
-    for own in torch.split(hidden, lengths, 1):
+    for own in torch.split(hidden, [*lengths], 1):
         before = held.length
         calls([own, *rest], cache=held)
         if held.length == before:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,13 +33,12 @@ _TELLING = {"mask", "lens", "lengths", "seqlens", "positions", "ids"}
 """Parts of the names of arguments that these styles do not pass, and a report is to name."""
 
 _SECOND = {
-    "weights": ", and the weights come with it",
+    "BHLS": ", and the weights come with it",
     "BHL": ", and the log-sum-exp of the scores comes with it",
     "BLH": ", and the log-sum-exp of the scores comes with it, as (B, L, H)",
-    "more": "",
-    "unmoved": "; what comes with it, one number a query, is not looked at: a shift of all scores "
-    "leaves it alone, which would move a log-sum-exp",
+    "": "; what comes with it is not looked at",
 }
+"""What is said of what comes with an output, by its axes."""
 _HEADS = 2
 _PADDING = "key_padding_mask"
 
@@ -186,27 +186,23 @@ def _of_function(style: str, function: Any, fields: dict[str, Any]) -> Mechanism
     conventions: dict[str, Any] = {}
     notes = _dtypes(calls, known)
     known["accepts"] = _accepted(style, keywords, calls)
-    if "attn_mask" not in keywords:
-        conventions["masks"] = ()
-    elif _takes_full_masks_only(calls):
-        full = Mask("BHLS", "shows", floating=True)
-        calls = calls.replace(masks={keywords.named["attn_mask"]: full})
-        notes.append("masks are given as (B, H, L, S), since it raises for (L, S)")
-    if style == "sdpa" and "is_causal" in keywords:
+    if style == "flash":
+        known["sizes"] = one_head_size
+    elif "is_causal" in keywords:
         conventions["causal"] = "top_left"
-        calls = calls.replace(one_mask=_takes_one_mask(calls))
     calls = _with_second(calls, known, notes)
     passed = {*keywords.names[:3], *keywords.named.values()} - {_PADDING}
     left = [name for name in keywords.names if name not in passed and _TELLING & {*name.split("_")}]
     if left:
         notes.append(f"{' and '.join(left)} not passed: what that hides or moves is not looked at")
-    if style == "flash":
-        known["sizes"] = one_head_size
-    if "attn_mask" in keywords:
+    if calls.binding.masks:
+        calls = _with_form(calls, notes)
         conventions |= _of_masks(calls)
-    elif "is_causal" not in keywords and calls() is None and causality(calls):
-        conventions["causal"], known["sizes"] = "always", _one_length
-        notes.append("it is causal and takes as many queries as keys only (found by trying)")
+    else:
+        conventions["masks"] = ()
+        if "is_causal" not in keywords and calls() is None and causality(calls):
+            conventions["causal"], known["sizes"] = "always", _one_length
+            notes.append("it is causal and takes as many queries as keys only (found by trying)")
     conventions |= coarseness(calls)
     known |= {
         "make": making(calls.callee, calls.binding, name_of(function)),
@@ -240,7 +236,9 @@ def _accepted(style: str, keywords: Keywords, calls: Calls) -> tuple[str, ...]:
     accepts = [name for name in SETTINGS if name in keywords and name != "return_weights"]
     if style == "flash":
         accepts = [name for name in accepts if name != "enable_gqa"]
-        accepts += ["enable_gqa"] if _takes_groups(calls) else []
+        query, key, value = calls.tensors()
+        grouped = calls([torch.cat([query, query], 1), key, value], enable_gqa=True)
+        accepts += [] if grouped is None else ["enable_gqa"]
     dropping = calls.replace()
     dropping.training = True
     if calls() is not None and dropping(dropout_p=0.1) is None:  # it takes a module there
@@ -248,75 +246,59 @@ def _accepted(style: str, keywords: Keywords, calls: Calls) -> tuple[str, ...]:
     return tuple(accepts)
 
 
-def _takes_groups(calls: Calls) -> bool:
-    """Whether a call with two key heads for four query heads succeeds."""
-    query, key, value = calls.tensors()
-    return calls([torch.cat([query, query], 1), key, value], enable_gqa=True) is not None
-
-
-def _takes_one_mask(calls: Calls) -> bool:
-    """Whether it raises if given both a mask and ``is_causal``, as torch's function does."""
-    tensors = calls.tensors(5, 5, (4, 4, 3))  # of a size for which torch raises
-    mask = torch.ones(5, 5, dtype=torch.bool)
-    return bool(calls.binding.masks) and calls(tensors, attn_mask=mask, is_causal=True) is None
-
-
 def _dtypes(calls: Calls, known: dict[str, Any]) -> list[str]:
     """Leave out what a function of half types raises for; the calls go on in one of them."""
-    if calls(dtype="float32") is not None:
+    if calls() is not None:
         return []
     raised = calls.raised
-    taken = [name for name in _HALF if calls(dtype=name) is not None]
+    taken = tuple(name for name in _HALF if calls(dtype=name) is not None)
     if not taken:
         return []
-    calls.dtype, known["dtypes"] = taken[0], tuple(taken)
+    calls.dtype, known["dtypes"] = taken[0], taken
     return [f"not tried in float32 and float64, where it raises {raised}"]
 
 
 def _with_second(calls: Calls, known: dict[str, Any], notes: list[str]) -> Calls:
-    """The calls with what comes beside the output bound, if it is weights or log-sums."""
-    found = calls.replace(weights=(SECOND, "")).both()
-    if found is None or found[1] is None:
-        return calls
-    kind = _kind_of(calls, found[1])
-    notes.append(f"its output is the first of what it returns{_SECOND[kind]}")
-    if kind == "weights":
-        known["accepts"] += ("return_weights",)
-        return calls.replace(weights=(SECOND, "BHLS"))
-    if kind not in ("BHL", "BLH"):
-        return calls
-    known |= {"returns": ("output", "lse"), "laws": ("pools_values", "splits_merge")}
-    return calls.replace(weights=(SECOND, kind))
-
-
-def _kind_of(calls: Calls, second: Any) -> str:
-    """What comes with an output: ``weights``, the axes of log-sums, ``unmoved`` or ``more``.
+    """The calls with what comes beside the output bound, if it is weights or log-sums.
 
     A vector that is added to all keys, which leaves the weights and what is made of them alone,
     changes a log-sum.
     """
     query, key, value = calls.tensors()
-    items, heads, count = query.shape[:3]
-    shapes = {
-        (items, heads, count, key.shape[-2]): "weights",
-        (items, heads, count): "BHL",
-        (items, count, heads): "BLH",
-    }
-    kind = shapes.get(tuple(second.shape), "more") if is_plain(second) else "more"
-    if kind in ("weights", "more"):
-        return kind
-    summing = calls.replace(weights=(SECOND, ""))
-    one, two = (summing.both([query, k, value]) for k in (key, key + 1.0))
-    if one is None or two is None:
-        return "more"
-    return "unmoved" if close(one[1], two[1]) else kind
+    found, moved = (
+        calls.replace(weights=(SECOND, "")).both([query, k, value]) for k in (key, key + 1.0)
+    )
+    if found is None or (second := found[1]) is None:
+        return calls
+    *lead, count = query.shape[:3]
+    kinds = {(*lead, count, key.shape[2]): "BHLS", (*lead, count): "BHL"}
+    kinds[lead[0], count, lead[1]] = "BLH"
+    kind = kinds.get(tuple(second.shape), "") if is_plain(second) else ""
+    if len(kind) == 3 and (moved is None or close(second, moved[1])):
+        kind = ""
+    notes.append(f"its output is the first of what it returns{_SECOND[kind]}")
+    if not kind:
+        return calls
+    if kind == "BHLS":
+        known["accepts"] += ("return_weights",)
+    else:
+        known |= {"returns": ("output", "lse"), "laws": ("pools_values", "splits_merge")}
+    return calls.replace(weights=(SECOND, kind))
 
 
-def _takes_full_masks_only(calls: Calls) -> bool:
-    """Whether it raises for a mask ``(L, S)``, and not for one ``(B, H, L, S)``."""
+def _with_form(calls: Calls, notes: list[str]) -> Calls:
+    """The calls with masks as it takes them: of all items and heads, or with causality in them."""
+    ((name, form),) = calls.binding.masks.items()
     query, key, _ = calls.tensors()
     mask = torch.ones(*query.shape[:-1], key.shape[-2], dtype=torch.bool)
-    return calls(attn_mask=mask[0, 0]) is None and calls(attn_mask=mask) is not None
+    if calls(attn_mask=mask[0, 0]) is None and calls(attn_mask=mask) is not None:
+        calls = calls.replace(masks={name: replace(form, axes="BHLS")})
+        notes.append("masks are given as (B, H, L, S), since it raises for (L, S)")
+    if calls.binding.layout == "BHLE" and "causal" in calls.binding.roles.values():
+        tensors = calls.tensors(5, 5, (4, 4, 3))  # of a size for which torch raises
+        both = calls(tensors, attn_mask=torch.ones(5, 5, dtype=torch.bool), is_causal=True)
+        calls = calls.replace(one_mask=both is None)
+    return calls
 
 
 def _of_masks(calls: Calls) -> dict[str, Any]:

@@ -214,7 +214,7 @@ SPECS: list[tuple[Any, Any, dict[str, Any]]] = [
     (sdpa, with_weights, {"accepts": ("return_weights",), "notes": "the weights come with it"}),
     (sdpa, masked_with_log_sum, {"returns": ("output", "lse"), "conventions": FINITE}),
     (flash, with_log_sum, {"returns": ("output", "lse"), "notes": "comes with it, as (B, L, H)"}),
-    (flash, with_entropy, {"returns": ("output",), "notes": "one number a query, is not looked"}),
+    (flash, with_entropy, {"returns": ("output",), "notes": "what comes with it is not looked at"}),
     (flash, flashlike, {"accepts": ("is_causal", "scale", "enable_gqa"), "conventions": NONE}),
     (flash, broadcast, {"accepts": (), "conventions": NONE}),
     (flash, padded, {"notes": "key_padding_mask not passed"}),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from attnbench.calling.binding import nested_tensors
 from attnbench.specs import CacheSpec
 
 KEPT = ("argument", "returned", "module")
@@ -101,24 +101,15 @@ def _install(module: nn.Module, state: dict[str, dict[str, Any]]) -> None:
             vars(part)[name] = dict(value) if name == "_buffers" else value
 
 
-def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Nested tuples, lists and mappings with each tensor changed; a number in them stays."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {name: _each(part, change) for name, part in value.items()}
-    if not isinstance(value, tuple | list):
-        return value
-    parts = [_each(part, change) for part in value]
-    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-
-
 def _selecting(axis: int) -> Callable[[Any, Tensor], Any]:
-    return lambda value, index: _each(value, lambda tensor: tensor.index_select(axis, index))
+    def select(value: Any, index: Tensor) -> Any:
+        return tree_map_only(Tensor, lambda tensor: tensor.index_select(axis, index), value)
+
+    return select
 
 
 def _crop(value: Any, length: int) -> Any:
-    return _each(value, lambda tensor: tensor[..., :length, :])
+    return tree_map_only(Tensor, lambda tensor: tensor[..., :length, :], value)
 
 
 _TUPLES = CacheSpec(new=lambda module, batch_size: None, select=_selecting(0), crop=_crop)
@@ -130,22 +121,17 @@ def tuples_like(value: Any, rows: int, slots: int) -> CacheSpec:
 
     Keys and values may be stacked, so that rows are not first, and a number may count the slots.
     """
-    shapes = [tensor.shape for tensor in nested_tensors(value)]
+    leaves = tree_leaves(value)
+    shapes = [leaf.shape for leaf in leaves if isinstance(leaf, Tensor)]
+    counts = any(isinstance(leaf, int | float) for leaf in leaves)
     least = min((len(shape) for shape in shapes), default=0)
     axes = [axis for axis in range(least) if all(shape[axis] == rows for shape in shapes)]
     cropped = bool(axes) and all(shape[-2:-1] == (slots,) for shape in shapes)
     return CacheSpec(
         new=_TUPLES.new,
         select=_selecting(axes[0]) if axes else None,
-        crop=_crop if cropped and not _counts(value) else None,
+        crop=_crop if cropped and not counts else None,
     )
-
-
-def _counts(value: Any) -> bool:
-    """Whether a number is among the tensors."""
-    parts = list(value.values()) if isinstance(value, Mapping) else value
-    inside = isinstance(parts, tuple | list) and any(map(_counts, parts))
-    return isinstance(value, int | float) or inside
 
 
 def held_cache(spec: CacheSpec | None, kept: str) -> CacheSpec | None:

@@ -28,23 +28,20 @@ def mask_form(callee: Callee, binding: Binding, name: str, lengths: bool = False
     base = None if binding.tokens or "Y" in binding.layout else calls.reach()
     if base is None or (lengths and calls.is_layer):
         return None
+    whole, rows = _pattern()[..., : base.shape[-1]], torch.ones_like(base)
+    patterns: list[Tensor | None] = [whole, whole[:1].expand(whole.shape)]
     if lengths:
-        every = torch.ones_like(base)
-        form = _form(calls, name, base, None, None) or _leaking(calls, name, None, every)
-        return form if form is None or _takes_short_ones(calls, name, form) else None
-    if calls.is_layer:
+        patterns = [None]
+    elif calls.is_layer:
         real = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
-        apart = real[:, :, None] & ~torch.eye(QUERIES, dtype=torch.bool)
-        if not bool((base & ~real[:, None] & apart).any()):
+        patterns, rows = [real[:, None]], real[:, :, None] & ~torch.eye(QUERIES, dtype=torch.bool)
+        if not bool((base & ~real[:, None] & rows).any()):
             return None  # tokens that know nothing of each other show no mask
-        form = _form(calls, name, base, real[:, None], apart)
-        return form or _leaking(calls, name, real[:, None], apart)
-    whole = _pattern()[..., : base.shape[-1]]
-    for seen in (whole, whole[:1].expand(whole.shape)):
-        form = _form(calls, name, base, seen, None)
-        if form is not None:
-            return form
-    return _leaking(calls, name, whole, torch.ones_like(whole))
+    exact = (_form(calls, name, base, pattern, rows) for pattern in patterns)
+    form = next(filter(None, exact), None) or _leaking(calls, name, patterns[0], rows)
+    if form is not None and lengths and not _takes_short_ones(calls, name, form):
+        return None
+    return form
 
 
 def _takes_short_ones(calls: Calls, name: str, form: Mask) -> bool:
@@ -53,7 +50,7 @@ def _takes_short_ones(calls: Calls, name: str, form: Mask) -> bool:
     if not ways:  # it leaks, and so is no form of these
         return True
     other, given = ways[0]
-    short: Any = {each: torch.full_like(lens, 2) for each, lens in given.items()}
+    short: dict[str, Any] = {each: torch.full_like(lens, 2) for each, lens in given.items()}
     return other(**short) is not None
 
 
@@ -66,7 +63,7 @@ def _pattern() -> Tensor:
     return seen
 
 
-_Forms = Iterator[tuple[Mask, Calls, dict[str, Tensor], Tensor]]
+_Forms = Iterator[tuple[Mask, Calls, dict[str, Any], Tensor]]
 
 
 def _lengths(calls: Calls, name: str) -> _Forms:
@@ -106,17 +103,14 @@ def _forms(calls: Calls, name: str, pattern: Tensor | None) -> _Forms:
 
 
 def _form(
-    calls: Calls, name: str, base: Tensor, pattern: Tensor | None, rows: Tensor | None
+    calls: Calls, name: str, base: Tensor, pattern: Tensor | None, rows: Tensor
 ) -> Mask | None:
     """The form in which a mask hides what it should, among the slots that are looked at."""
     plain = calls()
-    looked = torch.ones(base.shape, dtype=torch.bool) if rows is None else rows
     for form, other, given, allowed in _forms(calls, name, pattern):
-        given_now: Any = given
-        seen = other.reach(unlike=plain, **given_now)
-        if seen is not None and torch.equal(
-            seen & looked, allowed.expand(base.shape) & base & looked
-        ):
+        seen = other.reach(unlike=plain, **given)
+        wanted = allowed.expand(base.shape) & base & rows
+        if seen is not None and torch.equal(seen & rows, wanted):
             return form
     return None
 
@@ -130,12 +124,11 @@ def _leaking(calls: Calls, name: str, pattern: Tensor | None, rows: Tensor) -> M
     best: Mask | None = None
     for form, other, given, allowed in _forms(calls, name, pattern):
         whole = True if pattern is not None else int(rows.shape[-1])
-        all_shown: Any = {each: torch.full_like(mask, whole) for each, mask in given.items()}
-        hiding_some: Any = given
-        shown = other(**all_shown)
+        every: dict[str, Any] = {n: torch.full_like(mask, whole) for n, mask in given.items()}
+        shown = other(**every)
         if shown is None or plain is None or before is None or not close(shown, plain):
             continue
-        after = other.moves(**hiding_some)
+        after = other.moves(**given)
         if after is None:
             continue
         left, looked = after / before, rows.expand(before.shape) & (before > SHOWN)
