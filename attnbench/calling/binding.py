@@ -80,16 +80,12 @@ class Fill:
     listed: bool = False
 
     def value(self, sizes: Mapping[str, int], like: Tensor) -> Any:
-        """What a call of these sizes gets."""
-        made = self.tensor(sizes, like)
-        return made.tolist() if self.listed else made
-
-    def tensor(self, sizes: Mapping[str, int], like: Tensor) -> Tensor:
-        """The tensor of these sizes, on the device and in the dtype of another."""
-        number = 1 / sizes["S"] if self.number is None else self.number
+        """What a call of these sizes gets, on the device and in the dtype of another tensor."""
         shape = [sizes[letter] for letter in self.axes]
         if self.counts:
-            return torch.full(shape, sizes["S"], device=like.device)
+            made = torch.full(shape, sizes["S"], device=like.device)
+            return made.tolist() if self.listed else made
+        number = 1 / sizes["S"] if self.number is None else self.number
         dtype = torch.bool if self.boolean else like.dtype
         return torch.full(shape, number, dtype=dtype, device=like.device)
 
@@ -248,7 +244,7 @@ class Binding:
             "as in the example, of its first item:": shown if self.shape != "layer" else [],
             "prepared by": [each for each in (self.reset, self.prepare) if each],
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
-            **self._following(),
+            "by its tokens:": self._following(),
             "left at their defaults:": [name for name in self.left if name not in self.unread],
             "**no form found of**": list(self.unread),
             "**changes no output**:": list(self.idle),
@@ -256,15 +252,13 @@ class Binding:
         }
         return "".join(f"; {what} {', '.join(names)}" for what, names in others.items() if names)
 
-    def _following(self) -> dict[str, list[str]]:
-        """What is said of arguments that follow from the numbers of tokens."""
-        roles = [
-            (name, role)
+    def _following(self) -> list[str]:
+        """The arguments that follow from a call's tokens, and what each is."""
+        return [
+            name if name == role else f"{name} as {role}"
             for name, role in self.roles.items()
             if role in _FOLLOWING and not (role in _TABLES and self.values.get(name) is None)
         ]
-        kinds = dict.fromkeys(role for _, role in roles)
-        return {_FOLLOWING[kind]: [n for n, role in roles if role == kind] for kind in kinds}
 
     def _constants(self) -> dict[str, Any]:
         """What arguments get that is the same in every call, and that nobody asked for."""
@@ -279,21 +273,10 @@ class Binding:
 
 _LONGEST = 160
 _SAID = (bool, int, float, str, Fill, Through, tuple, list, dict)
-_FOLLOWING = {
-    "grid": "the tokens' rows and columns in",
-    "rows": "the tokens' rows in",
-    "columns": "their columns in",
-    "positions": "positions in",
-    "slots": "slots in",
-    "start": "earlier tokens counted in",
-    "bounds": "the sequences' bounds in",
-    "rotary": "angles of positions in",
-    "cos": "cosines of positions in",
-    "sin": "sines of positions in",
-}
-"""Roles of arguments that follow from a call's tokens, in words."""
 _TABLES = ("rotary", "cos", "sin")
-"""Of these, those that need not be given."""
+"""Roles of what follows from a call's tokens and need not be given."""
+_FOLLOWING = ("grid", "rows", "columns", "positions", "slots", "start", "bounds", *_TABLES)
+"""Roles of arguments that follow from a call's tokens."""
 _VARIED = (*_FOLLOWING, "return_weights")
 
 

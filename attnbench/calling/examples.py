@@ -109,14 +109,19 @@ def _as_attention(shown: Example) -> tuple[Callee, Prior]:
 
 def _attends(shown: Example) -> bool:
     """Whether an example gives a query, and other keys or a memory."""
-    roles = {role_of(n, "forward") for n, v in shown.named.items() if isinstance(v, Tensor)}
+    roles = {*_by_role(shown)}
     others = {"key", "memory", "value"} & roles
     return len(shown.hidden) == 1 and bool({"query", "hidden"} & roles) and bool(others)
 
 
+def _by_role(shown: Example) -> dict[str | None, Tensor]:
+    """The tensors of an example by the roles of their names."""
+    return {role_of(n, "forward"): v for n, v in shown.named.items() if isinstance(v, Tensor)}
+
+
 def _keys(shown: Example, first: str = "key") -> Tensor:
     """The keys of an example, or its values, or its memory where it has none of them."""
-    roles = {role_of(n, "forward"): v for n, v in shown.named.items() if isinstance(v, Tensor)}
+    roles = _by_role(shown)
     return next(roles[role] for role in (first, "key", "memory", "value") if role in roles)
 
 
@@ -258,7 +263,7 @@ def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Bi
     if is_fixed and not layout.endswith("E"):
         return "it is tried at any number of tokens alone"
     whole = (tokens or sizes["Y"] * sizes["X"]) if is_fixed else 0
-    way = {"layout": layout, "tokens": whole, "widens": True}
+    way = {"layout": layout, "tokens": whole}
     mains = dict.fromkeys(shown.hidden, "hidden")
     given = [Argument(name, role) for name, role in mains.items()]
     for name, value in shown.named.items():
@@ -269,10 +274,10 @@ def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Bi
     free = [replace(a, given=()) if _is_mask_of_items(a) else a for a in given]
     free += [a for a in _arguments(shown) if a.role in _MASKS and a.name not in shown.named]
     asked = [a for a in free if a.role in _MASKS and not a.given]
-    found = tried(callee, free, mains, way) if asked else ""
+    found = tried(callee, free, mains, way, widens=True) if asked else ""
     if isinstance(found, Binding) and (form := masked(callee, found, asked)).masks:
         return form
-    return tried(callee, given, mains, way)
+    return tried(callee, given, mains, way, widens=True)
 
 
 _MASKS = ("padding", "mask")

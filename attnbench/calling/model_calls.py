@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +43,6 @@ def seen_calls(model: nn.Module, batch: Any) -> list[SeenCall]:
         StyleError: the run raises, or calls no module that looks like attention.
     """
     args, kwargs = call_of(batch)
-    parts = [(place, part) for place, part in model.named_modules() if place and _attends(part)]
     seen: dict[type, SeenCall] = {}
 
     def watching(place: str) -> Any:
@@ -52,10 +52,13 @@ def seen_calls(model: nn.Module, batch: Any) -> list[SeenCall]:
 
         return note
 
-    hooks = [m.register_forward_pre_hook(watching(p), with_kwargs=True) for p, m in parts]
     training = model.training
     try:
-        with repeatable(), torch.no_grad():
+        with repeatable(), torch.no_grad(), contextlib.ExitStack() as hooks:
+            for place, part in model.named_modules():
+                if place and _attends(part):
+                    hook = part.register_forward_pre_hook(watching(place), with_kwargs=True)
+                    hooks.enter_context(hook)
             model.eval()(*args, **kwargs)
     except Exception as error:
         raise StyleError(
@@ -63,8 +66,6 @@ def seen_calls(model: nn.Module, batch: Any) -> list[SeenCall]:
         ) from error
     finally:
         model.train(training)
-        for hook in hooks:
-            hook.remove()
     if not seen:
         raise StyleError(
             f"no module inside {type(model).__name__} that looks like attention is called. To "

@@ -239,9 +239,8 @@ def _accepted(style: str, keywords: Keywords, calls: Calls) -> tuple[str, ...]:
         query, key, value = calls.tensors()
         grouped = calls([torch.cat([query, query], 1), key, value], enable_gqa=True)
         accepts += [] if grouped is None else ["enable_gqa"]
-    dropping = calls.replace()
-    dropping.training = True
-    if calls() is not None and dropping(dropout_p=0.1) is None:  # it takes a module there
+    dropped = calls.replace(training=True)(dropout_p=0.1)
+    if calls() is not None and dropped is None:  # it takes a module there
         accepts = [name for name in accepts if name != "dropout_p"]
     return tuple(accepts)
 
@@ -325,9 +324,7 @@ def _takes_floating(calls: Calls) -> bool:
     boolean, floating = calls(attn_mask=mask.bool()), calls(attn_mask=mask)
     if boolean is None:
         return True
-    graded = calls.replace()
-    graded.graded = True
-    if floating is None or graded(attn_mask=mask) is None:
+    if floating is None or calls.replace(graded=True)(attn_mask=mask) is None:
         return False
     first = calls.tensors()[2][..., :1, :].to(boolean)
     return not (close(boolean, first) and close(floating, first))

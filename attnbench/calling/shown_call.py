@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Mapping
@@ -228,16 +229,11 @@ def _embedded(
 
         return note
 
-    hooks = [
-        part.register_forward_hook(watched(place))
-        for place, part in model.named_modules()
-        if isinstance(part, nn.Embedding)
-    ]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for place, part in model.named_modules():
+            if isinstance(part, nn.Embedding):
+                hooks.enter_context(part.register_forward_hook(watched(place)))
         _run(model, named)
-    finally:
-        for hook in hooks:
-            hook.remove()
     if not seen:
         return None
     place, name, states = seen[0]

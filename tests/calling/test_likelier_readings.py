@@ -232,7 +232,7 @@ class Overridable(nn.Module):
         ("Unread", "called with query (B, E), memory (B, S, E); always state=None"),
         ("Receiving", "called with query (B, E), memory (B, S, E)"),
         ("Worded", "left at their defaults: mask"),
-        ("Turned", "padding (B, S), True hides; angles of positions in position_embeddings"),
+        ("Turned", "padding (B, S), True hides; by its tokens: position_embeddings as rotary"),
     ],
 )
 def test_the_first_line_says_what_is_meant(tmp_path: Path, name: str, said: str) -> None:

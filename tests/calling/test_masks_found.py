@@ -128,7 +128,7 @@ def test_four_axes_that_are_no_grid_are_refused(tmp_path: Path) -> None:
 def test_sizes_that_a_call_passes_are_named(tmp_path: Path) -> None:
     spec = spec_of(found(tmp_path, MASKED, "Tiled"))
     assert isinstance(spec, LayerSpec)
-    said = "called with x (B, L, E); the tokens' rows in H; their columns in W"
+    said = "called with x (B, L, E); by its tokens: H as rows, W as columns"
     assert spec.notes[0] == said
 
 

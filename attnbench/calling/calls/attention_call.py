@@ -47,6 +47,12 @@ class Called(nn.Module):
             places = [given[name] for name in given if name.isdigit()]
             return self.callee(*places, **{k: v for k, v in given.items() if not k.isdigit()})
 
+    def _constant(self, value: Any, sizes: Mapping[str, int], like: Tensor) -> Any:
+        """What an argument gets that nothing varies, in a call of these sizes."""
+        if type(value) is tuple:
+            return tuple(self._constant(each, sizes, like) for each in value)
+        return value.value(sizes, like) if isinstance(value, Fill | Given) else value
+
     def _part(self, result: Any, where: tuple[Part, str]) -> Tensor:
         """A tensor of what a call gave.
 
@@ -156,12 +162,10 @@ class Attention(Called):
                 scales = role in ("key_scale", "value_scale")
                 by_head = name.endswith("descale")
                 found[name] = frame.scale(own[role], key, by_head=by_head) if scales else own[role]
-            elif isinstance(values.get(name), Fill | Given):
-                found[name] = values[name].value(sizes, query)
             elif isinstance(values.get(name), Through):
                 found[name] = self.callee.get_submodule(values[name].place)(own["memory"])
             elif name in values:
-                found[name] = values[name]
+                found[name] = self._constant(values[name], sizes, query)
         return {name: found[name] for name in self.binding.roles if name in found}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnbench.calling.binding import FIRST, Fill, Given, Mask
 from attnbench.calling.calls.attention_call import Called
 from attnbench.calling.calls.caches import Held, drop_graphs
-from attnbench.calling.calls.frame import arranged, folded, heads_of, number_of, numbers_of
+from attnbench.calling.calls.frame import arranged, folded, heads_of, number_of, numbers_of, said
 from attnbench.calling.roles import role_of
 from attnbench.calling.styles import name_of
 from attnbench.errors import RefusalError
@@ -120,17 +120,14 @@ class Layer(Called):
 
     def _value(self, name: str, role: str, hidden: Tensor, past: int, slots: int | None) -> Any:
         """What an argument gets that is neither hidden states nor a mask."""
-        constant, (items, count, width) = self.binding.values.get(name), _sizes(hidden)
-        if isinstance(constant, Given):
-            return constant.value({"B": items, "L": count}, hidden)
+        constant = self.binding.values.get(name)
+        items, count, width = hidden.shape[0], hidden.shape[1], hidden.shape[-1]
         if isinstance(constant, Table):
             return constant.rows(self.callee, past, count, hidden)
-        if isinstance(constant, Fill | tuple):
+        if isinstance(constant, Fill | Given | tuple):
             sizes = {"B": items, "L": count, "S": slots or past + count, "E": width, "1": 1}
             sizes |= {"H": heads_of(self.callee, "kv_heads"), "D": head_width(self.callee, width)}
-            if isinstance(constant, Fill):
-                return constant.tensor(sizes, hidden)
-            return tuple(each.tensor(sizes, hidden) for each in constant)
+            return self._constant(constant, sizes, hidden)
         places = torch.arange(past, past + count, device=hidden.device)
         if role == "positions":
             return places.expand(items, -1) if constant == "BL" else places
@@ -160,10 +157,6 @@ _RECTANGLE = ("grid", "rows", "columns")
 _OF_SOURCE = ("memory_mask", "memory_padding")
 
 
-def _sizes(hidden: Tensor) -> tuple[int, int, int]:
-    return hidden.shape[0], hidden.shape[1], hidden.shape[-1]
-
-
 def padding(real: Tensor, form: Mask, hidden: Tensor, heads: int = 1) -> Tensor:
     """A mask of real tokens ``(B, S)`` in the form that a layer takes."""
     sizes = {"B": real.shape[0], "H": heads, "L": hidden.shape[1], "S": real.shape[1], "1": 1}
@@ -171,9 +164,7 @@ def padding(real: Tensor, form: Mask, hidden: Tensor, heads: int = 1) -> Tensor:
     if form.says == "added":
         low = max(torch.finfo(hidden.dtype).min, torch.finfo(torch.float32).min)
         return hidden.new_zeros(wide.shape).masked_fill(~wide, low)
-    if form.says in ("shows", "hides"):
-        return wide if form.says == "shows" else ~wide
-    return (wide if form.says == "ones" else ~wide).long()
+    return said(wide, form, torch.long)
 
 
 @dataclass(frozen=True)

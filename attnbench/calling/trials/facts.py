@@ -50,8 +50,10 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
         _layer(calls, found)
         return found
     found.conventions.update(conventions_of(calls))
-    if found.conventions.get("empty_rows") == "nan" and _is_finite_without_keys(calls):
-        found.notes.append(_NEITHER)
+    if found.conventions.get("empty_rows") == "nan":
+        output = calls(**(hiding(calls, 0) or {}))
+        if output is not None and bool(output.isfinite().all()):
+            found.notes.append(_NEITHER)
     _formula(calls, found)
     return found
 
@@ -171,11 +173,6 @@ _LONGEST = 1100
 
 
 _NEITHER = "a row without keys gives neither zeros nor the mean of all values, and is not looked at"
-
-
-def _is_finite_without_keys(calls: Calls) -> bool:
-    output = calls(**(hiding(calls, 0) or {}))
-    return output is not None and bool(output.isfinite().all())
 
 
 def dtypes_of(calls: Calls) -> tuple[tuple[str, ...], str]:

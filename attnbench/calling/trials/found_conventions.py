@@ -55,7 +55,8 @@ def _hidden(calls: Calls) -> dict[str, Any]:
     if lets_nan_through(calls):
         found["hidden_slots"] = "finite"
     low = mask_value(calls)
-    if low is not None and any(True for _ in _parameters(calls)):
+    made = calls.callee.at()
+    if low is not None and isinstance(made, nn.Module) and [*made.parameters()]:
         low = max(low, FINITE)  # its scores are not q·k, and either sign may lie far from zero
     return found | ({} if low is None else {"mask_value": low})
 
@@ -71,11 +72,6 @@ def lets_nan_through(calls: Calls) -> bool:
             return True
         poisoned[..., 1:, :] = kept
     return False
-
-
-def _parameters(calls: Calls) -> Any:
-    made = calls.callee.at()
-    return made.parameters() if isinstance(made, nn.Module) else ()
 
 
 def empty_rows(calls: Calls, nothing: Mapping[str, Any]) -> str:

@@ -95,10 +95,10 @@ class Calls:
         self.is_layer = binding.shape == "layer"
         self.dtype, self.training, self.graded = "float32", False, False
 
-    def replace(self, **changes: Any) -> Calls:
-        """Calls of the same callee with another binding."""
+    def replace(self, *, training: bool = False, graded: bool = False, **changes: Any) -> Calls:
+        """Calls of the same callee with another binding, in training or with gradients."""
         other = Calls(self.callee, self.binding.replace(**changes))
-        other.dtype = self.dtype
+        other.dtype, other.training, other.graded = self.dtype, training, graded
         return other
 
     def module(self, tensors: Sequence[Tensor]) -> Layer | Attention:
@@ -190,15 +190,13 @@ class Calls:
         """The parameters that no gradient of the output of an attention reaches."""
         module: Any = self.module(self.tensors())
         named = dict(module.named_parameters())
-        graded = self.replace()
-        graded.graded = True
 
         def call() -> list[str]:
             total = module(*self.tensors()).sum()
             found = torch.autograd.grad(total, [*named.values()], allow_unused=True)
             return [n for n, each in zip(named, found, strict=True) if each is None]
 
-        names: list[str] | None = graded._tried(call) if named else None
+        names: list[str] | None = self.replace(graded=True)._tried(call) if named else None
         return names or []
 
     def reach(

@@ -85,12 +85,6 @@ def parts_of(result: Any, callee: Any) -> Iterator[tuple[Part, Tensor]]:
             yield f".{name}", part
 
 
-def sums_to_one(part: Tensor, axes: str) -> bool:
-    """Whether it is weights over the keys."""
-    sums = part.sum(axes.index("S"))
-    return bool((part >= 0).all()) and torch.allclose(sums, torch.ones(()).to(sums), atol=1e-3)
-
-
 def _read(result: Any, callee: Any, calls: Calls) -> dict[str, tuple[Part, str]]:
     """Where the output, the weights and the scores are in what a call gives."""
     layout, widths = calls.binding.layout, calls.callee.sides
@@ -102,7 +96,9 @@ def _read(result: Any, callee: Any, calls: Calls) -> dict[str, tuple[Part, str]]
         if axes in _OUTPUTS.get(layout, _ONE) and "output" not in found:
             found["output"] = (where, axes)
         elif _is_of_keys(axes, layout):
-            kind = "weights" if sums_to_one(part, axes) else "scores"
+            sums = part.sum(axes.index("S"))
+            are_one = torch.allclose(sums, torch.ones(()).to(sums), atol=1e-3)
+            kind = "weights" if are_one and bool((part >= 0).all()) else "scores"
             found.setdefault(kind, (where, axes))
     return found
 
@@ -189,16 +185,15 @@ def _layer_trials(
     plain: list[dict[str, Any]] = [{"layout": layout} for layout in LAYER_LAYOUTS]
     angles = any(a.role in _ANGLES and not a.required for a in arguments)
     for kind in ("", *(["angles"] if angles else []), "tokens"):
-        ways = plain
-        if kind == "angles":
-            ways = [{"layout": layout, "angles": True} for layout in ("BLE", "LE")]
-        elif kind == "tokens":  # the errors of what was tried name it, or a table has as many rows
+        ways = plain if kind == "" else [{"layout": layout} for layout in ("BLE", "LE")]
+        if kind == "tokens":  # the errors of what was tried name it, or a table has as many rows
             ways = _fixed(plain, raised, callee)
         for way in ways:
             memory = LAYER_LAYOUTS[way["layout"]] if "memory" in mains.values() else ""
             if memory and "Y" in way["layout"]:
                 continue
-            binding = tried(callee, arguments, mains, {**way, "memory": memory})
+            own = {**way, "memory": memory}
+            binding = tried(callee, arguments, mains, own, angles=kind == "angles")
             if isinstance(binding, str):
                 raised += [] if kind else [f"{way['layout']}: {binding}"]
             elif not _mixing(callee, binding):  # in other layouts only where tokens are apart, too
@@ -253,6 +248,9 @@ def tried(
     arguments: Sequence[Argument],
     mains: Mapping[str, str],
     way: Mapping[str, Any],
+    *,
+    angles: bool = False,
+    widens: bool = False,
 ) -> Binding | str:
     """The binding of the first call in this layout that gives anything, or what was raised.
 
@@ -260,14 +258,13 @@ def tried(
         callee: what is called.
         arguments: its arguments.
         mains: the roles of those that get query, key, value, memory or hidden states.
-        way: fields of the binding; whether it ``angles`` for what its signature does not need, and
-            whether its output ``widens``.
+        way: fields of the binding.
+        angles: whether a layer gets angles and masks that its signature does not need, too.
+        widens: whether its output may have any number of features.
     """
     is_layer, pair = "hidden" in mains.values(), "memory" in mains.values()
-    asked = _ANGLES if way.get("angles") else () if is_layer else _ASKED
+    asked = _ANGLES if angles else () if is_layer else _ASKED
     rest = [a for a in arguments if a.name not in mains and (a.required or a.role in asked)]
-    widens = bool(way.get("widens"))
-    way = {name: value for name, value in way.items() if name not in ("angles", "widens")}
     made = callee.at()
     taken = {**mains, **{a.name: a.role or "" for a in rest}}
     bare = Binding(
