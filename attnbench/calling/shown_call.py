@@ -1,4 +1,7 @@
-"""An example of a call, read: what is called, its arguments by name, and the hidden states."""
+"""An example of a call, read: what is called, its arguments by name, and the hidden states.
+
+The modules of attention inside a model show theirs where the model runs once.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from attnbench.calling.calls.caches import copied
+from attnbench.calling.making.importing import computes_attention, is_attention
 from attnbench.calling.making.recipes import woken
 from attnbench.calling.roles import TENSORS, role_of
 from attnbench.calling.styles import name_of
@@ -250,3 +254,53 @@ def called_name(target: Any) -> str:
 def is_states(tensor: Tensor) -> bool:
     """Whether a tensor may hold the states of tokens or of one query of each item."""
     return tensor.is_floating_point() and tensor.dim() in (2, 3)
+
+
+def seen_calls(model: nn.Module, batch: Any) -> list[tuple[str, nn.Module, Call]]:
+    """The first call of each kind of attention module in a model, by a run on a batch.
+
+    Args:
+        model: a module; it runs in evaluation, and is left in the mode in which it was.
+        batch: its arguments, as :func:`call_of` reads them.
+
+    Returns:
+        Where each is in the model, as of ``named_modules``, the module, and its arguments.
+
+    Raises:
+        StyleError: the run raises, or calls no module that looks like attention.
+    """
+    args, kwargs = call_of(batch)
+    seen: dict[type, tuple[str, nn.Module, Call]] = {}
+
+    def watching(place: str) -> Any:
+        def note(module: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+            if type(module) not in seen:
+                seen[type(module)] = place, module, copy.deepcopy((given, dict(named)))
+
+        return note
+
+    training = model.training
+    try:
+        with repeatable(), torch.no_grad(), contextlib.ExitStack() as hooks:
+            for place, part in model.named_modules():
+                if place and _attends(part):
+                    hook = part.register_forward_pre_hook(watching(place), with_kwargs=True)
+                    hooks.enter_context(hook)
+            model.eval()(*args, **kwargs)
+    except Exception as error:
+        raise StyleError(
+            f"{type(model).__name__} raises on the batch: {headline(error)}"
+        ) from error
+    finally:
+        model.train(training)
+    if not seen:
+        raise StyleError(
+            f"no module inside {type(model).__name__} that looks like attention is called. To "
+            "check the model itself as a layer: attnbench.check(model, example=batch)."
+        )
+    return list(seen.values())
+
+
+def _attends(module: nn.Module) -> bool:
+    forwards = (vars(kind).get("forward") for kind in type(module).__mro__)
+    return is_attention(type(module)) or any(map(computes_attention, forwards))

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnbench.calling.examples import example_spec
-from attnbench.calling.model_calls import seen_calls
+from attnbench.calling.shown_call import seen_calls
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
 from attnbench.cases.case_strategies import cases
@@ -117,13 +117,13 @@ def check_calls(model: nn.Module, batch: Any, **options: Any) -> CheckReport:
             none of them can be checked.
     """
     reports, refused = [], []
-    for seen in seen_calls(model, batch):
+    for place, module, call in seen_calls(model, batch):
         try:
-            note = f"the module {seen.place}, on its call in {type(model).__name__}"
-            spec = example_spec(seen.module, seen.call, notes=(note,))
+            note = f"the module {place}, on its call in {type(model).__name__}"
+            spec = example_spec(module, call, notes=(note,))
             reports.append(check(spec, **options))
         except StyleError as error:
-            refused.append(f"not checked, {seen.place}: {error}")
+            refused.append(f"not checked, {place}: {error}")
     if not reports:
         raise StyleError("\n".join(refused))
     joined = CheckReport.joined(reports)

@@ -21,9 +21,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.calling.making.guesses import SIDES, choices, guesses, tree_of
 from attnbench.calling.making.sandbox import confined
-from attnbench.calling.making.widths import LONGEST, VARIED, Widths
+from attnbench.calling.making.widths import (
+    LONGEST,
+    SIDES,
+    VARIED,
+    Widths,
+    choices,
+    guesses,
+    tree_of,
+)
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import NOTHING, Argument, arguments, plain_type
 from attnbench.errors import StyleError

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from attnbench.calling.binding import Binding
-from attnbench.calling.making.guesses import tree_of
 from attnbench.calling.making.refusing import not_called
+from attnbench.calling.making.widths import tree_of
 from attnbench.calling.roles import FORWARD, TENSORS
 from attnbench.calling.signature import (
     NOTHING,
