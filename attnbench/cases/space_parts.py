@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ _SMALL = 17
 _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
 _LEAD = (1, 2, 3)
 _SEEDS = range(2**12)
+_ANY_SIZES = range(1, 2**31)
 _SMALL_SEEDS = 16
 _MOST_PAIRS = 2**17
 _MOST_NUMBERS = 2**19
@@ -131,32 +132,24 @@ class Space(_Pipeline):
     def below(self, case: Case) -> st.SearchStrategy[Case | None]:
         """Draw raw cases that are no larger than a case, and mostly that case itself."""
         domain, rank = self.domain, len(case.lead)
-        defaults = {name: group[0] for name, group in domain.variants.items()}
-        options = {**defaults, **dict(getattr(case, "variants", ()))}
-        words = (sorted(group, key=lambda word: _PLACES.get(word, 99)) for group in _words(domain))
-        groups: list[Sequence[Any]] = [
-            *([*domain.variants[name]] for name in defaults),
-            *words,
-        ]
-        ends = (*map(options.get, defaults), case.mask, case.layout, case.regime, case.dtype)
-        seeds = (*range(min(case.seed, _SMALL_SEEDS)), case.seed)
-        lead = (*case.lead, *(1,) * (max(domain.leads) - rank))
-        choices: list[Sequence[Any]] = [
-            [*sorted(n for n in domain.leads if n < rank), rank],
-            *map(_sizes_to, lead),
-            _sizes_to(case.q_len, domain.min_q_len),
-            _sizes_to(case.kv_len, domain.min_kv_len),
-            *(
-                [*itertools.takewhile(functools.partial(operator.ne, end), group), end]
-                for group, end in zip(groups, ends, strict=True)
-            ),
-            *map(_sizes_to, (case.query_size, case.key_size, case.value_size)),
-            seeds,
-        ]
-        largest = [choice[-1] for choice in choices]
-        fields = [mostly_last(choice, len(choices)) for choice in choices]
-        return st.tuples(*fields).map(
-            lambda chosen: case if [*chosen] == largest else self.nearest_case(chosen)
+        deeper = max(domain.leads) - rank
+        groups = (
+            *(sorted(domain.leads), *[_ANY_SIZES] * max(domain.leads)),
+            *(range(least, domain.longest + 1) for least in (domain.min_q_len, domain.min_kv_len)),
+            *domain.variants.values(),
+            *(sorted(group, key=lambda word: _PLACES.get(word, 99)) for group in _words(domain)),
+            *(*[_ANY_SIZES] * 3, range(_SMALL_SEEDS)),
+        )
+        options = dict(getattr(case, "variants", ()))
+        ends = (
+            *(rank, *case.lead, *[1] * deeper, case.q_len, case.kv_len),
+            *(options.get(name, group[0]) for name, group in domain.variants.items()),
+            *(case.mask, case.layout, case.regime, case.dtype),
+            *(case.query_size, case.key_size, case.value_size, case.seed),
+        )
+        choices = [_up_to(group, end) for group, end in zip(groups, ends, strict=True)]
+        return st.tuples(*(mostly_last(choice, len(choices)) for choice in choices)).map(
+            lambda chosen: case if chosen == ends else self.nearest_case(chosen)
         )
 
     def nearest_case(self, values: Sequence[Any]) -> Case | None:
@@ -217,12 +210,12 @@ class Foreign(_Pipeline):
     """The cases of any other strategy, which Hypothesis draws and shrinks on its own."""
 
     strategy: st.SearchStrategy[Case]
-    device: str = "cpu"
     dtypes: tuple[str, ...] = DTYPES
 
     def on(self, device: str, dtypes: Sequence[str] | None) -> Foreign:
         """The same cases on a device, without those of other dtypes."""
-        return replace(self, device=device, dtypes=tuple(dtypes or self.dtypes))
+        steps = (*self.steps, lambda case: case.replace(device=device))
+        return replace(self, steps=steps, dtypes=tuple(dtypes or self.dtypes))
 
     def includes(self, raw: Case) -> bool:
         """Whether a case has one of the dtypes, the only known condition."""
@@ -235,6 +228,10 @@ class Foreign(_Pipeline):
     def raw(self, *, wide: bool = False) -> st.SearchStrategy[Case | None]:
         """Draw its cases."""
         return self.strategy
+
+    def below(self, case: Case) -> st.SearchStrategy[Case | None]:
+        """Draw its cases; none is known to be smaller."""
+        return self.strategy.filter(self.includes)
 
 
 def mostly_last(choices: Sequence[Any], fields: int) -> st.SearchStrategy[Any]:
@@ -275,8 +272,9 @@ def _pair_count(case: Case) -> int:
     return case.q_len * case.kv_len
 
 
-def _sizes_to(size: int, minimum: int = 1) -> range:
-    return range(min(minimum, size), size + 1)
+def _up_to(group: Iterable[Any], end: Any) -> list[Any]:
+    """What comes before an end, and the end."""
+    return [*itertools.takewhile(functools.partial(operator.ne, end), group), end]
 
 
 def _words(domain: Domain) -> tuple[tuple[str, ...], ...]:

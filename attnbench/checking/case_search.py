@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import CaseSpace, Part
-from attnbench.cases.space_parts import Foreign, Space
+from attnbench.cases.space_parts import Foreign, Listing, Space
 from attnbench.checking import hypothesis_engine
 from attnbench.checking.answer_faults import KnownFault
 from attnbench.checking.call_cost import affordable, drawn_limit
@@ -22,7 +23,7 @@ from attnbench.checking.explain.where_alone import where_alone
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.outcomes import KEEPS_CONTRACT
 from attnbench.checking.profiles import Profile
-from attnbench.errors import InvariantViolation, RefusalError, UsageError, may_be_rounding
+from attnbench.errors import InvariantViolation, RefusalError, may_be_rounding
 from attnbench.oracle.references import NoReferenceError
 from attnbench.specs import Invariant
 from attnbench.subject.devices import is_lost
@@ -87,7 +88,7 @@ class CaseSearch:
         if self.error is None:
             self._schedule(seed or 0)
         if self.error is None:
-            self._generate(seed, shrink)
+            self._generate(seed)
         if self.error is None or self._origin is None:
             return
         self.device_lost = is_lost(self._origin[1].device)
@@ -99,29 +100,19 @@ class CaseSearch:
 
     def _key_of(self, part: Part) -> str:
         number = self.space.parts.index(part)
-        return f"attnbench {self.subject.stored_as} {self.invariant.name}" + f" {number}" * bool(
-            number
+        return (
+            f"attnbench {self.subject.stored_as} {self.invariant.name}{f' {number}' * bool(number)}"
         )
 
     def _replay(self) -> None:
         for part in self.space.parts if self.store is not None else ():
-            for raw in self._stored_cases(part):
-                if self._fails_raw(part, raw, "replayed"):
-                    self.replayed = True
-                    return
-                assert self.store is not None
-                self.store.delete(self._key_of(part), raw.id)
-
-    def _stored_cases(self, part: Part) -> list[Case]:
-        """The stored raw cases that are still in a part."""
-        cases = []
-        assert self.store is not None
-        for text in self.store.stored(self._key_of(part)):
-            try:
-                cases.append(Case.from_id(text))
-            except UsageError:
-                self.store.note_unreadable()
-        return [raw for raw in cases if part.includes(raw)]
+            if self.store is not None and not self.replayed:
+                found = self.store.again(
+                    self._key_of(part),
+                    functools.partial(_included, part),
+                    functools.partial(self._fails_raw, part, kind="replayed"),
+                )
+                self.replayed = found is not None
 
     def _schedule(self, seed: int) -> None:
         is_brief = self.profile.name == "quick"
@@ -143,7 +134,7 @@ class CaseSearch:
             if case in selection and self._fails_raw(part, raw, "scheduled"):
                 return
 
-    def _generate(self, seed: int | None, shrink: bool) -> None:
+    def _generate(self, seed: int | None) -> None:
         is_wide = self.profile.name == "thorough"
         parts = [part for part in self.space.parts if part.draws]
         shortage = 2 * self.quota - self.counts["scheduled"]
@@ -151,28 +142,18 @@ class CaseSearch:
         limit = drawn_limit(self.subject, count, self.profile, self.quota) if parts else count
         self.omitted += count - limit
         others = set[str]()
-        # cases of foreign strategies can be shrunk only by the execution that drew them
-        are_foreign = all(isinstance(part, Foreign) for part in parts)
         drawn = st.one_of([st.tuples(st.just(part), part.raw(wide=is_wide)) for part in parts])
-        stages = (Phase.generate, *(Phase.shrink,) * (shrink and are_foreign))
         for attempt in range(_TRIES if parts else 0):
             rest = limit - self.counts["drawn"]
-            if rest <= 0:
+            if rest <= 0 or self.error is not None:
                 return
-            example = hypothesis_engine.search(
+            hypothesis_engine.search(
                 drawn,
                 lambda one: self._fails_drawn(*one, limit, others),
-                phases=hypothesis_engine.phases(*stages),
+                phases=hypothesis_engine.phases(Phase.generate),
                 examples=rest + 1,  # the simplest comes twice
                 seed=f"{self.invariant.name} {seed} {attempt}",
             )
-            if example is not None and are_foreign:
-                part, raw = example
-                assert raw is not None
-                self.shrunk = Phase.shrink in stages and self._budget > 0
-                self._settle(part, raw)
-            if self.error is not None:
-                return
         if others and not self.counts:
             names = ", ".join(sorted(others))
             asked = ", ".join(dict.fromkeys(d for part in parts for d in part.dtypes))
@@ -187,20 +168,16 @@ class CaseSearch:
             if not part.includes(raw):
                 others.add(raw.dtype)
                 reject()
-            raw = raw.replace(device=part.device)
-        if self.error is not None:
-            case = self._legal_case(part, raw)
-            return case is not None and self._fails_again(case)
         return self._fails_raw(part, raw, "drawn")
 
     def _shrink(self, part: Part, origin: Case) -> None:
         """Make the failing case smaller as long as it fails, with a limited number of runs."""
-        if not isinstance(part, Space):
+        if isinstance(part, Listing):
             return
         self._deadline = time.monotonic() + _SECONDS
 
         def still_fails(raw: Case | None) -> bool:
-            case = part.finished(raw)
+            case = self._legal_case(part, raw)
             return case is not None and self._fails_again(case)
 
         example = hypothesis_engine.search(
@@ -211,13 +188,10 @@ class CaseSearch:
         )
         if example is not None:
             self.shrunk = self._budget > 0
-            self._settle(part, example)
-
-    def _settle(self, part: Part, raw: Case) -> None:
-        self._origin = part, raw
-        self.failing = part.finished(raw)
-        assert self.failing is not None
-        self.error = self._verdict(self.failing)
+            self._origin = part, example
+            self.failing = part.finished(example)
+            assert self.failing is not None
+            self.error = self._verdict(self.failing)
 
     def _verdict(self, case: Case) -> BaseException | None:
         """The exception that the check raises at a case, cached; a rejection counts as one."""
@@ -314,6 +288,12 @@ class CaseSearch:
         if self.counts or message is None:
             return None
         return "inconclusive" if self.invariant.name == KEEPS_CONTRACT else "skipped", message
+
+
+def _included(part: Part, text: str) -> Case | None:
+    """The raw case of an id, if it is still in a part."""
+    raw = Case.from_id(text)
+    return raw if part.includes(raw) else None
 
 
 def _hold_legal(subject: Subject, invariant: Invariant, case: Any) -> None:

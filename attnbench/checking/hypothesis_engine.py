@@ -106,31 +106,38 @@ class Failures:
         self._database = database
         self.trouble = ""
 
-    def stored(self, key: str) -> list[str]:
-        """The texts under a key, in order; entries that are not text stay in the database."""
-        entries = self._entries(key)
-        if not all(map(bytes.isascii, entries)):
-            self.note_unreadable()
-        return sorted(entry.decode() for entry in entries if entry.isascii())
+    def again(
+        self, key: str, read: Callable[[str], T | None], fails: Callable[[T], bool]
+    ) -> T | None:
+        """The first value stored under a key that fails again; those that hold are forgotten.
 
-    def note_unreadable(self) -> None:
-        """Note an entry that is damaged or of another version."""
-        self._tell("holds failures that cannot be read, which are left there, and not tried first")
+        Args:
+            key: key of a subject and an invariant.
+            read: makes a value of a text; ``None`` if it is of no concern now.
+            fails: whether a value fails.
+        """
+        readable = []
+        for entry in sorted(self._entries(key)):
+            try:
+                readable.append((entry, read(entry.decode("ascii"))))
+            except (ValueError, TypeError):
+                self._tell(
+                    "holds failures that cannot be read, which are left there, and not tried first"
+                )
+        for entry, value in readable:
+            if value is not None and fails(value):
+                return value
+            if value is not None:
+                with contextlib.suppress(Exception):
+                    self._database.delete(key.encode(), entry)
+        return None
 
     def save(self, key: str, text: str) -> None:
         """Store a text."""
-        for _ in range(2):
-            with contextlib.suppress(Exception):
-                self._database.save(key.encode(), text.encode())
-            if text.encode() in self._entries(key):  # an unwritable folder raises nothing
-                return
-            self.delete(key, text)  # a damaged file may have its name
-        self._tell("cannot be written: what fails is not kept")
-
-    def delete(self, key: str, text: str) -> None:
-        """Delete a text."""
         with contextlib.suppress(Exception):
-            self._database.delete(key.encode(), text.encode())
+            self._database.save(key.encode(), text.encode())
+        if text.encode() not in self._entries(key):  # an unwritable folder raises nothing
+            self._tell("cannot be written: what fails is not kept")
 
     def _entries(self, key: str) -> list[bytes]:
         try:

@@ -7,7 +7,7 @@ most simply.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple, replace
 
 from hypothesis import Phase
@@ -52,7 +52,7 @@ def explore(stage: Stage, judged: str, drawn: bool, effort: Effort) -> FoundErro
     def fails(program: Program) -> bool:
         return verdict(program) is not None
 
-    program = stored(kept, key, fails) if drawn else None
+    program = kept.again(key, read, fails) if kept is not None and drawn else None
     if program is None:
         scheduled = held.scheduled(stage.subject)
         program = next(filter(fails, scheduled if drawn else scheduled[:_FEW]), None)
@@ -75,23 +75,11 @@ def explore(stage: Stage, judged: str, drawn: bool, effort: Effort) -> FoundErro
     return verdict(program)
 
 
-def stored(kept: Failures | None, key: str, fails: Callable[[Program], bool]) -> Program | None:
-    """The first stored program that fails again; those that do not are forgotten."""
-    if kept is None:
-        return None
-    for text in kept.stored(key):
-        try:
-            program = tuple(
-                Step(kind, track, count, tuple(rows))
-                for kind, track, count, rows in json.loads(text)
-            )
-        except (ValueError, TypeError):
-            kept.note_unreadable()
-            continue
-        if fails(program):
-            return program
-        kept.delete(key, text)
-    return None
+def read(text: str) -> Program:
+    """A program as :func:`keep` wrote it."""
+    return tuple(
+        Step(kind, track, count, tuple(rows)) for kind, track, count, rows in json.loads(text)
+    )
 
 
 def keep(kept: Failures | None, key: str, program: Program) -> None:

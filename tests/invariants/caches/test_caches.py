@@ -18,7 +18,7 @@ from attnbench.checking.check_report import failure_text
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.invariants.caches.player import Player
 from attnbench.invariants.caches.program import Program, shrunk, steps
-from attnbench.invariants.caches.search import keep, stored
+from attnbench.invariants.caches.search import keep, read
 from attnbench.invariants.caches.stage import stage_of
 from attnbench.invariants.layers import cache_operations, splits
 from attnbench.subject.layer import LayerSubject
@@ -97,10 +97,10 @@ def test_a_program_is_kept_and_found_again() -> None:
         Failures(InMemoryExampleDatabase()),
         steps(3, 7, (2, 0), 5, -9, 4, pads=(0, 20, 1)),
     )
-    assert stored(kept, "key", lambda _: True) is None
+    assert kept.again("key", read, lambda _: True) is None
     keep(kept, "key", program)
-    assert stored(kept, "key", lambda _: True) == program
-    assert stored(kept, "another key", lambda _: True) is None
+    assert kept.again("key", read, lambda _: True) == program
+    assert kept.again("another key", read, lambda _: True) is None
 
 
 def played(program: Program) -> Program:
