@@ -7,7 +7,6 @@ torch.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import time
@@ -161,19 +160,17 @@ class Session:
             number: number of the pass.
             end: time after which no further row is measured.
         """
-        queue = list(rows)
-        while queue and time.monotonic() < end:
-            count = 0
-            for row, measured in self._process(queue, number):
-                count += 1
+        left = list(rows)
+        while left and time.monotonic() < end:
+            for measured in self._process(tuple(left), number):
+                row = left.pop(0)
                 row.by_pass[number] = self._record(row, number, measured)
                 yield row.by_pass[number]
                 if time.monotonic() > end:
                     return
-            del queue[: max(count, 1)]
 
-    def _process(self, rows: Sequence[Row], number: int) -> Iterator[tuple[Row, Mapping[str, Any]]]:
-        """Measure rows in one process; yields the fields of each."""
+    def _process(self, rows: Sequence[Row], number: int) -> Iterator[Mapping[str, Any]]:
+        """Measure rows in one process, until one ends it; yields the fields of each."""
         jobs = [Job(row.target, row.case, not row.by_pass, row.clock) for row in rows]
         arguments: dict[str, Any] = {
             "jobs": jobs,
@@ -189,14 +186,13 @@ class Session:
             memory_gib=_SHARE * available_bytes() / GIB,
             threads=self.contract.threads,
         )
-        left = iter(rows)
         with Workers() as workers:
             workers.submit(task)
             for event in workers.events():
                 if event.kind == "value":
-                    yield next(left), event.value
+                    yield event.value
                 elif event.kind != "done":
-                    yield from ((row, _end_fields(event)) for row in itertools.islice(left, 1))
+                    yield _end_fields(event)
 
     def _record(self, row: Row, number: int, measured: Mapping[str, Any]) -> Record:
         clock = measured.get("clock") or row.clock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ _MEASURED = ("margin", "looks", "pairs", "seconds", "load")
 
 @dataclass(frozen=True, repr=False)
 class Verdicts:
-    """Whether B is faster or slower than A, as text and, in a notebook, as a table.
+    """Whether B is faster or slower than A; shown as a table and what it means.
 
     Args:
         data: what ``attnbench compare --json`` prints: ``a``, ``b``, ``margin``, ``notes``, and
@@ -39,20 +38,13 @@ class Verdicts:
     parts: Sequence[str | Sequence[Mapping[str, Any]]]
 
     def __repr__(self) -> str:
-        return "\n".join(p if isinstance(p, str) else _frame(p).to_string() for p in self.parts)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return "".join(
-            f"<pre>{html.escape(part)}</pre>" if isinstance(part, str) else _frame(part).to_html()
-            for part in self.parts
-        )
+        return "\n".join(p if isinstance(p, str) else _shown(p) for p in self.parts)
 
 
-def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+def _shown(rows: Sequence[Mapping[str, Any]]) -> str:
     import pandas as pd
 
-    return pd.DataFrame(rows).set_index("subject")
+    return str(pd.DataFrame(rows).set_index("subject").to_string())
 
 
 def compared(duel: Duel, *, interrupted: bool) -> Verdicts:
@@ -89,10 +81,9 @@ def cells(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def duel_json(row: Row) -> dict[str, Any]:
-    """A row measured in pairs as plain data; JSON has neither NaN nor infinities."""
+    """A row measured in pairs as plain data; an unknown number is ``None``."""
     numbers = {
-        name: getattr(row.judged, name, math.nan)
-        for name in ("effect", "low", "high", "visible", "spread")
+        name: getattr(row.judged, name) for name in ("effect", "low", "high", "visible", "spread")
     }
     return {
         "subject": row.subject,

@@ -95,7 +95,7 @@ def test_revisions_are_compared_from_python_too(
     monkeypatch.chdir(repository)
     found = attnbench.compare("quick", "slow", "scores.py:SPEC", budget=0)
     assert [row["reason"] for row in found.data["rows"]] == [TOO_FEW]
-    assert "<th>scores.py:SPEC</th>" in found._repr_html_()
+    assert "\nscores.py:SPEC " in repr(found)
     assert not left_over(repository)
 
 

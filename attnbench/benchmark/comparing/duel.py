@@ -42,7 +42,7 @@ class Row:
     case: BenchCase
     addresses: tuple[str, str]
     values: dict[int, float] = field(default_factory=dict)
-    judged: Verdict | None = None
+    judged: Verdict = field(default_factory=Verdict)
     reason: str = ""
     refused: bool = False
     differs: bool = False
@@ -51,7 +51,7 @@ class Row:
     @property
     def verdict(self) -> str:
         """One of :data:`attnbench.benchmark.comparing.verdict.VERDICTS`."""
-        return self.judged.verdict if self.judged else "ambiguous"
+        return self.judged.verdict
 
     @property
     def decided(self) -> bool:

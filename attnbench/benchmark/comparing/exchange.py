@@ -110,10 +110,8 @@ class Server:
         """
         try:
             return int(self._answer(_START_S))
-        except Lost as error:
-            raise UsageError(f"{error}, while torch and its plugins were imported.") from None
         except Unmeasured as error:
-            raise UsageError(f"its code cannot be imported: {error}") from None
+            raise UsageError(f"{error}, while torch and its plugins were imported.") from None
 
     def ask(self, action: str, *arguments: Any) -> Any:
         """Have the process do something, a method of its ``Served``, and return the result.

@@ -56,11 +56,11 @@ class Verdict:
         spread: standard deviation of a pair's value, as a share.
     """
 
-    verdict: str
-    effect: float
-    low: float
-    high: float
-    visible: float
+    verdict: str = "ambiguous"
+    effect: float = math.nan
+    low: float = -1.0
+    high: float = math.inf
+    visible: float = math.inf
     spread: float = math.nan
 
 
@@ -74,7 +74,7 @@ def judge_pairs(values: Values, *, alpha: float, margin: float = MARGIN) -> list
     """
     pairs = len(values)
     if pairs < 2 or 2.0 ** (1 - pairs) > alpha:  # no signs would be significant
-        return [_no_verdict(float(center)) for center in values.mean(0)]
+        return [Verdict(effect=_change(float(center))) for center in values.mean(0)]
     limit = _limit_by_flips(values, alpha)
     spreads = values.std(0, ddof=1)
     return [
@@ -95,10 +95,6 @@ def _verdict(center: float, error: float, limit: float, margin: float, sd: float
         verdict = "same" if -margin < low and high < margin else "ambiguous"
     visible = _change(max(half, math.log1p(margin)) + _POWER_Z * error)
     return Verdict(verdict, effect, low, high, visible, _change(sd))
-
-
-def _no_verdict(center: float) -> Verdict:
-    return Verdict("ambiguous", _change(center), -1.0, math.inf, math.inf)
 
 
 def _change(log: float) -> float:
