@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from attnbench.calling.binding import Binding
@@ -275,26 +275,18 @@ def unit_of(calls: Calls) -> int:
 
     def answers(width: int) -> bool:
         tensors = calls.tensors(sizes=calls.callee.scaled(width))
-        return all(tensor.numel() for tensor in tensors) and _is_telling(
-            calls(tensors), calls([t.roll(1, 0) for t in tensors])
-        )
+        output, other = calls(tensors), calls([t.roll(1, 0) for t in tensors])
+        if output is None or other is None or not all(tensor.numel() for tensor in tensors):
+            return False
+        # a norm over one feature gives the same for all, and one over two a sign
+        return bool(((output - other).abs().amax(-1) > _SHOWN * output.abs().amax()).all())
 
     units = (1, 2, 4, 8, 16, 32, 64, 128)
     return next((unit for unit in units if all(map(answers, (unit, 3 * unit, 5 * unit)))), 0)
 
 
-def _is_telling(output: Tensor | None, other: Tensor | None) -> bool:
-    """Whether every row of an output differs from that of other inputs.
-
-    A norm over one feature gives the same for all, and one over two a sign.
-    """
-    if output is None or other is None:
-        return False
-    changes = (output - other).abs().amax(-1)
-    return bool((changes > _SHOWN * output.abs().amax()).all())
-
-
 _SHOWN = 1e-5
+"""The least change of a row, in proportion, that shows that it depends on its inputs."""
 
 
 _MOST_NUMBERS = 2**22

@@ -336,26 +336,18 @@ def output_and_more(result: Any) -> tuple[Any, Any]:
         output = next((named[name] for name in _OUTPUTS if name in named), None)
         if output is not None:
             return output, next((named[name] for name in _WEIGHTS if name in named), None)
-        if not isinstance(result, tuple) and _tensors_of(named):
-            return _only_tensor(named), None
+        tensors = [name for name, value in named.items() if isinstance(value, Tensor)]
+        if not isinstance(result, tuple) and tensors:
+            if len(tensors) > 1 or {*tensors} & {*_WEIGHTS}:
+                raise RefusalError(
+                    f"it returns {', '.join(map(repr, tensors))}, and nothing says which of them "
+                    f"is the output: call it {_OUTPUTS[0]!r}, or return a tuple that begins with "
+                    "it."
+                )
+            return named[tensors[0]], None
     if isinstance(result, tuple | list) and result:
         return result[0], next((part for part in result[1:] if part is not None), None)
     return result, None
-
-
-def _tensors_of(named: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: value for name, value in named.items() if isinstance(value, Tensor)}
-
-
-def _only_tensor(named: Mapping[str, Any]) -> Tensor:
-    """The single tensor of what has no usual name for its output."""
-    tensors = _tensors_of(named)
-    if len(tensors) > 1 or set(tensors) & set(_WEIGHTS):
-        raise RefusalError(
-            f"it returns {', '.join(map(repr, tensors))}, and nothing says which of them is the "
-            f"output: call it {_OUTPUTS[0]!r}, or return a tuple that begins with it."
-        )
-    return next(iter(tensors.values()))
 
 
 def is_plain(value: object) -> TypeGuard[Tensor]:

@@ -35,11 +35,7 @@ from attnbench.calling.styles import name_of
 from attnbench.calling.trials.fitting import Prior, bound, with_values
 from attnbench.calling.trials.mask_trials import masked
 from attnbench.calling.trials.small_calls import Callee, Calls, close
-from attnbench.calling.trials.trial_layouts import (
-    LAYOUTS,
-    trials,
-    tried,
-)
+from attnbench.calling.trials.trial_layouts import LAYOUTS, trials, tried
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
@@ -164,8 +160,7 @@ def _step(shown: Example) -> tuple[Callee, Binding] | None:
         for layout in layouts:
             slots = keys[0].shape[layout[1].index("S")]
             named = [_as_given(each, shown, slots) for each in _arguments(shown)]
-            apart, _, _ = trials(callee, named, mains, [layout])
-            for binding in apart:
+            for binding in trials(callee, named, mains, [], [layout])[0]:
                 if _pools(callee, binding):
                     found = masked(callee, with_values(callee, binding), named)
                     return callee, found

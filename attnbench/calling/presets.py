@@ -103,7 +103,7 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     held = isinstance(make, nn.Module)
     taken = Keywords(()) if held else fitted(make, "multihead")
     several = held or {"kdim", "vdim"} <= {*taken.names} or taken.open
-    sizes = _own_sizes(make) if held else _whole_heads(several)
+    sizes = _sizes(make, several)
 
     def made(query_size: int, key_size: int, value_size: int) -> Any:
         if held:
@@ -340,29 +340,27 @@ def _one_length(sizes: Sizes) -> Sizes:
     return one_head_size(sizes.replace(kv_len=sizes.q_len))
 
 
-def _whole_heads(several: bool) -> Callable[[Sizes], Sizes]:
-    """The nearest sizes with a whole number of features a head; keys may have another size."""
+def _sizes(make: Any, several: bool) -> Callable[[Sizes], Sizes]:
+    """The nearest sizes with a whole number of features a head; those of a module that is there."""
+    width = getattr(make, "embed_dim", None)
 
     def legal(sizes: Sizes) -> Sizes:
-        width = -(-sizes.query_size // _HEADS) * _HEADS
-        key_size = sizes.key_size if several else width
-        return sizes.replace(query_size=width, key_size=key_size, value_size=width)
+        own = width or -(-sizes.query_size // _HEADS) * _HEADS
+        key_size = sizes.key_size if several else own
+        if width is not None:
+            key_size = getattr(make, "kdim", None) or own
+        return sizes.replace(query_size=own, key_size=key_size, value_size=own)
 
-    return legal
-
-
-def _own_sizes(module: Any) -> Callable[[Sizes], Sizes]:
-    """The sizes of a module that is there already."""
-    width = getattr(module, "embed_dim", None)
-    if not isinstance(width, int):
+    if not isinstance(make, nn.Module):
+        width = None
+    elif not isinstance(width, int):
         raise StyleError(
-            f"{name_of(module)} cannot be called as multihead: it has no embed_dim to tell its "
+            f"{name_of(make)} cannot be called as multihead: it has no embed_dim to tell its "
             "sizes; give its class, or a function that makes it."
         )
-    key_size = getattr(module, "kdim", None) or width
-    if (getattr(module, "vdim", None) or width) != width:
+    elif (getattr(make, "vdim", None) or width) != width:
         raise StyleError(
-            f"{name_of(module)} has vdim={module.vdim} and embed_dim={width}, but the output is as "
+            f"{name_of(make)} has vdim={make.vdim} and embed_dim={width}, but the output is as "
             "wide as the value here; give one with vdim=None."
         )
-    return lambda sizes: sizes.replace(query_size=width, key_size=key_size, value_size=width)
+    return legal

@@ -14,11 +14,7 @@ from torch import Tensor, nn
 
 from attnbench.calling import STYLES
 from attnbench.calling.binding import in_words
-from attnbench.calling.signature import (
-    FIRST,
-    Keywords,
-    keywords_of,
-)
+from attnbench.calling.signature import FIRST, Keywords, keywords_of
 from attnbench.distributions import advice
 from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.registry.catalog import registry

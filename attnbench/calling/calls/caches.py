@@ -64,6 +64,18 @@ class Held:
             self.value = _state(module)
             _install(module, rest)
 
+    def ask(self, operation: Any, *arguments: Any) -> Any:
+        """What an operation on the module's own cache gives."""
+        with self.installed() as own:
+            return operation(own, *arguments)
+
+    def change(self, operation: Any, argument: Any) -> Held:
+        """Change the module's own cache, in place or to what the operation gives."""
+        given = self.ask(operation, argument)
+        if given is not None and self.module is None:
+            self.value = given
+        return self
+
 
 def copied(module: nn.Module, memo: dict[int, Any] | None = None) -> Any:
     """A copy of a module, also of one that keeps tensors which it computed, as weight_norm does."""
@@ -149,27 +161,15 @@ def held_cache(spec: CacheSpec | None, kept: str) -> CacheSpec | None:
             return held
         return Held(known.new(module.callee, batch_size), returned=kept == "returned")
 
-    def ask(operation: Any, held: Held, *arguments: Any) -> Any:
-        with held.installed() as given:
-            return operation(given, *arguments)
-
-    def change(operation: Any, held: Held, argument: Any) -> Held:
-        given = ask(operation, held, argument)
-        held.value = held.value if given is None or kept == "module" else given
-        return held
-
-    def select(held: Held, index: Tensor) -> Held:
-        return change(known.select, held, index)
-
     def crop(held: Held, length: int) -> Held:
-        change(known.crop, held, length)
+        held.change(known.crop, length)
         held.length = length
         return held
 
     return CacheSpec(
         new=new,
-        select=None if known.select is None else select,
-        crop=None if known.crop is None else crop,
-        length=None if known.length is None else lambda held: ask(known.length, held),
+        select=known.select and (lambda held, index: held.change(known.select, index)),
+        crop=known.crop and crop,
+        length=known.length and (lambda held: held.ask(known.length)),
         capacity=known.capacity,
     )

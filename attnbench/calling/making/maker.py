@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import enum
 import inspect
-import itertools
+import os.path
 import sys
 import typing
 from collections.abc import Mapping, Sequence
@@ -70,12 +70,6 @@ class Maker:
         self.on_cpu = False
         self.module = target.__module__
         self.space = vars(sys.modules.get(target.__module__, SimpleNamespace()))
-
-    @property
-    def takes_memory(self) -> bool:
-        """Whether forward may get a second sequence."""
-        forward: Any = getattr(self.target, "forward", None)
-        return any(a.role == "memory" for a in arguments(forward, "forward") or ())
 
     def make(self) -> nn.Module:
         """The module, in evaluation."""
@@ -172,8 +166,10 @@ class Maker:
                 found = self.guess(place, (size[0], None))
                 return None if found[0] is None else size
             return size if role == "layer" else None
-        if default is False and "cross" in argument.name and self.takes_memory:
-            return self.guess(f"{prefix}{argument.name}{_UNSAID}", (True, False))
+        if default is False and "cross" in argument.name:
+            forward: Any = getattr(self.target, "forward", None)
+            if any(a.role == "memory" for a in arguments(forward, "forward") or ()):
+                return self.guess(f"{prefix}{argument.name}{_UNSAID}", (True, False))
         if role in SIDES and type(default) in (int, tuple):
             side = self.sizes.grid if type(default) is int else (self.sizes.grid,) * len(default)
             return self.guess(f"{prefix}{argument.name}{_UNSAID}", (side, default))
@@ -221,7 +217,8 @@ class Maker:
             for name, value in self.space.items()
             if "Processor" in name and getattr(value, "__module__", "") == self.module
         ]
-        own.sort(key=lambda name: -_start_in_common(name, self.target.__name__))
+        target = self.target.__name__  # the prefix is of letters, and of no path
+        own.sort(key=lambda name: -len(os.path.commonprefix([name, target])))  # noqa: RUF071
         for name in own:
             with contextlib.suppress(Exception):
                 return self.space[name](), f"{name}()"
@@ -339,13 +336,6 @@ def _is_config(kind: Any) -> bool:
         return False
     fields = dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
     return fields or hasattr(kind, "model_fields") or kind.__name__.endswith(_CONFIG_ENDINGS)
-
-
-def _start_in_common(one: str, other: str) -> int:
-    """How many letters two names begin with alike."""
-    return len(
-        [*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
-    )
 
 
 def _listed(source: Mapping[str, str]) -> str:

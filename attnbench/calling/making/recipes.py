@@ -21,7 +21,13 @@ from torch.nn.parameter import is_lazy
 
 from attnbench.calling.making.maker import Maker, MakingError, UnansweredError
 from attnbench.calling.making.refusing import in_one_line, not_made
-from attnbench.calling.making.sandbox import DownloadError, TooLargeError, TooLongError, confined
+from attnbench.calling.making.sandbox import (
+    DownloadError,
+    TooLargeError,
+    TooLongError,
+    causes,
+    confined,
+)
 from attnbench.calling.making.widths import VARIED, Widths
 from attnbench.calling.signature import arguments
 
@@ -85,7 +91,7 @@ def recipe_of(target: Any) -> Recipe:
                 answers[error.name], failure = 0, failure or error
                 continue
             except (Exception, SystemExit) as error:  # whatever a constructor raises
-                hopeless = _hopeless(error)
+                hopeless = next((e for e in causes(error) if isinstance(e, _HOPELESS)), None)
                 if isinstance(hopeless, TooLargeError) and tried:
                     break  # of these sizes; what others raised says more
                 if hopeless is not None:
@@ -132,13 +138,6 @@ def recipe_from(written: str, target: Any) -> Recipe:
     raise MakingError(f"--make {written!r}: {in_one_line(failure)}") from failure
 
 
-def _hopeless(error: BaseException | None) -> BaseException | None:
-    """The exception, or one that led to it, which other sizes would not avoid."""
-    while error is not None and not isinstance(error, _HOPELESS):
-        error = error.__cause__ or error.__context__
-    return error
-
-
 def _evaluated(written: str, target: Any, sizes: Widths) -> nn.Module:
     """The module that a line of Python makes, in evaluation."""
     space = {**vars(sys.modules.get(target.__module__, SimpleNamespace()))}
@@ -160,6 +159,7 @@ _STARTS = tuple(
 
 
 _HOPELESS = (TooLargeError, DownloadError, TooLongError, RecursionError, ModuleNotFoundError)
+"""What other sizes would not avoid."""
 
 
 def _proved(recipe: Recipe, source: str) -> str:

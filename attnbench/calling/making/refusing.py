@@ -11,11 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from attnbench.calling.making.sandbox import (
-    DownloadError,
-    TooLargeError,
-    TooLongError,
-)
+from attnbench.calling.making.sandbox import DownloadError, TooLargeError, TooLongError
 from attnbench.calling.signature import Argument
 from attnbench.errors import RefusalError, first_line, headline
 from attnbench.processes.tracebacks import source_line_of

@@ -78,12 +78,15 @@ class Stubs(MetaPathFinder, Loader):
 
 def lacking(error: BaseException | None) -> str:
     """The first module that was missing, where that led to an exception; ``""`` otherwise."""
-    name = ""
+    missing = [each for each in causes(error) if isinstance(each, ModuleNotFoundError)]
+    return next((each.name for each in reversed(missing) if each.name), "")
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and what led to it, the first cause last."""
     while error is not None:
-        if isinstance(error, ModuleNotFoundError):
-            name = error.name or name
+        yield error
         error = error.__cause__ or error.__context__
-    return name
 
 
 _VERSION = "999.0.0"

@@ -17,19 +17,13 @@ from attnbench.calling.binding import Binding
 from attnbench.calling.making.refusing import not_called
 from attnbench.calling.making.widths import tree_of
 from attnbench.calling.roles import FORWARD, TENSORS
-from attnbench.calling.signature import (
-    NOTHING,
-    Argument,
-    call_arguments,
-    call_written,
-    forward_of,
-)
+from attnbench.calling.signature import NOTHING, Argument, call_arguments, call_written, forward_of
 from attnbench.calling.styles import name_of
 from attnbench.calling.trials.facts import is_scaled_dot
 from attnbench.calling.trials.mask_trials import MASKS, masked
 from attnbench.calling.trials.plans import layer_plans, plans
 from attnbench.calling.trials.small_calls import Callee, Calls, close
-from attnbench.calling.trials.trial_layouts import LAYOUTS, trials
+from attnbench.calling.trials.trial_layouts import LAYOUTS, layer_trials, trials
 from attnbench.errors import StyleError
 
 
@@ -226,8 +220,8 @@ def _attended(
         likely = [mains for mains in likely if len(mains) == 3][:1]
     best: Binding | None = None
     for mains, taken in itertools.product(likely, [named, needed] if masks else [named]):
-        apart, mixing, errors = trials(callee, taken, mains, prior.layouts)
-        raised += errors if taken is named else []
+        errors = raised if taken is named else []
+        apart, mixing = trials(callee, taken, mains, errors, prior.layouts)
         fits = [
             [b for b in found if b.shape != "memory" or b.weights or (b.one_query and not weighted)]
             for found in (apart, mixing)
@@ -330,18 +324,18 @@ def _agree(callee: Callee, one: Binding, two: Binding) -> bool:
 def _layered(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
     """The binding of what takes hidden states, and perhaps a second sequence."""
     for mains in layer_plans(named):
-        apart, mixing, errors = trials(callee, named, mains)
-        raised += errors
-        for binding in (apart or mixing)[:1]:
-            memory = next((a for a in named if mains.get(a.name) == "memory"), None)
-            counts = memory is None or (memory.required and memory.role)  # as its name says
-            if memory is None or counts or not _is_idle(callee, binding):
-                return masked(callee, binding, named)
-            if not memory.required:
-                roles = {n: role for n, role in binding.roles.items() if n != memory.name}
-                bare = binding.replace(roles=roles, memory="", idle=(memory.name,))
-                return masked(callee, bare, named)
-            raised.append(f"{memory.name} was taken for a memory, and changes no output")
+        binding = layer_trials(callee, named, mains, raised)
+        if binding is None:
+            continue
+        memory = next((a for a in named if mains.get(a.name) == "memory"), None)
+        counts = memory is None or (memory.required and memory.role)  # as its name says
+        if memory is None or counts or not _is_idle(callee, binding):
+            return masked(callee, binding, named)
+        if not memory.required:
+            roles = {n: role for n, role in binding.roles.items() if n != memory.name}
+            bare = binding.replace(roles=roles, memory="", idle=(memory.name,))
+            return masked(callee, bare, named)
+        raised.append(f"{memory.name} was taken for a memory, and changes no output")
     return None
 
 

@@ -57,10 +57,7 @@ class Callee:
             return made
         try:
             return copied(made)
-        except (
-            TypeError,
-            RuntimeError,
-        ):  # it holds what cannot be copied, as a tensor with a graph
+        except (TypeError, RuntimeError):  # it holds what cannot be copied, as one with a graph
             return self._made.pop(key)
 
     def made(self, *sizes: int) -> Any:

@@ -23,15 +23,7 @@ from attnbench.calling.calls.frame import arranged
 from attnbench.calling.calls.layer_call import tables_of
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import Argument
-from attnbench.calling.trials.small_calls import (
-    GRID,
-    ITEMS,
-    QUERIES,
-    SIZES,
-    WIDTH,
-    Callee,
-    Calls,
-)
+from attnbench.calling.trials.small_calls import GRID, ITEMS, QUERIES, SIZES, WIDTH, Callee, Calls
 
 LAYOUTS = (
     ("BHLE", "BHSE"),
@@ -136,23 +128,21 @@ def trials(
     callee: Callee,
     arguments: Sequence[Argument],
     mains: Mapping[str, str],
+    raised: list[str],
     layouts: Sequence[tuple[str, str]] = LAYOUTS,
-) -> tuple[list[Binding], list[Binding], list[str]]:
+) -> tuple[list[Binding], list[Binding]]:
     """The bindings that give an output, weights or scores.
 
     Args:
         callee: what is called.
         arguments: its arguments.
-        mains: the roles of those that get query, key, value, memory or hidden states.
+        mains: the roles of those that get query, key, value or memory.
+        raised: what other calls raised, to which more is added.
         layouts: axes of query and key that are tried.
 
     Returns:
-        The bindings that keep items apart, those that do not, and what the others raised.
+        The bindings that keep items apart, and those that do not.
     """
-    raised: list[str] = []
-    if "hidden" in mains.values():
-        found = _layer_trials(callee, arguments, mains, raised)
-        return ([], [], raised) if found is None else ([found], [], raised)
     for square in (False, True):
         apart: list[Binding] = []
         mixing: list[Binding] = []
@@ -166,15 +156,15 @@ def trials(
             else:
                 (mixing if _mixing(callee, binding) else apart).append(binding)
         if apart or (mixing and not square):  # some shapes are taken for others where L is S
-            return apart, mixing, raised
-    return [], [], raised
+            return apart, mixing
+    return [], []
 
 
 def _mixing(callee: Callee, binding: Binding) -> bool:
     return "B" in binding.layout and Calls(callee, binding).mixes()
 
 
-def _layer_trials(
+def layer_trials(
     callee: Callee, arguments: Sequence[Argument], mains: Mapping[str, str], raised: list[str]
 ) -> Binding | None:
     """The first layout that keeps items apart, or else that runs; at a fixed length at last.
@@ -207,14 +197,6 @@ def _layer_trials(
     return mixing
 
 
-def _rows(callee: Callee) -> Iterator[int]:
-    """The sizes of a callee's tensors that are no multiples of its width."""
-    made = callee.at()
-    if isinstance(made, nn.Module):
-        for tensor in itertools.chain(made.parameters(), made.buffers()):
-            yield from (size for size in tensor.shape if size % callee.width)
-
-
 def _fixed(
     ways: Sequence[Mapping[str, Any]], raised: Sequence[str], callee: Callee
 ) -> list[dict[str, Any]]:
@@ -224,7 +206,9 @@ def _fixed(
     named = Counter(
         int(n) for text in raised for n in re.findall(r"(?<![\w.:])\d{1,4}(?!\w)", text)
     )
-    named.update(_rows(callee))
+    if isinstance(made := callee.at(), nn.Module):
+        for tensor in itertools.chain(made.parameters(), made.buffers()):
+            named.update(size for size in tensor.shape if size % callee.width)
     known = {*SIZES.values(), WIDTH, math.prod(GRID), *GRID}
     likely = [n for n, _ in named.most_common(12) if n > 1]
     counts = [n for n in likely if n not in known] + [n - 1 for n in likely if n - 1 not in known]
