@@ -42,20 +42,15 @@ class Layer(Called):
         return torch.cat(rows)
 
     def _outcome(
-        self,
-        hidden: Tensor,
-        real: Tensor | None,
-        cache: Held | None,
-        source: Tensor | None,
-        extras: Mapping[str, Tensor] | None,
+        self, hidden: Tensor, real: Tensor | None, cache: Held | None, *sides: Any
     ) -> Tensor:
         if cache is None:
-            result = self.result(hidden, real, cache, source, extras)
+            result = self.result(hidden, real, cache, *sides)
             if not self.keeps_graphs:
                 drop_graphs(self.callee)
         else:
             with cache.installed():
-                result = self.result(hidden, real, cache, source, extras)
+                result = self.result(hidden, real, cache, *sides)
             cache.take(result)
             cache.length += hidden.shape[1]
         where = self.binding.output or (None, self.binding.layout)
