@@ -47,17 +47,6 @@ def _scaling(table: Sequence[Record]) -> dict[str, list[tuple[list[Record], Mark
     }
 
 
-def _properties(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The outcomes of each subject, those that are not good, and the number of cases."""
-    by_subject: dict[str, dict[str, Any]] = {}
-    for outcome in sorted(outcomes, key=lambda o: (o["subject"], str(o["invariant"]))):
-        entry = by_subject.setdefault(outcome["subject"], {"all": [], "wrong": [], "cases": 0})
-        entry["all"].append(outcome)
-        entry["wrong"] += [outcome] if outcome["status"] not in GOOD else []
-        entry["cases"] += outcome.get("cases") or 0
-    return by_subject
-
-
 def render(
     records: Sequence[Record],
     *,
@@ -91,7 +80,8 @@ def render(
         formulas=formulas,
         unknown=sorted({r.subject.partition("(")[0] for r in records} - {*formulas}, key=natural),
         scaling=_scaling(table),
-        properties=_properties(outcomes),
+        outcomes=outcomes,
+        good=GOOD,
         machines=machines(records),
         sources=sources,
     )
