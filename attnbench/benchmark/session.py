@@ -1,15 +1,12 @@
-"""A session: one process after another measures the rows until a time budget is used up.
+"""A session: one process after another measures the rows.
 
-In a pass, a process measures the rows in random order, each in pairs with the baseline. A session
-begins with three passes, and takes further ones while there is time. This module does not import
-torch.
+In a pass, a process measures the rows in random order, each in pairs with the baseline. This module
+does not import torch.
 """
 
 from __future__ import annotations
 
-import math
 import random
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -25,7 +22,6 @@ from attnbench.registry.address import Address
 
 _TASK = "attnbench.benchmark.measure:measure_rows"
 _FINAL_STATUSES = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
-_MAX_PASSES = 60
 _SHARE = 0.95
 """Most of the available memory that a process may use, before the system ends one."""
 
@@ -116,8 +112,7 @@ class Session:
         rows: subjects at cases.
         contract: contract of every number.
         setting: the fields that all records share; see :func:`attnbench.benchmark.machine.here`.
-        processes: fewest passes over all rows.
-        budget_s: seconds after the start during which further passes may begin.
+        processes: passes over all rows.
         timeout_s: most seconds for one row in one process.
         baselines: addresses of the subjects with which attention and layers are paired.
     """
@@ -126,7 +121,6 @@ class Session:
     contract: Contract
     setting: Mapping[str, Any]
     processes: int = 3
-    budget_s: float = 0.0
     timeout_s: float = 120.0
     baselines: tuple[str, str] = BASELINES
 
@@ -146,28 +140,14 @@ class Session:
             if record.key in by_key:
                 by_key[record.key].by_pass[record.process] = record
                 yield record
-        end = time.monotonic() + self.budget_s
-        for number in range(max(self.processes, _MAX_PASSES)):
-            selection = [row for row in self.rows if not row.ended and number not in row.by_pass]
-            random.Random(number).shuffle(selection)  # noqa: S311 -- no secret
-            yield from self._pass(selection, number, end if number >= self.processes else math.inf)
-
-    def _pass(self, rows: Sequence[Row], number: int, end: float) -> Iterator[Record]:
-        """Make one pass in one process; after a row that ends the process, start another.
-
-        Args:
-            rows: rows to measure, in this order.
-            number: number of the pass.
-            end: time after which no further row is measured.
-        """
-        left = list(rows)
-        while left and time.monotonic() < end:
-            for measured in self._process(tuple(left), number):
-                row = left.pop(0)
-                row.by_pass[number] = self._record(row, number, measured)
-                yield row.by_pass[number]
-                if time.monotonic() > end:
-                    return
+        for number in range(self.processes):
+            left = [row for row in self.rows if not row.ended and number not in row.by_pass]
+            random.Random(number).shuffle(left)  # noqa: S311 -- no secret
+            while left:  # a row may end the process
+                for measured in self._process(tuple(left), number):
+                    row = left.pop(0)
+                    row.by_pass[number] = self._record(row, number, measured)
+                    yield row.by_pass[number]
 
     def _process(self, rows: Sequence[Row], number: int) -> Iterator[Mapping[str, Any]]:
         """Measure rows in one process, until one ends it; yields the fields of each."""

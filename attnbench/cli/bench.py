@@ -92,7 +92,7 @@ def command(
     try_options(addresses or ())
     what: dict[str, Any] = {"targets": addresses, "selection": selection, "devices": device}
     how: dict[str, Any] = {"baseline": baseline, "contract": contract, "processes": processes}
-    with planned(results, run, **what, **how, timeout_s=timeout, budget_s=0.0) as measured:
+    with planned(results, run, **what, **how, timeout_s=timeout) as measured:
         records = measured.measure()
     if as_json:
         rows = [asdict(record) for record in records]

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,9 +22,6 @@ _WIDTH = 120
 
 _NUMBER = re.compile(r"[-+]?\d|-$|inf|nan|yes$|no$")
 """How the cells of a column begin that is aligned to the right."""
-
-_SHORT_S = 2.0
-"""Seconds of work without a progress bar."""
 
 _STYLES = {
     **dict.fromkeys(("ok", "passed", "found", "same", "faster"), "green"),
@@ -142,7 +138,7 @@ def print_table(
 
 @contextlib.contextmanager
 def progress(total: int, what: str) -> Iterator[Callable[[int, str], None]]:
-    """Show a progress bar on standard error: only on a terminal, and not for short work.
+    """Show a progress bar on standard error, only on a terminal.
 
     Yields:
         ``advance(steps, text)``: call it when steps are done, with a text about the current step.
@@ -154,26 +150,16 @@ def progress(total: int, what: str) -> Iterator[Callable[[int, str], None]]:
 
     # lines printed meanwhile go above the bar, unless they go to a pipe
     is_terminal = sys.stdout.isatty()
-    bar = Progress(
+    with Progress(
         *Progress.get_default_columns(),
         TextColumn("{task.fields[now]}"),
         console=_console(stderr=True),
         transient=True,
         redirect_stdout=is_terminal,
         redirect_stderr=is_terminal,
-    )
-    task = bar.add_task(what, total=total, now="")
-    start_s = time.monotonic() + _SHORT_S
-
-    def advance(steps: int, text: str) -> None:
-        bar.update(task, advance=steps, now=text)
-        if time.monotonic() > start_s:
-            bar.start()  # has no effect again
-
-    try:
-        yield advance
-    finally:
-        bar.stop()
+    ) as bar:
+        task = bar.add_task(what, total=total, now="")
+        yield lambda steps, text: bar.update(task, advance=steps, now=text)
 
 
 def check_writable(path: Path, option: str) -> None:

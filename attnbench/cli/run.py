@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from attnbench.benchmark.records import BASELINES, Record, half_width, natural
 from attnbench.benchmark.timing.contract import Contract
@@ -30,22 +28,12 @@ checks: properties that hold, of those that apply
 times: forward call over that of {attention}, or of {layers} for layers, in turn in one process,
   and its 95 % interval (± 50 %: from × / 1.5 to × · 1.5)"""
 
-_Seconds = Annotated[
-    float,
-    typer.Option(
-        "--seconds",
-        min=0.0,
-        help="Seconds for the measurements; each row is measured in at least three processes.",
-    ),
-]
-
 
 def command(
     targets: option.Targets = None,
     style: option.Style = None,
     convention: option.Convention = None,
     device: option.Devices = None,
-    seconds: _Seconds = 45.0,
     results: option.Results = option.RESULTS,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
@@ -60,12 +48,12 @@ def command(
     plugins = load_plugins(strict=strict, preload=(*PRELOAD, *parallel.PRELOAD))
     try_options(addresses or ())
     what: dict[str, Any] = {"targets": addresses, "selection": Selection("run"), "devices": device}
-    how: dict[str, Any] = {"contract": _CONTRACT, "budget_s": seconds, "with_options": False}
+    how: dict[str, Any] = {"contract": _CONTRACT, "with_options": False}
     with planned(results, **what, **how) as run:
         check = check_run.Check(addresses)
         if not as_json:
             count = f"{sum(check.expected.values())} properties of {len(check.expected)} subjects"
-            print_line(f"Checking {count}, then measuring for {seconds:.0f} s or more.")
+            print_line(f"Checking {count}, then measuring {len(run.session.rows)} rows.")
         check.run()
         records = [] if check.interrupted else run.measure()
     report = check.report()

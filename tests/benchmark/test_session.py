@@ -1,11 +1,10 @@
-"""Sessions whose processes are made up: orders, passes and budgets."""
+"""Sessions whose processes are made up: orders and passes."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import random
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,16 +21,14 @@ CASES = named_set("run")
 class Processes:
     """Stands in for a session's processes: gives takes of known ratios, and notes the orders."""
 
-    def __init__(self, spread: dict[str, float], row_s: float = 0.0) -> None:
-        self.spread, self.row_s = spread, row_s
+    def __init__(self, spread: dict[str, float]) -> None:
+        self.spread = spread
         self.orders: list[list[tuple[str, str]]] = []
-        self.now = 0.0
         self.chance = random.Random(0)
 
     def __call__(self, session: Session, rows: Sequence[Any], number: int) -> Iterator[Any]:
         self.orders.append([(row.subject, row.case.id) for row in rows])
         for row in rows:
-            self.now += self.row_s
             name = row.subject
             ratio = {"slow": 2.0, "slow/kernel": 0.5}.get(name, 1.0)
             ratio *= 1 + self.spread.get(name, 0.0) * self.chance.uniform(-1, 1)
@@ -42,13 +39,11 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     names: dict[str, float],
     *,
-    row_s: float = 0.0,
     earlier: Any = (),
     **more: Any,
 ) -> tuple[Processes, list[Record]]:
-    processes = Processes(names, row_s)
+    processes = Processes(names)
     monkeypatch.setattr(Session, "_process", lambda self, r, n: processes(self, r, n))
-    monkeypatch.setattr(time, "monotonic", lambda: processes.now)
     kinds = {name: "kernel" if "/" in name else "scoring" for name in names}
     session = Session(
         rows=[
@@ -80,14 +75,3 @@ def test_a_row_that_cannot_be_measured_is_not_tried_again(monkeypatch: pytest.Mo
     processes, rest = run(monkeypatch, {"a": 0.0}, earlier=ended)
     assert [record for record in rest if record.key == ended[0].key] == ended
     assert {len(order) for order in processes.orders} == {len(records) // 3 - 1}
-
-
-def test_the_rest_of_the_budget_goes_to_further_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, records = run(monkeypatch, dict.fromkeys("abcd", 0.1), row_s=1.0, budget_s=30.0)
-    assert [len(order) for order in processes.orders] == [8, 8, 8, 8]  # a pass takes 8 s
-    assert len(records) == 31  # the row that ends after the budget is the last
-
-
-def test_three_passes_come_whatever_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, _ = run(monkeypatch, {"a": 0.3}, row_s=100.0, budget_s=1.0)
-    assert len(processes.orders) == 3
