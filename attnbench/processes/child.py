@@ -1,4 +1,4 @@
-"""The child's side of a task: run its function and send the results."""
+"""A piece of work for a child process, and the child's side: run its function, send the results."""
 
 from __future__ import annotations
 
@@ -14,21 +14,60 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from typing import Any
 
 from attnbench import errors
-from attnbench.processes.task import Task
 
 STACK_SIGNAL = signal.SIGUSR1
 """The signal at which a child writes its stack to standard error."""
+
+MEMORY_GIB = 2.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of work for a child process.
+
+    Args:
+        name: name for messages.
+        function: address of a function, ``package.module:function``. It is called with the
+            arguments, and returns one value or yields several; values must be plain data, since
+            they are pickled.
+        arguments: keyword arguments, plain data.
+        timeout_s: most seconds to the first value, and from one value to the next.
+        memory_gib: most resident memory of the process, in GiB.
+        threads: torch's threads within an operator.
+        fork: fork the process from this one, which has torch and no further threads, and not from
+            a server.
+        folder: folder in which it runs, if that exists; by default this one.
+        variables: variables of the environment that begin with ``ATTNBENCH_``; by default those of
+            this process.
+    """
+
+    name: str
+    function: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float = 300.0
+    memory_gib: float = MEMORY_GIB
+    threads: int = 1
+    fork: bool = False
+    folder: str = ""
+    variables: Mapping[str, str] | None = None
+
+    def with_variables(self) -> Task:
+        """The task with the variables of this process, if it has none yet."""
+        if self.variables is not None:
+            return self
+        own = {name: text for name, text in os.environ.items() if name.startswith("ATTNBENCH_")}
+        return replace(self, variables=own)
 
 
 def serve(
     sender: connection.Connection,
     log: connection.Connection,
     task: Task,
-    variables: Mapping[str, str],
 ) -> None:
     """Run the function of a task in this child, and send its results."""
     gc.freeze()  # scanning the server's imports for garbage would take 0.1 s
@@ -40,7 +79,7 @@ def serve(
     if os.path.isdir(task.folder):
         os.chdir(task.folder)
     # inductor's compile processes would outlive a killed child
-    os.environ.update(variables, TORCHINDUCTOR_COMPILE_THREADS="1")
+    os.environ.update(task.variables or {}, TORCHINDUCTOR_COMPILE_THREADS="1")
     try:
         for value in _values(task):
             sender.send(("value", value))
@@ -60,15 +99,12 @@ def serve(
 
 def _of_its_own(error: BaseException) -> errors.AttnbenchError | None:
     """An error that attnbench raised on purpose, of a class that a parent without torch has."""
-    kind = type(error)
-    if not isinstance(error, errors.AttnbenchError) or not kind.__module__.startswith("attnbench."):
+    if type(error).__module__ == errors.__name__:
+        return error if isinstance(error, errors.AttnbenchError) else None
+    if not type(error).__module__.startswith("attnbench."):
         return None
-    if kind.__module__ == errors.__name__:
-        return error
-    known: type[errors.AttnbenchError] = next(
-        base for base in kind.__mro__ if base.__module__ == errors.__name__
-    )
-    return known(str(error))
+    known = (kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    return next((kind(str(error)) for kind in known), None)
 
 
 def _values(task: Task) -> Iterator[Any]:

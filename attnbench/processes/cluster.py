@@ -7,7 +7,6 @@ is lost, its tasks run again elsewhere.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import multiprocessing
@@ -66,11 +65,9 @@ class ClusterWorkers:
             ) from None
         # it logs a lost connection with a traceback; the user gets one line instead
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
-        self._preload, self._run = tuple(preload), uuid.uuid4().hex[:12]
+        self._preload = tuple(preload)
         self._queue: list[Task] = []
-        self._tasks: dict[str, Task] = {}
-        self._futures: dict[str, Any] = {}
-        self._numbers = itertools.count()
+        self._running: dict[str, tuple[Task, Any]] = {}  # with their futures, by the key of these
         address = where if "://" in where else _read_address(Path(where))
         try:
             self.client = distributed.Client(address, timeout=_ANSWER_S, set_as_default=False)
@@ -132,52 +129,45 @@ class ClusterWorkers:
         """
         self._queue.append(task)
 
-    def send(self, task: Task) -> Any:
-        """Submit a task and return its future."""
-        variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
-        pickled = pickle.dumps(replace(task, folder=os.getcwd(), variables=variables))
-        key = f"attnbench-{self._run}-{next(self._numbers)}"
-        future = self.client.submit(run_task, pickled, self._preload, key=key, pure=False)
-        self._futures[key] = future
-        return future
-
     def events(self) -> Iterator[Event]:
-        """Yield the events of each task as the tasks end, until none is left."""
-        while self._queue or self._tasks:
-            while self._queue:
-                task = self._queue.pop(0)
-                future = self.send(task)
-                self._tasks[future.key] = task
-                self._completions.add(future)
-            future = next(self._completions)
-            yield from self.ended(self._tasks.pop(future.key), future)
-
-    def ended(self, task: Task, future: Any) -> Iterator[Event]:
-        """Yield the events of a task that has ended.
+        """Yield the events of each task as the tasks end, until none is left.
 
         Raises:
             UsageError: the scheduler was lost.
         """
-        from distributed import CancelledError, KilledWorker
-
-        self._futures.pop(future.key, None)
-        try:
-            yield from pickle.loads(future.result())  # noqa: S301 -- of our own worker
-        except KilledWorker as error:
-            reason = f"the workers that ran it were lost, {error.allowed_failures + 1} in a row"
-            yield Event(task, "crashed", reason=reason)
-        except (CancelledError, OSError) as error:
-            raise _scheduler_lost(error) from error
-        except Exception as error:
-            yield Event(task, "raised", reason=f"{type(error).__name__}: {error}")
+        while self._queue or self._running:
+            while self._queue:
+                task = self._queue.pop(0)
+                pickled = pickle.dumps(replace(task, folder=os.getcwd()).with_variables())
+                key = f"attnbench-{uuid.uuid4().hex}"
+                future = self.client.submit(run_task, pickled, self._preload, key=key, pure=False)
+                self._running[key] = task, future
+                self._completions.add(future)
+            task, future = self._running.pop(next(self._completions).key)
+            yield from _ended(task, future)
 
     def __enter__(self) -> ClusterWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(Exception):
-            self.client.cancel(list(self._futures.values()), force=True)
+            self.client.cancel([future for _, future in self._running.values()], force=True)
         self.client.close(timeout=5)
+
+
+def _ended(task: Task, future: Any) -> Iterator[Event]:
+    """Yield the events of a task that has ended."""
+    from distributed import CancelledError, KilledWorker
+
+    try:
+        yield from pickle.loads(future.result())  # noqa: S301 -- of our own worker
+    except KilledWorker as error:
+        reason = f"the workers that ran it were lost, {error.allowed_failures + 1} in a row"
+        yield Event(task, "crashed", reason=reason)
+    except (CancelledError, OSError) as error:
+        raise _scheduler_lost(error) from error
+    except Exception as error:
+        yield Event(task, "raised", reason=f"{type(error).__name__}: {error}")
 
 
 def _scheduler_lost(error: BaseException) -> UsageError:

@@ -32,8 +32,8 @@ import psutil
 
 from attnbench import errors
 from attnbench.processes import child
-from attnbench.processes.task import MEMORY_GIB as MEMORY_GIB
-from attnbench.processes.task import Task as Task
+from attnbench.processes.child import MEMORY_GIB as MEMORY_GIB
+from attnbench.processes.child import Task as Task
 from attnbench.processes.tracebacks import last_words
 
 GIB = 2**30
@@ -215,12 +215,10 @@ class _Child:
         self.log: IO[bytes] = tempfile.TemporaryFile("a+b", prefix="attnbench-")  # noqa: SIM115 -- end()
         context: Any = multiprocessing.get_context("fork") if task.fork else _context()
         self.receiver, sender = context.Pipe(duplex=False)
-        variables = task.variables  # those that were set since the server was started count too
-        if variables is None:
-            variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
         # a connection, since multiprocessing passes these on
         log = connection.Connection(os.dup(self.log.fileno()), readable=False)
-        arguments = (sender, log, task, variables)
+        # variables that were set since the server was started count too
+        arguments = (sender, log, task.with_variables())
         self.process = context.Process(target=child.serve, args=arguments)
         with sender, log, _launch_environment():
             self.process.start()

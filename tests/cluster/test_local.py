@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -87,14 +88,22 @@ def test_a_task_that_is_taken_back_ends_on_its_worker(
     workers: ClusterWorkers, tmp_path: Path
 ) -> None:
     path = tmp_path / "process"
-    future = workers.send(Task("hangs", "worker_tasks:hang_and_say", {"path": str(path)}))
+    workers.submit(Task("hangs", "worker_tasks:hang_and_say", {"path": str(path)}))
+
+    def awaited() -> None:
+        with contextlib.suppress(UsageError):
+            list(workers.events())
+
+    thread = threading.Thread(target=awaited)
+    thread.start()
     until = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < until
         time.sleep(0.1)
     process = psutil.Process(int(path.read_text()))
-    future.cancel(force=True)
+    workers.__exit__()
     process.wait(timeout=20)
+    thread.join(timeout=20)
 
 
 def test_a_lost_scheduler_is_one_line(scheduler: Any, workers: ClusterWorkers) -> None:
