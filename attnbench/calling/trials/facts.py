@@ -12,6 +12,7 @@ from torch import nn
 from attnbench.calling.binding import Binding, Given
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import call_arguments
+from attnbench.calling.trials.asked_causality import asks_for_causality
 from attnbench.calling.trials.formulas import SCALED_DOT, formula_of, scaled_dot_rows
 from attnbench.calling.trials.found_conventions import conventions_of, hiding
 from attnbench.calling.trials.projections import projected_of
@@ -79,7 +80,10 @@ def _layer(calls: Calls, found: Facts) -> None:
         found.fields["causal"] = causal
         mixes = not causal or bool(seen.tril(-1).any())
         told = f"{'' if causal else 'not '}causal" if mixes else "no token reaches another"
-        if mixes and not causal and _says_causal(calls):
+        if mixes and not causal and asks_for_causality(calls):
+            found.fields["causal"] = True  # which a check says is not so
+            told = "**not causal, though it makes a causal mask or asks for is_causal**"
+        elif mixes and not causal and _says_causal(calls):
             told = "**not causal, though it says so**"
         found.notes.insert(0, f"{told} (found by trying)")
         _asked_of_tokens(calls, found, causal and mixes)

@@ -38,10 +38,15 @@ _NEAR = 2e-6
 _MOST_FAILURES = 3
 """Most failures at whose cases each change is tried; the properties of all are checked at last."""
 
-_WHOLE = ("keeps_the_contract", "agrees_with_float64")
+_WHOLE = (
+    "keeps_the_contract",
+    "agrees_with_float64",
+    "items_are_independent",
+    "outputs_depend_on_their_token",
+)
 """What has to hold in a whole quick check, besides what failed."""
 
-_FORMULAS = ("agrees_with_float64", "layer_agrees_with_reference")
+_FORMULAS = ("agrees_with_scalar_reference", "layer_agrees_with_reference")
 """What determines each output, so that no ordinary call has to."""
 
 
@@ -80,7 +85,7 @@ class Trials:
 
     def approve_whole(self) -> bool:
         """Whether the properties that failed hold in a whole quick check."""
-        names = dict.fromkeys((*_WHOLE, *self._names))
+        names = dict.fromkeys((*_WHOLE, *_FORMULAS, *self._names))
         try:
             found = run_invariants(replace(self._subject.spec), list(names), profile="quick")
             outcomes = list(found)
