@@ -7,7 +7,7 @@ from typing import Any
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.measure import Bench, measure_row
 from attnbench.benchmark.records import Record
-from attnbench.benchmark.session import fields_of
+from attnbench.benchmark.session import Row, record_of
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.subject.subject import Subject
 
@@ -18,10 +18,9 @@ def measure(
     subject: Subject, case: BenchCase, contract: Contract, *, bench: Bench | None = None
 ) -> Record:
     """The record of one measurement, which holds errors and raises none."""
-    row = measure_row(subject, case, bench or Bench(contract))
-    names = {"subject": subject.name, "kind": subject.kind}
-    fields = fields_of(case, contract, {"run": ""}, **names, clock=row.get("clock", ""))
-    return Record(**{**fields, **row})
+    measured = measure_row(subject, case, bench or Bench(contract))
+    row = Row(subject.address, subject.name, subject.kind, case)
+    return record_of(row, contract, {"run": "", "versions": {}}, measured)
 
 
 def record(subject: Any = "scaled_dot", length: Any = 64, time: Any = 1e-3, **changes: Any) -> Any:

@@ -46,35 +46,6 @@ class Job:
 _CASE_FIELDS = {f.name for f in fields(Case)} & {f.name for f in fields(Record)}
 
 
-def fields_of(
-    case: BenchCase,
-    contract: Contract,
-    setting: Mapping[str, Any],
-    *,
-    subject: str,
-    kind: str,
-    clock: str = "",
-) -> dict[str, Any]:
-    """The fields of a record that are known before the measurement."""
-    point = case.case
-    return {
-        **setting,
-        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "contract": contract.name(case.direction, point.device, clock),
-        "subject": subject,
-        "kind": kind,
-        "case": case.id,
-        "workload": case.workload,
-        "direction": case.direction,
-        **{name: getattr(point, name) for name in _CASE_FIELDS},
-        "kv_heads": case.kv_heads,
-        "cache": contract.cache,
-        "timing": contract.timing_on(point.device),
-        "threads": contract.threads,
-        "inputs": None if case.path is None else {"path": case.path, "sha256": case.sha256},
-    }
-
-
 @dataclass
 class Row:
     """A subject at a case, and its records so far by the number of the pass.
@@ -146,8 +117,9 @@ class Session:
             while left:  # a row may end the process
                 for measured in self._process(tuple(left), number):
                     row = left.pop(0)
-                    row.by_pass[number] = self._record(row, number, measured)
-                    yield row.by_pass[number]
+                    record = record_of(row, self.contract, self.setting, measured, number)
+                    row.by_pass[number] = record
+                    yield record
 
     def _process(self, rows: Sequence[Row], number: int) -> Iterator[Mapping[str, Any]]:
         """Measure rows in one process, until one ends it; yields the fields of each."""
@@ -174,18 +146,36 @@ class Session:
                 elif event.kind != "done":
                     yield _end_fields(event)
 
-    def _record(self, row: Row, number: int, measured: Mapping[str, Any]) -> Record:
-        clock = measured.get("clock") or row.clock
-        fields = fields_of(
-            row.case,
-            self.contract,
-            self.setting,
-            subject=row.subject,
-            kind=row.kind,
-            clock=clock,
-        )
-        versions = {**fields["versions"], **measured.get("versions", {})}
-        return Record(**{**fields, **measured, "versions": versions, "process": number})
+
+def record_of(
+    row: Row,
+    contract: Contract,
+    setting: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    process: int = 0,
+) -> Record:
+    """The record of a row, with the fields that a process measured."""
+    case, point = row.case, row.case.case
+    clock = measured.get("clock") or row.clock
+    known = {
+        **setting,
+        "process": process,
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "contract": contract.name(case.direction, point.device, clock),
+        "subject": row.subject,
+        "kind": row.kind,
+        "case": case.id,
+        "workload": case.workload,
+        "direction": case.direction,
+        **{name: getattr(point, name) for name in _CASE_FIELDS},
+        "kv_heads": case.kv_heads,
+        "cache": contract.cache,
+        "timing": contract.timing_on(point.device),
+        "threads": contract.threads,
+        "inputs": None if case.path is None else {"path": case.path, "sha256": case.sha256},
+    }
+    versions = {**setting["versions"], **measured.get("versions", {})}
+    return Record(**{**known, **measured, "versions": versions})
 
 
 def _end_fields(event: Event) -> dict[str, str]:

@@ -58,21 +58,6 @@ def workload(
     return BenchCase(case, direction, name, row.get("kv_heads"))
 
 
-def named_set(
-    name: str, *, devices: Sequence[str] = ("cpu",), dtypes: Sequence[str] | None = None
-) -> list[BenchCase]:
-    """The cases of a set.
-
-    Raises:
-        UnknownNameError: no set or dtype has that name.
-    """
-    check_name("set of cases", name, set_names())
-    cases: dict[BenchCase, None] = {}
-    for part in _data()["sets"][name]:
-        cases.update(dict.fromkeys(_part(part, devices, dtypes)))
-    return list(cases)
-
-
 def _part(
     part: Mapping[str, Any], devices: Sequence[str], dtypes: Sequence[str] | None
 ) -> Iterator[BenchCase]:
@@ -177,16 +162,14 @@ class Selection:
         Raises:
             UnknownNameError: no set, workload or dtype has a name.
         """
-        cases: list[BenchCase] = []
+        parts: list[Mapping[str, Any]] = [{"workloads": self.workloads}]
         if self.set_name is not None:
-            cases += named_set(self.set_name, devices=devices, dtypes=self.dtypes)
-        for part in _data()["lengths"] if self.lengths else ():
-            cases += _part({**part, "lengths": self.lengths}, devices, self.dtypes)
-        cases = [case for case in cases if layers or not case.of_layers]
-        for device, dtype, name in product(devices, self.dtypes or ["float32"], self.workloads):
-            check_name("dtype", dtype, DTYPES)
-            cases.append(workload(name, dtype=dtype, device=device))
-        return list(dict.fromkeys(cases))
+            check_name("set of cases", self.set_name, set_names())
+            parts = [*_data()["sets"][self.set_name], *parts]
+        if self.lengths:
+            parts += [{**part, "lengths": self.lengths} for part in _data()["lengths"]]
+        cases = (case for part in parts for case in _part(part, devices, self.dtypes))
+        return list(dict.fromkeys(case for case in cases if layers or not case.of_layers))
 
     def saved(self, device: str) -> dict[str, Any]:
         """The arguments of :func:`saved` for the file, which may be loaded on another machine."""

@@ -13,9 +13,9 @@ import pytest
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.session import Row, Session
 from attnbench.benchmark.timing.contract import Contract
-from attnbench.benchmark.workloads import named_set
+from attnbench.benchmark.workloads import Selection
 
-CASES = named_set("run")
+CASES = Selection("run").cases()
 
 
 class Processes:
@@ -46,12 +46,7 @@ def run(
     monkeypatch.setattr(Session, "_process", lambda self, r, n: processes(self, r, n))
     kinds = {name: "kernel" if "/" in name else "scoring" for name in names}
     session = Session(
-        rows=[
-            Row(name, name, kind, case)
-            for case in CASES
-            for name, kind in kinds.items()
-            if not case.of_layers
-        ],
+        rows=[Row(name, name, kind, case) for case in CASES for name, kind in kinds.items()],
         contract=Contract(),
         setting={"run": "r", "versions": {}},
         **more,

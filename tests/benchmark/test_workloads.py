@@ -4,7 +4,7 @@ import pytest
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.timing.contract import CACHES, Contract
-from attnbench.benchmark.workloads import Selection, named_set, set_names
+from attnbench.benchmark.workloads import Selection, set_names
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
 from attnbench.subject.tensors import make_inputs
@@ -12,7 +12,7 @@ from attnbench.subject.tensors import make_inputs
 
 @pytest.mark.parametrize("name", set_names())
 def test_the_cases_of_a_set_are_legal_and_each_has_an_id_of_its_own(name: Any) -> None:
-    cases = named_set(name, devices=("cpu", "cuda"))
+    cases = Selection(name).cases(("cpu", "cuda"), layers=True)
     assert len({case.id for case in cases}) == len(cases)
     assert all(case.case.legal() == case.case for case in cases)
     assert {case.case.device for case in cases} == {"cpu", "cuda"}

@@ -13,10 +13,10 @@ import pytest
 from attnbench.benchmark.comparing.duel import Duel, Row
 from attnbench.benchmark.comparing.exchange import AnotherAnswer
 from attnbench.benchmark.timing.blocks import Block, Slot
-from attnbench.benchmark.workloads import named_set
+from attnbench.benchmark.workloads import Selection
 from attnbench.report import verdict_tables
 
-CASE = named_set("compare")[0]
+CASE = Selection("compare").cases()[0]
 
 
 class Exchange:

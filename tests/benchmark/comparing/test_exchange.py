@@ -19,10 +19,10 @@ from attnbench.benchmark.comparing.exchange import (
     Unmeasured,
 )
 from attnbench.benchmark.timing.contract import Contract
-from attnbench.benchmark.workloads import named_set
+from attnbench.benchmark.workloads import Selection
 from attnbench.errors import UsageError
 
-CASE = named_set("compare")[0]
+CASE = Selection("compare").cases()[0]
 SIDES = Side("A", Path()), Side("B", Path())
 
 
