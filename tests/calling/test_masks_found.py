@@ -25,6 +25,14 @@ class Valued(nn.Module):
             v = v * mask[..., None]
         return (q @ k.mT / 8).softmax(-1) @ v
 
+class Behind(Valued):
+    """Its mask comes behind the softmax, where causality hides it from padding at the right."""
+    def forward(self, x, mask=None):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        later = torch.ones(x.shape[1], x.shape[1]).triu(1) == 1
+        weights = (q @ k.mT / 8).masked_fill(later, -math.inf).softmax(-1)
+        return (weights if mask is None else weights * mask[:, None]) @ v
+
 class Handing(Valued):
     def forward(self, *args, **kwargs):
         return super().forward(*args, **kwargs)
@@ -94,10 +102,10 @@ class Slots(nn.Module):
 '''
 
 
-@pytest.mark.parametrize("name", ["Valued", "Handing"])
+@pytest.mark.parametrize("name", ["Valued", "Handing", "Behind"])
 def test_a_mask_that_hides_too_little_is_said_and_fails(tmp_path: Path, name: str) -> None:
     target = found(tmp_path, MASKED, name)
-    names = ["padded_tokens_are_inert"]
+    names = ["left_padding_is_inert" if name == "Behind" else "padded_tokens_are_inert"]
     report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
     assert set(statuses(report).values()) == {"failed"}, str(report)
     told = "mask (B, S), True may attend but **a hidden slot keeps "

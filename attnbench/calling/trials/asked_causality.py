@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnbench.attention.torch_internals import OperationMode
 from attnbench.calling.binding import nested_tensors
 from attnbench.calling.trials.small_calls import Calls
 
@@ -26,7 +26,7 @@ def asks_for_causality(calls: Calls) -> bool:
     return watched.kinds in ({"earlier"}, {"is_causal"}, {"earlier", "is_causal"})
 
 
-class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watched(OperationMode):  # type: ignore[no-untyped-call]  # torch has not typed it
     """Notes the masks of causality among what operations take and give."""
 
     def __init__(self, tokens: int) -> None:
@@ -38,7 +38,8 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         named = dict(kwargs or {})
         result = func(*args, **named)
-        names = [argument.name for argument in func._schema.arguments]
+        schema = getattr(func, "_schema", None)  # an operator that takes functions has none
+        names = [argument.name for argument in schema.arguments] if schema else []
         if (dict(zip(names, args, strict=False)) | named).get("is_causal") is True:
             self.kinds.add("is_causal")
         for tensor in nested_tensors([args, named, result]):

@@ -93,6 +93,8 @@ def _layer(calls: Calls, found: Facts) -> None:
             found.fields |= {} if projected is None else {"reference": projected.rows}
     accepts = ("padding_mask",) if binding.masks else ()
     found.fields["accepts"] = accepts + (("source",) if binding.memory else ())
+    if any(mask.leaks for mask in binding.masks.values()):
+        found.fields["laws"] = ("left_padding_is_inert",)  # causality hides padding at the right
     if binding.masks:
         nothing = torch.ones(tensors[0].shape[:2], dtype=torch.bool)
         nothing[-1] = False
