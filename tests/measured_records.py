@@ -43,8 +43,6 @@ def record(subject: Any = "scaled_dot", length: Any = 64, time: Any = 1e-3, **ch
             "query_size": 8,
             "time_s": time,
             "times_s": (time,) * (time is not None),
-            "time_q1_s": time,
-            "time_q3_s": time,
             "peak_bytes": 1024,
             "error_ratio": 0.5,
             **changes,

@@ -54,10 +54,7 @@ def _together(lines: Sequence[Record]) -> dict[str, Any]:
     known |= {"process": 0, "times_s": times, "ratios": ratios, "samples_s": samples}
     known |= {"load": mean_load(line.load for line in lines)}
     known["tokens_per_s"] = statistics.median(rates) if rates else None
-    if times:
-        middle = known["time_s"] = statistics.median(times)
-        low, high = _quartiles(times if len(times) >= 3 else samples or times)
-        known |= {"time_q1_s": min(low, middle), "time_q3_s": max(high, middle)}
+    known["time_s"] = statistics.median(times) if times else None
     if len(ratios) > 1:
         names = ("ratio", "ratio_low", "ratio_high")
         known |= zip(names, interval([math.log(ratio) for ratio in ratios]), strict=True)
@@ -66,13 +63,6 @@ def _together(lines: Sequence[Record]) -> dict[str, Any]:
         known |= dict.fromkeys(("baseline", "ratio", "ratio_low", "ratio_high"))
         known |= {"status": fault.status, "reason": fault.reason, "ratios": ()}
     return known
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float]:
-    if len(values) == 1:
-        return values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high
 
 
 def _gain(

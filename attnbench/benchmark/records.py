@@ -101,7 +101,6 @@ class Record:
         ratios, times_s: together: ratio and time of each process.
         gain: together, for a kernel: the time of its scoring function over its own.
         time_s: a low quantile of slots, as the contract says; together, the median over processes.
-        time_q1_s, time_q3_s: quartiles over processes if there are at least three, else over slots.
         samples_s: each slot: the mean time of ``calls`` consecutive calls.
         first_call_s: time of the first call in the process, including compilation.
         compile_s: of that, the time that compilers took: 0 if nothing was compiled.
@@ -158,8 +157,6 @@ class Record:
     ratios: tuple[float, ...] = ()
     gain: float | None = None
     time_s: float | None = None
-    time_q1_s: float | None = None
-    time_q3_s: float | None = None
     times_s: tuple[float, ...] = ()
     samples_s: tuple[float, ...] = ()
     calls: int = 1

@@ -32,7 +32,7 @@ def panel(
 
     rows = [row for of_one in family for row in of_one]
     lengths = sorted({row.kv_len for row in rows})
-    times = [time for row in rows for time in _quartiles(row)]
+    times = [time for row in rows for time in (row.time_s or math.nan, *row.times_s)]
     figure = Figure(figsize=(2.9, 1.9), layout="constrained")
     axes = figure.subplots()
     axes.grid(color=_DIM, alpha=0.2, linewidth=0.5)
@@ -50,7 +50,7 @@ def panel(
     for shown, colour in ((baseline, _DIM), (own, _MAIN)):
         by_length = {row.kv_len: row.time_s or math.nan for row in shown}
         axes.plot(lengths, [by_length.get(n, math.nan) for n in lengths], ".-", color=colour, lw=1)
-    bars = [(row.kv_len, *_quartiles(row)) for row in own]
+    bars = [(row.kv_len, min(row.times_s), max(row.times_s)) for row in own]
     axes.vlines(*zip(*bars, strict=True), color=_MAIN, linewidth=3, alpha=0.4)
     content = io.StringIO()
     title = f"time of {own[0].subject} over L = S"
@@ -58,12 +58,6 @@ def panel(
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
         figure.savefig(content, format="svg", transparent=True, metadata=about)
     return _themed(content.getvalue(), title)
-
-
-def _quartiles(row: Record) -> tuple[float, float]:
-    """The quartiles of the time, or the time twice."""
-    time_s = row.time_s or math.nan
-    return row.time_q1_s or time_s, row.time_q3_s or time_s
 
 
 def _themed(text: str, title: str) -> Markup:

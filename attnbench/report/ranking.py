@@ -25,7 +25,7 @@ def rows(records: Iterable[Record]) -> list[Record]:
     newest: dict[tuple[str, ...], Record] = {}
     for record in sorted(records, key=lambda record: record.created):
         if record.status != "ok":
-            record = replace(record, time_s=None, time_q1_s=None, time_q3_s=None, ratio=None)
+            record = replace(record, time_s=None, times_s=(), ratio=None)
         newest[(*group_of(record), record.subject)] = record
     groups = defaultdict(list)
     for record in newest.values():

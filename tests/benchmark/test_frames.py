@@ -35,7 +35,6 @@ def test_processes_together_give_medians_and_an_interval_over_processes() -> Non
     (row,) = frames.summaries(lines_of(1.9, 2.1, 2.0))
     assert row.times_s == (0.475, 0.525, 0.5)
     assert (row.time_s, row.peak_bytes, len(row.samples_s)) == (0.5, 4096, 6)
-    assert row.time_q1_s <= row.time_s <= row.time_q3_s
     assert row.ratios == pytest.approx((1.9, 2.1, 2.0))
     assert row.ratio == pytest.approx(2.0, rel=0.01)
     assert row.ratio_low < 1.9

@@ -100,7 +100,7 @@ def test_the_terminal_says_this(
 
 
 def test_pictures_need_two_lengths_and_have_a_slope() -> None:
-    records = [record(length=n, time=3e-9 * n**2, time_q3_s=1e-3) for n in (64, 128)]
+    records = [record(length=n, time=3e-9 * n**2) for n in (64, 128)]
     ((title, family),) = families(rows([*records, record("few")])).items()
     assert [*family] == ["scaled_dot"]
     assert slope(family["scaled_dot"]) == pytest.approx(2.0)
