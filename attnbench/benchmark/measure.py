@@ -23,7 +23,6 @@ from attnbench.benchmark.memory import is_out_of_memory, peak_bytes
 from attnbench.benchmark.records import BASELINES, baseline_of
 from attnbench.benchmark.session import Job
 from attnbench.benchmark.timed_calls import (
-    Call,
     Step,
     bytes_a_token,
     compulsory_bytes,
@@ -42,7 +41,6 @@ from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.errors import AttnbenchError, RefusalError, message_of
 from attnbench.registry.catalog import registry
 from attnbench.specs import KernelSpec
-from attnbench.subject.devices import available_devices, check_device
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
@@ -80,12 +78,7 @@ class Bench:
             return None
         call = measured_call(subject, *case.build(subject), case.direction)
         call()
-        return self.timer(call, case, clock)
-
-    def timer(self, call: Call, case: BenchCase, clock: str) -> Timer:
-        """The timer of a call at a case."""
-        device = case.case.device
-        return Timer(call, torch.device(device), self.contract, clock)
+        return Timer(call, torch.device(case.case.device), self.contract, clock)
 
 
 def measure_row(
@@ -151,7 +144,7 @@ def _time_row(
             },
         }
     with settled(device):
-        timer = bench.timer(call, case, clock)
+        timer = Timer(call, device, contract, clock)
         base = bench.baseline(case, timer.clock) if fields["status"] == "ok" else None
         started_s, elsewhere_s = time.perf_counter(), _elsewhere_s()
         pace = {"slot_s": contract.slot_s, "cap_s": contract.cap_s}
@@ -233,16 +226,3 @@ def _distribution(subject: Subject) -> dict[str, str]:
     """Name and version of the distribution that provides a subject; empty for a file."""
     plugins = (plugin for _, spec, plugin in registry().specs() if spec is subject.spec)
     return {plugin.distribution: plugin.version for plugin in plugins}
-
-
-def devices(wanted: Sequence[str] | None) -> list[str]:
-    """Check the requested devices; by default, return the CPU and the accelerator if present.
-
-    Raises:
-        DeviceError: a device is not available.
-    """
-    if wanted is None:
-        return available_devices()
-    for name in wanted:
-        check_device(name)
-    return list(wanted)

@@ -118,7 +118,9 @@ def _cases(
     selection: Selection, devices: Sequence[str] | None, contract: Contract
 ) -> list[BenchCase]:
     """The cases on the devices; by default the CPU and the accelerator, if any."""
-    available = call(Task("devices", "attnbench.benchmark.measure:devices", {"wanted": devices}))
+    available = devices or ask("attnbench.subject.devices:available_devices")
+    for name in devices or ():
+        ask("attnbench.subject.devices:check_device", name=name)
     is_cuda = any(name.startswith("cuda") for name in available)
     if contract.timing == "device" and not is_cuda:
         raise UsageError(
