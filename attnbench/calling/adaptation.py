@@ -223,16 +223,16 @@ def bound_spec(
         return LayerSpec(**{**layer, **facts.fields, **fields, "notes": said})
     sizes, limits = _sizes_of(calls, unit)
     known = {**sizes, **facts.fields, "make": make, "conventions": facts.conventions}
-    exempt: dict[str, str] = {} if binding.pools else {**_OF_VALUES}
+    exempt: dict[str, str] = {}
+    if not binding.pools:
+        apart = "its values are its keys, and are not given apart"
+        exempt["every_attendable_key_matters"] = apart
     unseen = [f"{name}, which was left at its default" for name in binding.left]
     unseen += [f"what else it gives, {shape}" for shape in facts.others]
     if unseen and (names := calls.unreached()):
         doubt = f"{names[0]} may belong to {' or '.join(unseen)}"
         exempt["gradients_reach_every_parameter"] = doubt
     return adapted_spec(style, target, {**known, "exempt": exempt}, fields, (*notes, *limits))
-
-
-_OF_VALUES = {"every_attendable_key_matters": "its values are its keys, and are not given apart"}
 
 
 def _sizes_of(calls: Calls, unit: int) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -201,7 +201,8 @@ def _of_function(style: str, function: Any, fields: dict[str, Any]) -> Mechanism
     else:
         conventions["masks"] = ()
         if "is_causal" not in keywords and calls() is None and causality(calls):
-            conventions["causal"], known["sizes"] = "always", _one_length
+            conventions["causal"] = "always"
+            known["sizes"] = lambda sizes: one_head_size(sizes.replace(kv_len=sizes.q_len))
             notes.append("it is causal and takes as many queries as keys only (found by trying)")
     conventions |= coarseness(calls)
     known |= {
@@ -333,11 +334,6 @@ def _takes_floating(calls: Calls) -> bool:
 def one_head_size(sizes: Sizes) -> Sizes:
     """The nearest sizes with values as wide as queries."""
     return sizes.replace(value_size=sizes.query_size)
-
-
-def _one_length(sizes: Sizes) -> Sizes:
-    """The nearest sizes with as many queries as keys, and values as wide as queries."""
-    return one_head_size(sizes.replace(kv_len=sizes.q_len))
 
 
 def _sizes(make: Any, several: bool) -> Callable[[Sizes], Sizes]:

@@ -340,14 +340,13 @@ _PRODUCT = re.compile(r"matmul|bmm|einsum|[\w)\]] ?@ ?[\w(]")
 
 def candidates(module: ModuleType) -> dict[str, Any]:
     """Every class and function that a module defines and that looks like attention, in order."""
-    found = {
+    return {
         name: value
         for name, value in vars(module).items()
         if getattr(value, "__module__", None) == module.__name__
         and getattr(value, "__name__", None) == name
         and (is_attention(value) if inspect.isclass(value) else _is_function(value))
     }
-    return dict(sorted(found.items(), key=lambda item: _line(item[1])))
 
 
 def is_attention(cls: type) -> bool:
@@ -385,10 +384,3 @@ def _source(value: Any) -> str:
         return inspect.getsource(value)
     except (OSError, TypeError):
         return ""
-
-
-def _line(value: Any) -> int:
-    try:
-        return inspect.getsourcelines(value)[1]
-    except (OSError, TypeError):
-        return 0

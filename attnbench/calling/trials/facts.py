@@ -54,7 +54,8 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     if found.conventions.get("empty_rows") == "nan":
         output = calls(**(hiding(calls, 0) or {}))
         if output is not None and bool(output.isfinite().all()):
-            found.notes.append(_NEITHER)
+            given = "a row without keys gives neither zeros nor the mean of all values"
+            found.notes.append(f"{given}, and is not looked at")
     _formula(calls, found)
     return found
 
@@ -176,9 +177,6 @@ def most_tokens(calls: Calls) -> int:
 
 _LONGEST = 1100
 """The number of keys in the longest cases."""
-
-
-_NEITHER = "a row without keys gives neither zeros nor the mean of all values, and is not looked at"
 
 
 def dtypes_of(calls: Calls) -> tuple[tuple[str, ...], str]:

@@ -23,15 +23,13 @@ def layer_plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
     return [*({**own, each.name: "memory"} for each in memories), own]
 
 
-_ALONE = {"processed_keys": "memory"}
-"""What a role means where nothing else is a memory."""
-
-
 def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
     """Which arguments may be query, key, value or a memory, likely ones first."""
     required = [a for a in arguments if a.required]
     if not {"key", "memory", "hidden"} & {a.role for a in arguments}:  # projected ones, alone
-        required = [replace(a, role=_ALONE.get(str(a.role), a.role)) for a in required]
+        required = [
+            replace(a, role="memory") if a.role == "processed_keys" else a for a in required
+        ]
     named = {a.name: a.role for a in required if a.role in TENSORS}
     roles = [*named.values()]
     found = []
