@@ -338,25 +338,24 @@ def one_head_size(sizes: Sizes) -> Sizes:
 
 def _sizes(make: Any, several: bool) -> Callable[[Sizes], Sizes]:
     """The nearest sizes with a whole number of features a head; those of a module that is there."""
-    width = getattr(make, "embed_dim", None)
-
-    def legal(sizes: Sizes) -> Sizes:
-        own = width or -(-sizes.query_size // _HEADS) * _HEADS
-        key_size = sizes.key_size if several else own
-        if width is not None:
-            key_size = getattr(make, "kdim", None) or own
-        return sizes.replace(query_size=own, key_size=key_size, value_size=own)
-
-    if not isinstance(make, nn.Module):
-        width = None
-    elif not isinstance(width, int):
+    held = isinstance(make, nn.Module)
+    width = getattr(make, "embed_dim", None) if held else None
+    if held and not isinstance(width, int):
         raise StyleError(
             f"{name_of(make)} cannot be called as multihead: it has no embed_dim to tell its "
             "sizes; give its class, or a function that makes it."
         )
-    elif (getattr(make, "vdim", None) or width) != width:
+    if held and (getattr(make, "vdim", None) or width) != width:
         raise StyleError(
             f"{name_of(make)} has vdim={make.vdim} and embed_dim={width}, but the output is as "
             "wide as the value here; give one with vdim=None."
         )
+
+    def legal(sizes: Sizes) -> Sizes:
+        own = width or -(-sizes.query_size // _HEADS) * _HEADS
+        key_size = sizes.key_size if several else own
+        if held:
+            key_size = getattr(make, "kdim", None) or own
+        return sizes.replace(query_size=own, key_size=key_size, value_size=own)
+
     return legal
