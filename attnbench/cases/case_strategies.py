@@ -71,17 +71,11 @@ def _check_variants(variants: Mapping[str, Sequence[str | int | bool]]) -> None:
     """Check that names and options can be written in the id of a case and read back."""
     for name, options in variants.items():
         for word in (name, *options):
-            if not re.fullmatch(r"\w+", str(word)):
+            value = read_option(str(word))
+            if not re.fullmatch(r"\w+", str(word)) or (type(value), value) != (type(word), word):
                 raise UsageError(
                     f"variants={{{name!r}: ...}} has {word!r}, but the id of a case may contain "
-                    "only letters, digits and underscores."
-                )
-        for option in options:
-            value = read_option(str(option))
-            if (type(value), value) != (type(option), option):
-                raise UsageError(
-                    f"variants={{{name!r}: ...}} has {option!r}, which the id of a case gives back "
-                    f"as {value!r}; use that."
+                    "only letters, digits and underscores, and a number or a boolean is one there."
                 )
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,6 @@ _ROLES = {
 }
 """What the first arguments of a call are."""
 
-_IDLE: dict[str, Any] = {"dropout_p": 0.0, "kernel": "plain"}
-"""Values of options of ``attend`` that leave it as it is, but ``None`` and ``False``."""
-
 
 def script_of(subject: Subject, title: str, case: Case, comparison: Comparison) -> str | None:
     """Write a script that makes the failing calls again, and verify that it fails.
@@ -60,14 +57,11 @@ def script_of(subject: Subject, title: str, case: Case, comparison: Comparison) 
     """
     if _RUNNING in os.environ:
         return None
-    with contextlib.suppress(Unwritable):
-        tried = ""
-        for whole in (False, True):  # a module may keep what an earlier call left
+    for whole in (False, True):  # a module may keep what an earlier call left
+        with contextlib.suppress(Unwritable):
             script, expected = _Script(subject, case).text(title, comparison, whole=whole)
-            is_short = script.count("\n") <= _MOST_LINES
-            if script != tried and is_short and _fails(script, expected):
+            if script.count("\n") <= _MOST_LINES and _fails(script, expected):
                 return script
-            tried = script
     return None
 
 
@@ -88,7 +82,7 @@ class _Script:
 
         Args:
             title, comparison: as of :func:`script_of`.
-            whole: whether to make all calls of its modules, not only those with the same cache.
+            whole: whether to make all calls of the check, not only those with the same cache.
 
         Raises:
             Unwritable: there is none.
@@ -105,8 +99,8 @@ class _Script:
         rows = [row_of(each, comparison) for each in (comparison.got, comparison.expected)]
         if rows[0] is None:
             raise Unwritable("what is compared is no output")
-        wanted = [row.call for row in rows if row]
-        self._write_calls(_needed(comparison.calls, wanted, whole=whole))
+        wanted = {row.call.number for row in rows if row}
+        self._write_calls(comparison.calls if whole else _needed(comparison.calls, wanted))
         got, expected = (row and self._element(row, comparison.at) for row in rows)
         if expected is None:
             expected = repr(violation.expected)
@@ -139,7 +133,7 @@ class _Script:
             args += [
                 f"{n}={self._value(v, given[n], n)}"
                 for n, v in call.kwargs.items()
-                if v is not None and v is not False and v != _IDLE.get(n)
+                if v is not None and v is not False
             ]
             name = self._name("cache" if call.name in CACHE_CALLS else "output")
             self._outputs[call.number] = name
@@ -171,17 +165,9 @@ class _Script:
         given = [*map(str, sizes[: self.subject.size_count])]
         given += [f"{key}={value!r}" for key, value in self.subject.options.items()]
         self._names[id(module)] = name
-        with torch.random.fork_rng(devices=[]):
-            fresh, _ = self.subject.build(self.case)
-        known = fresh.state_dict()
         self.lines.append(f"torch.manual_seed({self.case.seed})")
         self.lines.append(f"{name} = {make}({', '.join(given)})")
         changed = self.subject.constant_parameters
-        if known.keys() != parameters.keys() or any(
-            t.shape != parameters[n].shape or not torch.equal(t.double(), parameters[n].double())
-            for n, t in known.items()
-        ):
-            raise Unwritable("a module with other parameters than those of the case")
         if changed:
             sines = "torch.arange(1.0, p.numel() + 1).sin().view(p.shape)"
             self.lines.append(f"for p in map({name}.get_parameter, {changed}):")
@@ -194,10 +180,8 @@ class _Script:
 
     def _value(self, value: Any, given: Any, hint: str) -> str:
         """The source text of an argument."""
-        if value is None or isinstance(value, bool | int | str):
+        if value is None or isinstance(value, bool | int | float | str):
             return repr(value)
-        if isinstance(value, float):
-            return f'float("{value}")'
         if id(given) in self._names:
             return self._names[id(given)]
         if isinstance(value, Tensor):
@@ -245,21 +229,15 @@ class _Script:
         return "\n".join([head, "import torch", *top, *others, "", *self.lines, ""])
 
 
-def _needed(
-    calls: Sequence[SubjectCall], wanted: Sequence[SubjectCall], *, whole: bool
-) -> list[SubjectCall]:
-    """Some calls with those before whose caches, or modules, they use, in order."""
-    found, objects = {call.number for call in wanted}, set[int]()
-    if whole:
-        functions = {id(call.function) for call in wanted}
-        found |= {call.number for call in calls if id(call.function) in functions}
+def _needed(calls: Sequence[SubjectCall], wanted: Set[int]) -> list[SubjectCall]:
+    """Some calls, by their numbers, with those before whose caches they use, in order."""
+    found, objects = list[SubjectCall](), set[int]()
     for call in reversed(calls):
-        given = {id(one) for one in _objects((*call.given[0], *call.given[1].values()))}
-        made = {id(one) for one in _objects((call.result,))}
-        if call.number in found or (objects & (made | given)):
-            found.add(call.number)
+        given = set(map(id, _objects((*call.given[0], *call.given[1].values()))))
+        if call.number in wanted or objects & (given | set(map(id, _objects((call.result,))))):
+            found.append(call)
             objects |= given
-    return [call for call in calls if call.number in found]
+    return found[::-1]
 
 
 def _objects(values: Sequence[Any]) -> Iterator[Any]:

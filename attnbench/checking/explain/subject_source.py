@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 import sysconfig
 import textwrap
@@ -76,11 +75,9 @@ def _imported(module: ModuleType) -> tuple[tuple[str, ...], str]:
         lines = ("import sys", f"sys.path.insert(0, {str(Path(file).resolve().parents[depth])!r})")
     if name.startswith("attnbench_file_") and file:
         name = Path(file).stem
-    if all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):
-        return (*lines, f"import {name}"), name
-    variable = re.sub(r"\W", "_", f"file_{name}")  # the name of its file is no name of Python's
-    line = f"{variable} = importlib.import_module({name!r})"
-    return (*lines, "import importlib", line), variable
+    if not all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):
+        raise Unwritable(f"{name}, the name of a file, is no name of Python's")
+    return (*lines, f"import {name}"), name
 
 
 def _values(module: ModuleType) -> Iterator[tuple[str, Any]]:
