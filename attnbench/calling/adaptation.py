@@ -139,15 +139,18 @@ def _found_spec(
     style: str,
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
     """The spec of a callee, made with dropout if it drops in evaluation; a textbook's in two."""
-    origin, known = origin_of(target, recipe), {**fields}
+    known = {**fields}
     given = arguments(target, "constructor") if inspect.isclass(target) else None
-    drops = any(each.role == "dropout" for each in given or ())
-    if recipe is not None and drops and binding.shape not in ("layer", "scores"):
-        dropping = callee_of(target, replace(recipe, base=replace(recipe.base, dropout=0.5)))
-        if Calls(dropping, binding).is_random():
-            callee = dropping
-        else:
+    shares = [each.name for each in given or () if each.role == "dropout"]
+    if recipe is not None and shares and binding.shape != "scores":
+        line = re.sub(rf"\b({'|'.join(shares)})=0\.0", r"\1=0.5", recipe.line)
+        dropping = replace(recipe, base=replace(recipe.base, dropout=0.5), line=line)
+        dropped = callee_of(target, dropping)
+        if Calls(dropped, binding).is_random():
+            callee, recipe = dropped, dropping
+        elif binding.shape != "layer":
             known = {"idle_dropout": True, **known}
+    origin = origin_of(target, recipe)
     if style == "textbook":
         origin, known = (f"in {' and '.join(_DTYPES)}", *origin), {"dtypes": _DTYPES, **known}
     return bound_spec(target, callee, binding, known, origin, style)

@@ -66,7 +66,7 @@ def call_of(example: Any) -> Call:
 
 
 def prepared(target: Any) -> Any:
-    """A copy of a module in evaluation, in float32 and without dropout; a function as it is."""
+    """A copy of a module in evaluation and in float32; a function as it is."""
     if not isinstance(target, nn.Module):
         return target
     try:
@@ -78,10 +78,6 @@ def prepared(target: Any) -> Any:
         ) from error
     if any(p.is_meta for p in (*module.parameters(), *module.buffers())):
         raise StyleError(f"{called_name(target)} is on the device meta, and so has no numbers.")
-    for part in module.modules():
-        for name, value in vars(part).items():
-            if isinstance(value, float) and role_of(name, "constructor") == "dropout":
-                setattr(part, name, 0.0)
     module.eval()
     return module.float().cpu()
 

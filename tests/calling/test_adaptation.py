@@ -361,6 +361,15 @@ class Dropping(nn.Module):
     def forward(self, query, key, value):
         weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
         return self.out(self.drop(weights) @ value)
+
+class Always(nn.Module):
+    # its dropout acts in evaluation, too
+    def __init__(self, dim, dropout=0.1):
+        super().__init__()
+        self.qkv, self.share = nn.Linear(dim, 3 * dim), dropout
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return F.dropout((q @ k.mT).softmax(-1), self.share) @ v
 """
 
 
@@ -369,3 +378,13 @@ def test_that_no_dropout_was_looked_at_is_known_of_any_class_that_takes_a_share(
 ) -> None:
     assert spec_of(found(tmp_path, DROPS, "Dropping")).idle_dropout
     assert not spec_of(found(tmp_path, SCORED, "Plain")).idle_dropout
+
+
+def test_dropout_that_acts_in_evaluation_fails_by_a_line_and_by_an_example(tmp_path: Path) -> None:
+    kind = found(tmp_path, DROPS, "Always")
+    for target, example in ((kind, None), (kind(16, 0.1), torch.randn(3, 5, 16))):
+        report = attnbench.check(
+            target, example=example, profile="quick", invariants=["keeps_the_contract"]
+        )
+        assert "draws random numbers in evaluation" in str(report)
+        assert [outcome.status for outcome in report.outcomes] == ["failed"]

@@ -45,10 +45,10 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     kept = getattr(callee.at(), "__dict__", {}).items()
     if unset := [n for n, v in kept if v is None and "mask" in str(role_of(n, "forward"))]:
         found.notes.append(f"its own {' and '.join(unset)} is None in every call")
-    if calls.is_random():
+    if is_random := calls.is_random():
         found.notes.append("**it draws random numbers in evaluation, as dropout does**")
     if calls.is_layer:
-        _layer(calls, found)
+        _layer(calls, found, is_random)
         return found
     found.conventions.update(conventions_of(calls))
     if found.conventions.get("empty_rows") == "nan":
@@ -72,7 +72,7 @@ def _others(calls: Calls) -> list[str]:
     return shapes
 
 
-def _layer(calls: Calls, found: Facts) -> None:
+def _layer(calls: Calls, found: Facts, is_random: bool) -> None:
     """What is asked of hidden states alone."""
     binding, tensors = calls.binding, calls.tensors()
     seen = calls.reach() if "Y" not in binding.layout else None
@@ -87,7 +87,8 @@ def _layer(calls: Calls, found: Facts) -> None:
         elif mixes and not causal and _says_causal(calls):
             told = "**not causal, though it says so**"
         found.notes.insert(0, f"{told} (found by trying)")
-        _asked_of_tokens(calls, found, causal and mixes)
+        if not is_random:
+            _asked_of_tokens(calls, found, causal and mixes)
         if not binding.memory and not binding.tokens:
             projected, told = projected_of(calls, causal)
             found.notes += [told] if told else []
