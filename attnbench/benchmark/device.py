@@ -12,7 +12,6 @@ import torch
 
 from attnbench.benchmark.agreement import is_scaled_dot
 from attnbench.benchmark.machine import processor_name
-from attnbench.benchmark.timing.slots import cache_bytes
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -43,12 +42,10 @@ class Ceilings:
 def ceilings(device: torch.device, dtype: torch.dtype = torch.float32) -> Ceilings:
     """Time each sentinel a few times and keep the fastest, since disturbances only slow it down.
 
-    The copied buffer is as large as the last-level cache, but 16 to 128 MiB, on a CPU and 256 MiB
-    on an accelerator, so that the copy goes through memory.
+    The copied buffer has 128 MiB on a CPU and 256 MiB on an accelerator, so that the copy goes
+    through memory.
     """
-    on_cpu = device.type == "cpu"
-    size = min(max(cache_bytes(), 2**24), 2**27) if on_cpu else 2**28
-    side = 512 if on_cpu else 4096
+    size, side = (2**27, 512) if device.type == "cpu" else (2**28, 4096)
     rate = _products_per_s(side, device, dtype)
     return Ceilings(
         bytes_per_s=_copy_bytes_per_s(size, device),

@@ -51,7 +51,7 @@ class Samples:
         repeat: repeats a call on the copy of its inputs.
     """
 
-    def __init__(self, repeat: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, repeat: Callable[[Any], Any]) -> None:
         self._repeat = repeat
         self._chance = random.SystemRandom()
         self._seen = 0
@@ -71,14 +71,14 @@ class Samples:
         """
         self._seen += 1
         place = self._chance.randrange(self._seen)
-        is_repeated = self._repeat is not None and self._chance.randrange(_REPEAT_CALLS) < calls
+        is_repeated = self._chance.randrange(_REPEAT_CALLS) < calls
         if place >= _SIZE and not is_repeated:
             return
         copies = copies_of(output)
         inputs, copy = inputs_of()
         self.fault = self.fault or fault_of(output, inputs)
         sample = Sample(copy, copies if rewrites else output, copies)
-        if is_repeated and self._repeat is not None:
+        if is_repeated:
             found = difference(copies, tensors_of(self._repeat(copy)))
             fault = CHANGED if sample.changed else DIFFERS.format(found) if found else ""
             self.fault = self.fault or fault

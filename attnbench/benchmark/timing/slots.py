@@ -14,7 +14,6 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
@@ -36,18 +35,9 @@ from attnbench.benchmark.timing.switches import put_back
 Call = Callable[[], object]
 _MOST_CALLS = 4_096
 """Most calls in a slot; no attention takes less than 1 µs."""
+_FLUSHED_BYTES = 2**28
 WARM_UP_S = 0.5
 """Seconds for which an accelerator is kept busy before the first slot."""
-
-
-def cache_bytes() -> int:
-    """Bytes of the processor's largest cache; 32 MiB if the system does not report it."""
-    sizes = []
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = path.read_text().strip()
-        unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
-        sizes.append(int(text.rstrip("KM")) * unit)
-    return max(sizes, default=32 * 2**20)
 
 
 def first_call(call: Call, device: torch.device) -> float:
@@ -115,13 +105,14 @@ class Timer:
     clock: str = ""
     calls: int = field(default=1, init=False)
     seconds: float = field(default=math.inf, init=False)
-    samples: Samples = field(default_factory=Samples, init=False)
+    samples: Samples = field(init=False)
 
     def __post_init__(self) -> None:
         call = self.call
         self._calls: FreshCall = (
             call if isinstance(call, FreshCall) else FreshCall(lambda argument: call(), (), list)
         )
+        self.samples = Samples(self._calls.repeat)  # those of the tries are dropped
         self._ballast: list[torch.Tensor] = []
         self._flush = _flusher(self.device) if self.contract.cache == "cold" else None
         usual = self.contract.clock(self.device.type)
@@ -230,7 +221,6 @@ class Timer:
 
 
 def _flusher(device: torch.device) -> Call:
-    """A function that writes a buffer four times the largest cache (256 MiB on an accelerator)."""
-    size = 4 * cache_bytes() if device.type == "cpu" else 256 * 2**20
-    buffer = torch.empty(size // 4, dtype=torch.int32, device=device)
+    """A function that writes a buffer larger than the caches of any processor or accelerator."""
+    buffer = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device=device)
     return buffer.zero_

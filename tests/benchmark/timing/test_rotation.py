@@ -53,7 +53,7 @@ def test_values_are_distributed_as_those_of_the_case() -> None:
 
 def test_what_is_kept_of_a_call_is_its_inputs_and_its_output_as_they_were() -> None:
     call = FreshCall(lambda tensor: tensor * 2, [torch.randn(3, 4)], lambda t: t[0], leaves=False)
-    samples = Samples()
+    samples = Samples(call.repeat)
     for _ in range(20):
         call.prepare(5)
         outputs = [call() for _ in range(5)]
