@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.cli.options import Style
-from attnbench.cli.plugin_loading import ask, load_plugins
+from attnbench.cli.plugin_loading import ask
 from attnbench.cli.printing import print_line, write_file
 from attnbench.errors import UsageError
 from attnbench.registry.address import parse_address
@@ -137,7 +137,6 @@ def _write_spec(target: str, style: str | None, into: Path, name: str | None) ->
         AttnbenchError: the target or its style of call is wrong.
         UsageError: the file already exists.
     """
-    load_plugins(warn=False)
     fields: dict[str, Any] = ask("adapted_fields", target=parse_address(target), style=style)
     file = into / f"{name or fields['name'].lower() + '_spec'}.py"
     if not file.stem.isidentifier():

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from attnbench.cli.options import RESULTS
-from attnbench.cli.plugin_loading import ask, load_plugins
+from attnbench.cli.plugin_loading import ask
 from attnbench.cli.printing import check_writable, print_line, write_file
 from attnbench.errors import AttnbenchError, RecordError
 
@@ -53,7 +53,6 @@ def command(
 def _formulas(bases: set[str]) -> dict[str, tuple[str, str]]:
     """Formula and source of installed subjects; subjects of recorded files are not imported."""
     try:
-        load_plugins(warn=False)
         rows = ask("subject_rows", targets=None)
     except AttnbenchError as error:
         print(f"warning: the page is without formulas: {error}", file=sys.stderr)

@@ -45,22 +45,6 @@ def sizes(record: Record) -> str:
     return f"lead {lead}{heads}, L {record.q_len}, S {record.kv_len}, E {', '.join(features)}"
 
 
-def fact(value: object, key: str) -> str:
-    """A value in the table of a machine, with the unit that ends its key."""
-    if not isinstance(value, int | float):
-        return str(value)
-    if key.endswith("_per_s"):
-        return f"{value / 1e9:.3g} {'GB/s' if 'bytes' in key else 'billion a second'}"
-    if key.endswith("_bytes"):
-        return bytes_text(value)
-    return seconds_text(value) if key.endswith("_s") else str(value)
-
-
-def fact_name(key: str) -> str:
-    """The name of a fact, without the unit at its end."""
-    return re.sub(r"_(s|bytes|bytes_per_s|per_s)$", "", key).replace("_", " ")
-
-
 def breakable(name: str) -> Markup:
     """A name that may be broken after its punctuation."""
     return Markup("<wbr>").join(re.split("(?<=[_/(])", name))
@@ -72,6 +56,4 @@ FILTERS = {
     "log_share": log_share,
     "sizes": sizes,
     "breakable": breakable,
-    "fact": fact,
-    "fact_name": fact_name,
 }
