@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnbench.cases.case import LAYER_MASKS, LAYOUTS, MASKS, REGIMES, Case, read_option
-from attnbench.cases.domain import Domain, Taker
+from attnbench.cases.domain import Domain
 from attnbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ CaseStrategy: TypeAlias = "SearchStrategy[Case]"
 """What an invariant draws its cases from."""
 
 
-def cases(subject: Taker, **bounds: Any) -> SearchStrategy[Case]:
+def cases(subject: Any, **bounds: Any) -> SearchStrategy[Case]:
     """A strategy of the cases that a subject supports.
 
     The strategy can be filtered, mapped and joined by ``|``. This applies to scheduled cases as
@@ -79,9 +79,9 @@ def _check_variants(variants: Mapping[str, Sequence[str | int | bool]]) -> None:
                 )
 
 
-def _least_size(subject: Taker) -> int:
+def _least_size(subject: Any) -> int:
     """The largest of Eq, Ek and Ev where all are least; a subject may support one size only."""
-    least = subject.legal(Case((1,), 1, 1, 1, 1, 1))
+    least: Case = subject.legal(Case((1,), 1, 1, 1, 1, 1))
     return max(least.query_size, least.key_size, least.value_size)
 
 

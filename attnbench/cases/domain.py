@@ -5,24 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
 from attnbench.cases.sizes import DTYPES
-
-
-class Taker(Protocol):
-    """The interface of a subject that a space of cases uses."""
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """The names of the supported dtypes."""
-
-    def legal(self, case: Case) -> Case:
-        """The nearest case that the subject supports."""
-
-    def takes_mask(self, kind: str) -> bool:
-        """Whether the subject supports some case with this kind of mask."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +23,7 @@ class Domain:
         max_features: largest Eq, Ek and Ev.
         min_kv_len: smallest S.
         min_q_len: smallest L.
-        devices: devices of the run.
+        device: device of the run.
         drawn_len: largest L and S that the profile thorough draws; by default 64 or ``max_len``.
         variants: variants of the property, names to options; a case has one option of each.
     """
@@ -52,7 +37,7 @@ class Domain:
     max_features: int = 1024
     min_q_len: int = 1
     min_kv_len: int = 1
-    devices: tuple[str, ...] = ("cpu",)
+    device: str = "cpu"
     beyond: tuple[Case, ...] = ()
     drawn_len: int | None = None
     variants: Mapping[str, Sequence[str | int | bool]] = field(default_factory=dict)
@@ -89,7 +74,7 @@ class Domain:
             and self.min_q_len <= case.q_len <= self.longest
             and self.min_kv_len <= case.kv_len <= self.longest
             and _features(case) <= self.widest
-            and case.device in self.devices
+            and case.device == self.device
         )
 
 

@@ -91,7 +91,7 @@ def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[
     seen: set[Case] = set()
     bounds = replace(domain, beyond=(), drawn_len=None)
     bounded = ((case, bounds) for case in _scheduled(domain, brief))
-    unbounded = ((replace(case, device=domain.devices[0]), domain) for case in domain.beyond)
+    unbounded = ((replace(case, device=domain.device), domain) for case in domain.beyond)
     for number, (case, limits) in enumerate(itertools.chain(bounded, unbounded)):
         case = replace(case, seed=seed + number).legal()
         key = replace(case, seed=0)
@@ -128,8 +128,7 @@ def _covered(case: Case, domain: Domain) -> set[str]:
 
 
 def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
-    dtypes, masks = domain.dtypes, domain.masks
-    device = domain.devices[0]
+    dtypes, masks, device = domain.dtypes, domain.masks, domain.device
     cycles = (
         itertools.cycle(dtypes),
         itertools.cycle(masks),

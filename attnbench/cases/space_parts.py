@@ -18,7 +18,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
-from attnbench.cases.domain import Domain, Taker
+from attnbench.cases.domain import Domain
 from attnbench.cases.schedule import schedule, varied
 from attnbench.cases.sizes import DTYPES
 
@@ -71,14 +71,14 @@ class Space(_Pipeline):
         ways: changes, one of which is drawn and applied to a drawn case, but not to scheduled ones.
     """
 
-    subject: Taker
+    subject: Any
     domain: Domain
     ways: tuple[Way, ...] = ()
 
     def on(self, device: str, dtypes: Sequence[str] | None) -> Space | None:
         """The same space on a device, with these dtypes only; ``None`` if it has none of them."""
         names = tuple(d for d in self.domain.dtypes if dtypes is None or d in dtypes)
-        domain = replace(self.domain, devices=(device,), dtypes=names)
+        domain = replace(self.domain, device=device, dtypes=names)
         return replace(self, domain=domain) if names else None
 
     def scheduled(self, seed: int, *, brief: bool = False) -> list[Case]:
@@ -163,7 +163,7 @@ class Space(_Pipeline):
             q_len, kv_len = kv_len, q_len
         lead = tuple(size or min(q_len, 4) for size in leading[:rank])
         sizes = (q_len, kv_len, query, key or query, value or query)
-        case = Case(lead, *sizes, dtype, domain.devices[0], mask, layout, regime, seed)
+        case = Case(lead, *sizes, dtype, domain.device, mask, layout, regime, seed)
         case = case.tried(**dict(zip(domain.variants, options, strict=True)))
         case = self.subject.legal(case)
         return case if case in domain else None

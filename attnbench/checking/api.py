@@ -11,10 +11,7 @@ from torch import Tensor, nn
 from attnbench.calling.examples import example_spec
 from attnbench.calling.shown_call import seen_calls
 from attnbench.cases.case import Case
-from attnbench.cases.case_space import space_of
-from attnbench.cases.case_strategies import cases
-from attnbench.cases.space_parts import Space
-from attnbench.checking.answer_faults import KnownFault, known_fault
+from attnbench.checking.answer_faults import KnownFault, known_from
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.explain.explaining import (
     added,
@@ -27,7 +24,6 @@ from attnbench.checking.gaps import coverage_of, declarations, gaps_of
 from attnbench.checking.outcomes import (
     CANARY,
     CHANGED,
-    KEEPS_CONTRACT,
     Outcome,
     notes_of,
 )
@@ -258,26 +254,6 @@ def run_invariants(
     invariants = [one for one in select_invariants(names) if subject.kind in one.kinds]
     options: dict[str, Any] = {"profile": profile, "seed": seed, "guard": SuiteGuard(())}
     return outcomes_of(subject, invariants, evidence=False, **options)
-
-
-def known_from(
-    subject: Subject, outcome: Outcome, device: str = "cpu", dtypes: tuple[str, ...] = ()
-) -> KnownFault | None:
-    """What an outcome says of other properties' calls; ``None`` if nothing.
-
-    That is a fault of the contract, whether its own check found it, or that of another property in
-    which the subject raised.
-    """
-    failure = outcome.failure
-    if failure is None or failure.case is None:
-        return None
-    if outcome.invariant != KEEPS_CONTRACT and not failure.raised:
-        return None
-    (contract,) = select_invariants([KEEPS_CONTRACT])
-    (space,) = space_of((contract.cases or cases)(subject)).parts
-    assert isinstance(space, Space)
-    found = known_fault(subject, Case.from_id(failure.case), space.domain, device, dtypes)
-    return found and replace(found, told_by=outcome.invariant)
 
 
 def outcomes(

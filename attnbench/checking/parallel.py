@@ -30,11 +30,8 @@ _CHECK_IMPORTS = (
 )
 """Imports of a check, which take 1 to 2 s per child, including those at the first use."""
 
-_TRACING_IMPORTS = ("torch._dynamo", *_CHECK_IMPORTS)
-"""The same with the tracer of calls, which takes 1 s more per child."""
-
-PRELOAD = ("torch._inductor.compile_fx", *_TRACING_IMPORTS)
-"""The same with the compiler, which takes another second per child."""
+PRELOAD = ("torch._inductor.compile_fx", "torch._dynamo", *_CHECK_IMPORTS)
+"""The same with the compiler, which takes two more seconds per child."""
 
 _OUTCOMES = "attnbench.checking.api:outcomes"
 _EXPLANATIONS = "attnbench.checking.api:explanations_of"
@@ -132,9 +129,8 @@ def preload(subjects: int | None, invariants: Collection[str] | None = None) -> 
             few subjects the compiler is left out: their children import it when they compile, last.
         invariants: names of the invariants to run, if not all.
     """
-    if subjects is not None and subjects <= _FEW_SUBJECTS:
-        return _CHECK_IMPORTS
-    return PRELOAD if not invariants or COMPILING in invariants else _TRACING_IMPORTS
+    is_few = subjects is not None and subjects <= _FEW_SUBJECTS
+    return _CHECK_IMPORTS if is_few or (invariants and COMPILING not in invariants) else PRELOAD
 
 
 def run_checks(

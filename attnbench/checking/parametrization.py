@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
-from attnbench.checking.answer_faults import KnownFault
-from attnbench.checking.api import explained, known_from, outcomes_of
+from attnbench.checking.answer_faults import KnownFault, known_from
+from attnbench.checking.api import explained, outcomes_of
 from attnbench.checking.check_report import failure_text
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Outcome
 from attnbench.checking.plan import planned, select_invariants, try_options
