@@ -57,9 +57,10 @@ def main(words: list) -> None:
     if failed:
         sys.exit(failed)
     print(f"installing into {ROOT}/.venv", flush=True)
-    pip, own = [f"{BIN}/pip", "install", "-q"], [".", "./plugins/attnbench-kernels"]
+    own = [".", *(f"./plugins/attnbench-{name}" for name in ("kernels", "mend"))]
     options = ["--no-compile", "--no-build-isolation", "-c", "constraints.txt"]
-    if subprocess.call([*pip, *(["tox"] if words else [*options, *own])], cwd=ROOT):
+    what_for = ["tox"] if words else [*options, *own]
+    if subprocess.call([f"{BIN}/pip", "install", "-q", *what_for], cwd=ROOT):
         sys.exit(1)
     os.chdir(ROOT)
     command = ["tox"] if words else ["attnbench", "run"]

@@ -90,7 +90,8 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     cached = "padding with a cache was not tested"
     prompts = "prompts padded at the right, then decoded, were not tested"
     future = "it is not causal: later tokens may reach earlier ones"
-    declared = "causal=True (here --convention causal=always), if it should be"
+    here = " (here --convention causal=always)" if subject.address.source is not None else ""
+    declared = f"causal=True{here}, if it should be"
     uncached = "no cache was tried: decoding was not tested"
     held = "cache=CacheSpec(new=...), or adapters.layer(...), which finds one that is given back"
     same = 'reference=, or same_as="..." (a layer with the same state_dict and outputs)'
@@ -207,12 +208,13 @@ def declaration(subject: Subject, invariant: str) -> str:
     if invariant == KEEPS_CONTRACT:
         return ""
     style = getattr(spec, "style", None)  # which declares its laws itself
-    if invariant in subject.maker.laws and not style:  # a scoring function's pools_values is one
+    is_found = bool(style or getattr(spec, "notes", ())) and subject.address.source is not None
+    if invariant in subject.maker.laws and not style and not is_found:  # pools_values is one
         return f'leave "{invariant}" out of the laws of the spec'
     if _ACCEPTS.get(invariant) in subject.accepts:
         return f'leave "{_ACCEPTS[invariant]}" out of accepts'
+    if is_found:  # it has no spec
+        return f'--exempt "{invariant}=why" skips it'
     if invariant in _FIELDS:
         return f"{_FIELDS[invariant]} in the spec says so"
-    if style and subject.address.source is not None:  # it has no spec
-        return f'--exempt "{invariant}=why" skips it'
     return f'exempt={{"{invariant}": "why"}} in the spec skips it'

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from packaging.utils import canonicalize_name
@@ -180,9 +181,14 @@ def members(address: Address) -> list[Address]:
         raise AddressError(
             f"nothing in {address.source} looks like attention: a spec, a module called so or with "
             "a softmax of products in its forward, or a function of query and key. Name what is "
-            f"meant: {address.source}:NAME."
+            f"meant: {address.source}:NAME.{_cut(module)}"
         )
     return [replace(address, name=name) for name in names]
+
+
+def _cut(module: ModuleType) -> str:
+    """What was not run of a module, which may define what is missing, in lines of their own."""
+    return "".join(f"\n  {note}" for note in notes_of(module))
 
 
 def attribute(address: Address) -> Any:
@@ -192,10 +198,9 @@ def attribute(address: Address) -> Any:
         names = [n for n, v in vars(module).items() if isinstance(v, _SPECS)] or [
             n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
         ]
-        cut = "".join(f"\n  {note}" for note in notes_of(module))  # what was not run may define it
         raise UnknownNameError(
             f"{address.source} has no attribute {address.name!r}. "
-            f"{nearest(address.name, names)}{cut}"
+            f"{nearest(address.name, names)}{_cut(module)}"
         )
     return getattr(module, address.name)
 

@@ -93,7 +93,7 @@ class Silent(nn.Module):
         ("Swapped", "called with eh (B, S, E), dhx (B, 1, E); left at their defaults: ax"),
         ("Combining", "it gives a tensor (?, 1, ?) as well, not looked at"),
         ("Pooling", "lengths (B,), lengths"),
-        ("Longest", "always src_lengths=S (B,); **no form found of** src_lengths"),
+        ("Longest", "always src_lengths=S (B,); **hides nothing"),
         ("Both", "it gives a tensor (B, S, E) as well, not looked at"),
         ("Silent", "called with x (B, L, E)"),
     ],

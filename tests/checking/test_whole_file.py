@@ -59,6 +59,8 @@ def test_a_file_in_which_nothing_can_be_called_is_one_error(tmp_path: Path) -> N
 
 
 def test_a_file_without_attention_is_one_error(tmp_path: Path) -> None:
-    (tmp_path / "none.py").write_text("x = 1")
-    with pytest.raises(AddressError, match=r"nothing in .*none.py looks like attention"):
+    (tmp_path / "none.py").write_text("x = 1\n1 / 0")
+    with pytest.raises(
+        AddressError, match=r"none.py looks like attention(.|\n)*line 2 raises Zero"
+    ):
         plan([parse_address(f"{tmp_path}/none.py")], **OPTIONS)
