@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from attnbench.calling.binding import Binding
 from attnbench.calling.calls.attention_call import Attention
 from attnbench.calling.calls.layer_call import Layer
+from attnbench.calling.making.groups import has_groups
 from attnbench.calling.making.importing import notes_of
 from attnbench.calling.making.recipes import Recipe, recipe_of, woken
 from attnbench.calling.signature import arguments, call_arguments, renames
@@ -66,6 +67,8 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
         notes.append(f"made by {made if len(made) < 160 else f'{made[:156]}...'}")
     if recipe is not None and recipe.sleeps:
         notes.append("weights that start near zero are larger")
+    if recipe is not None and has_groups():
+        notes.append("the parallel groups that it asks for are of one process")
     if recipe is not None and recipe.on_cpu:
         notes.append("what its constructor asks of a GPU was done on the CPU")
     if recipe is not None and recipe.guessed:

@@ -216,6 +216,26 @@ def test_a_call_may_say_constants() -> None:
         spec_of(Numbered, prior=prior_of("stop=3)"))
 
 
+class Sharded(nn.Module):
+    """A layer that asks in its constructor how many processes there are."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(dim, dim // torch.distributed.get_world_size())
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        assert query.dim() == 3
+        return self.out((query @ key.mT).softmax(-1) @ value)
+
+
+def test_process_groups_that_a_constructor_asks_for_are_of_one_process() -> None:
+    try:
+        said = " ".join(spec_of(Sharded).notes)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert "the parallel groups that it asks for are of one process" in said
+
+
 class Tacotron(nn.Module):
     """Its keys are projected beforehand, and earlier weights come in two rows through a kernel."""
 

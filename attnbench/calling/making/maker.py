@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnbench.calling.making.groups import with_groups
 from attnbench.calling.making.sandbox import confined
 from attnbench.calling.making.widths import (
     LONGEST,
@@ -78,7 +79,7 @@ class Maker:
         try:
             with confined() as mode:
                 given, source = self.arguments_of(self.target, "", 0)
-                made = self.target(**given)
+                made = with_groups(lambda: self.target(**given))
         finally:  # a stand-in knows only now what it was asked
             standing = {n: v.source for n, v in given.items() if isinstance(v, _StandIn)}
             self.source = f"{self.target.__name__}({_listed({**source, **standing})})"

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from attnbench.calling.making.groups import with_groups
 from attnbench.calling.making.maker import Maker, MakingError, UnansweredError
 from attnbench.calling.making.refusing import in_one_line, not_made
 from attnbench.calling.making.sandbox import (
@@ -144,7 +145,7 @@ def _evaluated(written: str, target: Any, sizes: Widths) -> nn.Module:
     space |= {"types": sys.modules["types"], "torch": torch, "nn": nn}
     space |= {"E": sizes.width, "size": sizes.width, "H": sizes.heads}
     with confined():
-        made = eval(written.strip(), space)  # noqa: S307  the user's own line
+        made = with_groups(lambda: eval(written.strip(), space))  # noqa: S307  the user's own line
     if not isinstance(made, nn.Module):
         raise MakingError(f"it gives {type(made).__name__}, not a module")
     made.eval()
