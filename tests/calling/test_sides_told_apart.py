@@ -64,6 +64,12 @@ class Longest(nn.Module):
         weights = torch.where(seen, scores, torch.full_like(scores, -math.inf)).softmax(1)
         return (weights[:, None] @ source_hids).squeeze(1), weights
 
+class OverOne(nn.Module):
+    """Its softmax runs over the axis of the only query."""
+    def forward(self, query, keys):
+        weights = (query @ keys.mT / keys.shape[-1] ** 0.5).softmax(1)
+        return torch.bmm(weights, keys[: len(query)]), weights
+
 class Both(nn.Module):
     """Two streams, and an output of each."""
     def __init__(self, v_dim, l_dim):
@@ -84,6 +90,14 @@ class Silent(nn.Module):
         q, k, v = self.qkv(x).chunk(3, -1)
         return (q @ k.mT).softmax(-1) @ v
 '''
+
+
+def test_what_pools_is_weights_also_where_it_does_not_sum_to_one(tmp_path: Path) -> None:
+    report = attnbench.check(
+        found(tmp_path, SIDES, "OverOne"), profile="quick", invariants=["weights_sum_to_one"]
+    )
+    assert set(statuses(report).values()) == {"failed"}, str(report)
+    assert "keys (B, S, E)" in str(report)
 
 
 @pytest.mark.parametrize(

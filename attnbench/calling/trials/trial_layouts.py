@@ -23,7 +23,16 @@ from attnbench.calling.calls.frame import arranged
 from attnbench.calling.calls.layer_call import tables_of
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import Argument
-from attnbench.calling.trials.small_calls import GRID, ITEMS, QUERIES, SIZES, WIDTH, Callee, Calls
+from attnbench.calling.trials.small_calls import (
+    GRID,
+    ITEMS,
+    QUERIES,
+    SIZES,
+    WIDTH,
+    Callee,
+    Calls,
+    close,
+)
 
 LAYOUTS = (
     ("BHLE", "BHSE"),
@@ -272,6 +281,8 @@ def tried(
             error = error if error and is_layer else calls.raised
             continue
         parts = _read_layer(result, calls, widens) if is_layer else _read(result, called, calls)
+        if {"output", "scores"} == {*parts} and _pools_by(calls, parts):
+            parts["weights"] = parts["scores"]  # though they do not sum to one, as a check says
         found = _placed(binding, parts)
         if found is not None and _is_finite(Calls(callee, found), result, called):
             return found
@@ -285,6 +296,15 @@ def _is_finite(calls: Calls, result: Any, called: Any) -> bool:
         return where is None or bool(part_of(result, where[0], called).isfinite().all())
     output = calls()
     return output is not None and bool(output.isfinite().all())
+
+
+def _pools_by(calls: Calls, parts: Mapping[str, tuple[Part, str]]) -> bool:
+    """Whether the output is the numbers of the keys times values or memory."""
+    pooled = calls.replace(output=parts["output"], weights=parts["scores"], pools=False)
+    query, key, value = pooled.tensors(1 if calls.binding.one_query else QUERIES)
+    value = key if calls.binding.shape == "memory" else value
+    both = pooled.both([query, key, value])
+    return both is not None and close(both[0], both[1] @ value)
 
 
 def _placed(binding: Binding, parts: Mapping[str, tuple[Part, str]]) -> Binding | None:
