@@ -7,7 +7,7 @@ can print it and read it back from its id. :mod:`attnbench.subject.tensors` make
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from attnbench.cases.sizes import Sizes
@@ -76,6 +76,8 @@ class Case:
         layout: a key of :data:`LAYOUTS`.
         regime: a key of :data:`REGIMES`.
         seed: seed of the parameters and of all tensors.
+        variants: names of variants of a property with the chosen options, each a word, an integer
+            or a boolean; they are drawn and shrink on their own, and no tensor depends on them.
     """
 
     lead: tuple[int, ...] = (2,)
@@ -90,15 +92,17 @@ class Case:
     layout: str = "contiguous"
     regime: str = "normal"
     seed: int = 0
+    variants: tuple[tuple[str, str | int | bool], ...] = ()
 
     @property
     def id(self) -> str:
         """Stable id of the case, which :meth:`from_id` reads back."""
         lead = "x".join(map(str, self.lead)) or "0d"
+        chosen = "".join(f"+{name}={option}" for name, option in self.variants)
         return (
             f"b{lead}-L{self.q_len}-S{self.kv_len}-Eq{self.query_size}-Ek{self.key_size}"
             f"-Ev{self.value_size}-{self.dtype}-{self.device}-{self.mask}-{self.layout}"
-            f"-{self.regime}-s{self.seed}"
+            f"-{self.regime}-s{self.seed}{chosen}"
         )
 
     @property
@@ -108,7 +112,7 @@ class Case:
 
     @staticmethod
     def from_id(text: str) -> Case:
-        """Parse the id of a case; gives a :class:`Trial` if it names variants.
+        """Parse the id of a case.
 
         Raises:
             UsageError: the text is not the id of a case.
@@ -117,7 +121,7 @@ class Case:
         if match is None:
             raise UsageError(f"{text!r} is not the id of a case; one is {Case().id}.")
         *texts, variants = match.groups()
-        values: dict[str, Any] = dict(zip(Case.__dataclass_fields__, texts, strict=True))
+        values: dict[str, Any] = dict(zip(Case.__dataclass_fields__, texts, strict=False))
         lead = values["lead"]
         values["lead"] = () if lead == "0d" else tuple(int(size) for size in lead.split("x"))
         for name in ("q_len", "kv_len", "query_size", "key_size", "value_size", "seed"):
@@ -127,11 +131,7 @@ class Case:
 
     def tried(self, **variants: str | int | bool) -> Case:
         """The same case with some variants of a property chosen."""
-        if not variants:
-            return self
-        options = {**dict(getattr(self, "variants", ())), **variants}
-        values = {field.name: getattr(self, field.name) for field in fields(Case)}
-        return Trial(**values, variants=tuple(options.items()))
+        return replace(self, variants=tuple({**dict(self.variants), **variants}.items()))
 
     def variant(self, name: str, default: Option) -> Option:
         """The chosen variant of a property.
@@ -140,7 +140,7 @@ class Case:
             name: name declared by the strategy, ``cases(subject, variants={name: options})``.
             default: returned if the case has no such variant, for example in a direct call.
         """
-        options: dict[str, Any] = dict(getattr(self, "variants", ()))
+        options: dict[str, Any] = dict(self.variants)
         return options.get(name, default)  # type: ignore[no-any-return]  # as declared
 
     @property
@@ -183,24 +183,6 @@ class Case:
         if (mask, layout) == (self.mask, self.layout):
             return self
         return replace(self, mask=mask, layout=layout)
-
-
-@dataclass(frozen=True)
-class Trial(Case):
-    """A case with chosen variants of a property.
-
-    Variants are drawn and shrink on their own: the values of the tensors do not depend on them.
-
-    Args:
-        variants: names and chosen options, each option a word, an integer or a boolean.
-    """
-
-    variants: tuple[tuple[str, str | int | bool], ...] = ()
-
-    @property
-    def id(self) -> str:
-        """The id of the case, followed by ``+name=option`` for each variant."""
-        return super().id + "".join(f"+{name}={option}" for name, option in self.variants)
 
 
 def read_option(text: str) -> str | int | bool:

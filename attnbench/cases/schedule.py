@@ -115,7 +115,7 @@ def varied(case: Case, variants: Mapping[str, Sequence[str | int | bool]], numbe
     for name, options in variants.items():
         number, place = divmod(number, len(options))
         choices[name] = options[place]
-    return case.tried(**{**choices, **dict(getattr(case, "variants", ()))})
+    return case.tried(**{**choices, **dict(case.variants)})
 
 
 def _covered(case: Case, domain: Domain) -> set[str]:

@@ -104,7 +104,7 @@ class Space(_Pipeline):
 
     def includes(self, raw: Case) -> bool:
         """Whether a raw case is one of the space."""
-        options = dict(getattr(raw, "variants", ()))
+        options = dict(raw.variants)
         variants = self.domain.variants
         has_variants = options.keys() == variants.keys() and all(
             option in variants[name] for name, option in options.items()
@@ -140,7 +140,7 @@ class Space(_Pipeline):
             *(sorted(group, key=lambda word: _PLACES.get(word, 99)) for group in _words(domain)),
             *(*[_ANY_SIZES] * 3, range(_SMALL_SEEDS)),
         )
-        options = dict(getattr(case, "variants", ()))
+        options = dict(case.variants)
         ends = (
             *(rank, *case.lead, *[1] * deeper, case.q_len, case.kv_len),
             *(options.get(name, group[0]) for name, group in domain.variants.items()),
@@ -184,7 +184,7 @@ class Listing(_Pipeline):
 
     def includes(self, raw: Case) -> bool:
         """Whether a case is one of the list, with any seed."""
-        options = dict(getattr(raw, "variants", ()))
+        options = dict(raw.variants)
         return any(case.replace(seed=raw.seed).tried(**options) == raw for case in self.cases)
 
     def on(self, device: str, dtypes: Sequence[str] | None) -> Listing:

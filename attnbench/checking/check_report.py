@@ -278,7 +278,7 @@ def case_in_words(case_id: str) -> str:
         parts.append(f"values {case.regime}")
     if case.device != default.device:
         parts.append(case.device)
-    varied = ", ".join(f"{name}={option}" for name, option in getattr(case, "variants", ()))
+    varied = ", ".join(f"{name}={option}" for name, option in case.variants)
     text = ", ".join([*parts, f"seed {case.seed}"])
     return f"{text} (the property varies {varied})" if varied else text
 

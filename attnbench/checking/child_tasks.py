@@ -21,9 +21,12 @@ from attnbench.specs import Format, KernelSpec, LayerSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions
 
 
-def loaded_plugins() -> list[dict[str, Any]]:
-    """Load every plugin; returns a row for each, with the error if it failed."""
-    return [
+def plugins_and_shadows() -> tuple[list[dict[str, Any]], list[str]]:
+    """Load every plugin; a row for each, and a sentence for each built-in name that one registers.
+
+    The row of a plugin that failed has the error.
+    """
+    rows = [
         {
             **plugin.as_row(),
             "brings": [spec_key(spec) for spec in plugin.specs],
@@ -32,11 +35,7 @@ def loaded_plugins() -> list[dict[str, Any]]:
         }
         for plugin in registry().plugins
     ]
-
-
-def plugins_and_shadows() -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of all plugins, and a sentence for each built-in name that one registers too."""
-    return loaded_plugins(), registry().shadowed
+    return rows, registry().shadowed
 
 
 def subject_rows(

@@ -94,8 +94,7 @@ def test_a_task_that_is_taken_back_ends_on_its_worker(
         with contextlib.suppress(UsageError):
             list(workers.events())
 
-    thread = threading.Thread(target=awaited)
-    thread.start()
+    threading.Thread(target=awaited, daemon=True).start()
     until = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < until
@@ -103,7 +102,6 @@ def test_a_task_that_is_taken_back_ends_on_its_worker(
     process = psutil.Process(int(path.read_text()))
     workers.__exit__()
     process.wait(timeout=20)
-    thread.join(timeout=20)
 
 
 def test_a_lost_scheduler_is_one_line(scheduler: Any, workers: ClusterWorkers) -> None:

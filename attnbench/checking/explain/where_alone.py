@@ -54,7 +54,7 @@ def _beside(case: Case, cases: Collection[Case], *names: str) -> Iterator[Case]:
     """The cases that differ from one in these fields alone."""
     for other in cases:
         changed = {f.name for f in fields(Case) if getattr(case, f.name) != getattr(other, f.name)}
-        if changed and changed <= {*names}:
+        if changed - {"variants"} and changed <= {*names, "variants"}:
             yield other
 
 
