@@ -19,7 +19,7 @@ import psutil
 
 from attnbench.errors import UsageError
 from attnbench.processes.git import git
-from attnbench.registry.versions import installed_version
+from attnbench.registry.discovery import installed_version
 
 
 class Load:

@@ -14,8 +14,8 @@ from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing import print_json, print_line, print_table
 from attnbench.errors import AttnbenchError, UsageError
 from attnbench.processes.pool import cores
-from attnbench.registry.discovery import discover
-from attnbench.registry.versions import installed_version, too_old, version_problems
+from attnbench.registry.discovery import discover, installed_version
+from attnbench.registry.versions import too_old, version_problems
 from attnbench.specs import DTYPES
 
 _CASE = Case((8, 8), 256, 256, 64, 64, 64)

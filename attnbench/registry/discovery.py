@@ -206,22 +206,35 @@ def _results(hook: str, results: Sequence[object]) -> Iterator[AnySpec]:
             yield item
 
 
+def unmet(owner: str) -> Iterator[tuple[Any, str | None]]:
+    """The requirements of a distribution that have another version installed, or ``None``."""
+    from packaging.requirements import Requirement
+
+    texts = metadata.requires(owner) if installed_version(owner) is not None else ()
+    for requirement in map(Requirement, texts or ()):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            version = installed_version(requirement.name)
+            if version is None or not requirement.specifier.contains(version, prereleases=True):
+                yield requirement, version
+
+
+def installed_version(name: str) -> str | None:
+    """The version of an installed distribution; ``None`` if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 @functools.cache  # to read the requirements once for all plugins of a distribution
-def _check_core(distribution: metadata.Distribution | None) -> None:
+def _check_core(distribution: metadata.Distribution) -> None:
     """Compare a plugin's requirement of attnbench with the installed version.
 
     Raises:
         PluginError: the plugin is made for another version.
     """
-    from packaging.requirements import Requirement
-
-    for requirement in map(Requirement, (distribution and distribution.requires) or ()):
-        marker = requirement.marker
-        is_core = canonicalize_name(requirement.name) == hookspecs.PROJECT
-        if not is_core or (marker and not marker.evaluate()):
-            continue
-        core = metadata.version(hookspecs.PROJECT)
-        if distribution and not requirement.specifier.contains(core, prereleases=True):
+    for requirement, core in unmet(distribution.name):
+        if canonicalize_name(requirement.name) == hookspecs.PROJECT:
             raise PluginError(
                 f"{distribution.name} {distribution.version} is made for attnbench "
                 f"{requirement.specifier}, but {core} is installed. Install versions that fit: "
@@ -234,7 +247,8 @@ def load_plugin(plugin: Plugin) -> Plugin:
     if plugin.status != "found" or plugin.entry_point is None:
         return plugin
     try:
-        _check_core(plugin.entry_point.dist)
+        if plugin.entry_point.dist is not None:
+            _check_core(plugin.entry_point.dist)
         namespace = plugin.entry_point.load()
         specs = call_hooks(namespace)
         explain = explainer_of(namespace)

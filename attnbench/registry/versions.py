@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from importlib import metadata
 
-from attnbench.registry.discovery import discover
-
-
-def installed_version(name: str) -> str | None:
-    """The version of an installed distribution; ``None`` if it is not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+from attnbench.registry.discovery import discover, installed_version, unmet
 
 
 def version_problems(owners: Sequence[str] | None = None, *, missing: bool = True) -> list[str]:
@@ -24,35 +15,24 @@ def version_problems(owners: Sequence[str] | None = None, *, missing: bool = Tru
         owners: distributions whose requirements are read; by default attnbench and all plugins.
         missing: whether to name requirements that are not installed.
     """
-    from packaging.requirements import Requirement
-
     problems = []
     plugins = {plugin.distribution: None for plugin in discover()}
     for owner in dict.fromkeys(("attnbench", *plugins)) if owners is None else owners:
-        for text in (metadata.requires(owner) or ()) if installed_version(owner) else ():
-            requirement = Requirement(text)
-            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-                continue
-            version = installed_version(requirement.name)
-            if version is None and missing:
-                problems.append(f"{owner} needs {requirement}, which is not installed.")
-            elif version and not requirement.specifier.contains(version, prereleases=True):
+        for requirement, version in unmet(owner):
+            if version is not None:
                 problems.append(_other_version(owner, requirement, version))
+            elif missing:
+                problems.append(f"{owner} needs {requirement}, which is not installed.")
     return problems
 
 
 def too_old(name: str) -> str | None:
     """That the installed version of what attnbench needs is below the lowest, in words."""
-    from packaging.requirements import Requirement
-
-    version = installed_version(name)
-    if version is None or installed_version("attnbench") is None:
-        return None
-    for requirement in map(Requirement, metadata.requires("attnbench") or ()):
+    for requirement, version in unmet("attnbench"):
         least = [part for part in requirement.specifier if part.operator == ">="]
-        met = all(part.contains(version, prereleases=True) for part in least)
+        met = version is None or all(part.contains(version, prereleases=True) for part in least)
         if requirement.name == name and not met:
-            return _other_version("attnbench", requirement, version)
+            return _other_version("attnbench", requirement, str(version))
     return None
 
 
