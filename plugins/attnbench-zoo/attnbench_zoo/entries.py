@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ import attnbench
 from attnbench import Case, Inputs, KernelSpec, Subject
 from attnbench.testing import resolve
 from attnbench_zoo.base import Spec, Twin
-from attnbench_zoo.mechanisms import MECHANISMS
 from attnbench_zoo.patches import TWINS, Row, edited, patched, rows
 from attnbench_zoo.right import RIGHT
 from attnbench_zoo.right.attention import ATTENTION
@@ -165,21 +164,12 @@ def blind_entries() -> tuple[Entry, ...]:
 def entries() -> tuple[Entry, ...]:
     """Every mutant, then every right implementation."""
     some = (_of_row(row) for row in rows().values() if row.topic not in ("blind", *RIGHT_TOPICS))
-    return (*some, *_mechanisms(), *_right())
+    return (*some, *_right())
 
 
 def _of_row(row: Row) -> Entry:
     reference, killers = TWINS[row.twin].twin.spec, tuple(_killers().get(row.name, ()))
     return Entry(row.name, False, row.topic, row.mistake, row, reference, row.bugs, killers)
-
-
-def _mechanisms() -> Iterator[Entry]:
-    for cls, twin in MECHANISMS:
-        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in cls.__name__).lstrip("_")
-        changes: dict[str, Any] = {"name": name, "make": cls}
-        spec = replace(twin.spec, **changes)
-        mistake, killers = cls.__doc__ or "", tuple(_killers()[name])
-        yield Entry(name, False, "mechanisms", mistake, spec, twin.spec, ("own",), killers)
 
 
 @functools.cache
@@ -193,8 +183,7 @@ def _killers() -> dict[str, list[str]]:
 def twins() -> list[Twin]:
     """Every right twin that a mutant has."""
     used = {row.twin for row in rows().values()}
-    some = [place.twin for place in TWINS.values() if place.twin.name in used]
-    return [*some, *{twin.name: twin for _, twin in MECHANISMS}.values()]
+    return [place.twin for place in TWINS.values() if place.twin.name in used]
 
 
 def _right() -> Iterator[Entry]:

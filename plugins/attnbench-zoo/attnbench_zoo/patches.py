@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import linecache
 import re
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from importlib.resources import files
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
+import attnbench
 from attnbench_zoo import faulty, wrong_gradients
 from attnbench_zoo.base import Spec, Twin
 from attnbench_zoo.right import (
@@ -64,16 +66,35 @@ _SOURCES = (
     packing,
     products,
 )
+_BUILT_IN = (
+    "concat_combine",
+    "forced_forward",
+    "hard",
+    "key_value",
+    "local_monotonic",
+    "local_predictive",
+    "self_tanh",
+    "static",
+    "structured_self",
+)
 _BASES = {positions.__name__: attention.__name__, layers.__name__: stores.__name__}
 """What stands in the place of the import of it, since a row may change both."""
 
 
 class Place(NamedTuple):
-    """Where a twin is defined: its module, its name there, and itself."""
+    """Where a twin is defined: its module, its name or that of its class there, and itself."""
 
     module: ModuleType
     name: str
     twin: Twin
+
+
+def _built_in(name: str) -> Place:
+    """A built-in subject and its class; checks see what it does, and no reference of its own."""
+    spec: Any = attnbench.get(name)
+    made = inspect.unwrap(spec.make)  # whatever makes it
+    twin = Twin(name, replace(spec, reference=None, variants=()))
+    return Place(importlib.import_module(made.__module__), made.__name__, twin)
 
 
 TWINS = {
@@ -81,7 +102,7 @@ TWINS = {
     for module in _SOURCES
     for name, twin in vars(module).items()
     if isinstance(twin, Twin)
-}
+} | {name: _built_in(name) for name in _BUILT_IN}
 """By name, what can be changed."""
 
 
@@ -189,8 +210,10 @@ class Finder(MetaPathFinder, InspectLoader):
         module.__file__ = module.__spec__.origin if module.__spec__ else None
         super().exec_module(module)
         row = rows()[module.__name__.rpartition(".")[2]]
-        twin: Twin = getattr(module, TWINS[row.twin].name)
-        module.SPEC = replace(twin.spec, name=row.name)  # type: ignore[attr-defined]
+        place = TWINS[row.twin]
+        made = getattr(module, place.name)
+        spec: Any = made.spec if isinstance(made, Twin) else replace(place.twin.spec, make=made)
+        module.SPEC = replace(spec, name=row.name)  # type: ignore[attr-defined]
 
 
 def _file(name: str) -> str:
