@@ -284,6 +284,10 @@ def unit_of(calls: Calls) -> int:
         output, other = calls(tensors), calls([t.roll(1, 0) for t in tensors])
         if output is None or other is None or not all(tensor.numel() for tensor in tensors):
             return False
+        made: Any = calls.callee.at(*calls.callee.scaled(width))
+        held = made.parameters() if isinstance(made, nn.Module) else ()
+        if not all(is_lazy(each) or each.numel() for each in held):  # a head without features
+            return False
         # a norm over one feature gives the same for all, and one over two a sign
         return bool(((output - other).abs().amax(-1) > _SHOWN * output.abs().amax()).all())
 

@@ -70,6 +70,23 @@ class OverOne(nn.Module):
         weights = (query @ keys.mT / keys.shape[-1] ** 0.5).softmax(1)
         return torch.bmm(weights, keys[: len(query)]), weights
 
+class ItselfOnly(nn.Module):
+    """Its keys and values are read in attention to others alone, which it is not made for."""
+    def __init__(self, embed_dim, cross=False):
+        super().__init__()
+        self.qkv, self.cross = nn.Linear(embed_dim, 3 * embed_dim), cross
+    def forward(self, query, key, value):
+        q, k, v = self.qkv(key + value if self.cross else query).chunk(3, -1)
+        return torch.bmm((q @ k.mT / 4).softmax(-1), v)
+
+class Halved(nn.Module):
+    """Of one feature its values have none, and a residual hides that."""
+    def __init__(self, d_model):
+        super().__init__()
+        self.v, self.out = nn.Linear(d_model, d_model // 2), nn.Linear(d_model // 2, d_model)
+    def forward(self, q, k, v):
+        return self.out(torch.bmm((q @ k.mT / 4).softmax(-1), self.v(v))) + q
+
 class Both(nn.Module):
     """Two streams, and an output of each."""
     def __init__(self, v_dim, l_dim):
@@ -108,6 +125,8 @@ def test_what_pools_is_weights_also_where_it_does_not_sum_to_one(tmp_path: Path)
         ("Combining", "it gives a tensor (?, 1, ?) as well, not looked at"),
         ("Pooling", "lengths (B,), lengths"),
         ("Longest", "always src_lengths=S (B,); **hides nothing"),
+        ("ItselfOnly", "called with query (B, L, E), key (B, L, E), value (B, L, E)"),
+        ("Halved", "called with q (B, L, E), k (B, S, E), v (B, S, E)"),
         ("Both", "it gives a tensor (B, S, E) as well, not looked at"),
         ("Silent", "called with x (B, L, E)"),
     ],
@@ -117,6 +136,7 @@ def test_each_is_called_as_its_author_calls_it_and_accused_of_nothing(
 ) -> None:
     target = found(tmp_path, SIDES, name)
     names = ["gradients_reach_every_parameter", "items_are_independent", "keeps_the_contract"]
+    names.append("every_attendable_key_matters")
     report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
     assert "failed" not in statuses(report).values(), str(report)
     assert said in "; ".join(report.about)

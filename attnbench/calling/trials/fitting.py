@@ -148,7 +148,8 @@ def _first(
     """The first binding that fits; one whose memory changes no output only where no other does."""
     idle: Binding | None = None
     for binding in filter(None, _bindings(callee, named, raised, prior)):
-        if binding.shape != "layer" or not binding.memory or not _is_idle(callee, binding):
+        may_be_idle = binding.shape in ("layer", "attention") and binding.memory
+        if not may_be_idle or not _is_idle(callee, binding):
             return binding
         idle = idle or binding
     return idle
@@ -340,8 +341,8 @@ def _layered(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Bi
 
 
 def _is_idle(callee: Callee, binding: Binding) -> bool:
-    """Whether a second sequence changes no output."""
+    """Whether a second sequence, or keys and values, change no output."""
     calls = Calls(callee, binding)
-    hidden, memory = calls.tensors()
-    plain, moved = calls([hidden, memory]), calls([hidden, -1.5 * memory])
+    first, *others = calls.tensors()
+    plain, moved = calls([first, *others]), calls([first, *(-1.5 * other for other in others)])
     return plain is not None and moved is not None and torch.equal(plain, moved)

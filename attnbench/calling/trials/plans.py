@@ -15,6 +15,8 @@ def layer_plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
     required = [a for a in arguments if a.required]
     if not required:
         return []
+    if [a.role for a in required] == ["query", "key", "value"]:  # of attention to itself alone
+        return [dict.fromkeys((a.name for a in required), "hidden")]
     hidden = next((a for a in required if a.role == "hidden"), required[0])
     others = [a for a in arguments if a is not hidden]
     unknown = [a for a in others if a.name == "y" or (a.required and a.role is None)]

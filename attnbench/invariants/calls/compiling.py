@@ -81,8 +81,14 @@ def _own_code() -> Callable[..., Tensor]:
     return types.FunctionType(code, forward.__globals__)
 
 
-_UNSUPPORTED = ("must override the setup_context", "does not have vmap support")
-"""What torch says of a ``torch.autograd.Function`` that is not written for its transforms."""
+_UNSUPPORTED = (
+    "must override the setup_context",
+    "does not have vmap support",
+    "not compiled with CUDA",
+)
+"""What torch says of a ``torch.autograd.Function`` that is not written for its transforms, and of
+code that asks for a GPU.
+"""
 
 
 @contextmanager
