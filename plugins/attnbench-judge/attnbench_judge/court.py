@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,6 @@ class Court:
 
     def judge(self, target: str, **options: Any) -> Judgement:
         """Judge one candidate; see :func:`judge` for it and for the options that are its own."""
-        started = time.monotonic()
         place, style, conventions = _place(target)
         options["style"] = options.get("style") or style
         options["conventions"] = {**conventions, **(options.get("conventions") or {})}
@@ -125,11 +123,9 @@ class Court:
         torch.set_num_threads(1)
         torch.empty(SETTLED_BYTES, dtype=torch.uint8)  # or each large temporary is mapped anew
         try:
-            verdict, refused = trial.run(self)
+            return trial.run(self)
         finally:
             torch.set_num_threads(threads)
-            trial.close()
-        return trial.judgement(verdict, refused, time.monotonic() - started)
 
 
 def _fits(case: Case) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnbench import Outcome
+from attnbench import Case, Outcome
 from attnbench.commands import printable
 from attnbench.errors import AttnbenchError
 
@@ -36,9 +36,6 @@ class RefusedError(AttnbenchError):
         self.status, sentence = REFUSALS[name]
         self.name, self.detail = name, plain_text(detail).strip()
         super().__init__(f"{sentence}: {self.detail}" if detail else sentence)
-
-    def __reduce__(self) -> tuple[type[RefusedError], tuple[str, str]]:
-        return type(self), (self.name, self.detail)
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class Row:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Judgement:
     """What the judge says of one candidate.
 
@@ -100,19 +97,27 @@ class Judgement:
     """
 
     target: str
-    verdict: str
+    verdict: str = "inconclusive"
     refused: RefusedError | None = None
-    outcomes: tuple[Outcome, ...] = ()
-    rows: tuple[Row, ...] = ()
+    outcomes: list[Outcome] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     calls: int = 0
     calls_right: int = 0
     calls_whole: int = 0
-    untried: tuple[str, ...] = ()
-    largest: Mapping[str, int] = field(default_factory=dict)
-    held: tuple[str, ...] = ()
+    untried: list[str] = field(default_factory=list)
+    largest: dict[str, int] = field(default_factory=lambda: dict.fromkeys("BHLSE", 0))
+    held: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     seconds: float = 0.0
+
+    def count(self, case: Case, *, whole: bool) -> None:
+        """Count a right answer, and the sizes of its call."""
+        self.calls_right += 1
+        self.calls_whole += whole
+        sizes = *case.lead[-2:], case.q_len, case.kv_len, case.query_size
+        for name, size in zip("BHLSE"[-len(sizes) :], sizes, strict=True):
+            self.largest[name] = max(self.largest[name], size)
 
     @property
     def ok(self) -> bool:
@@ -173,8 +178,8 @@ class Judgement:
             "rows": [asdict(row) for row in self.rows],
             "calls": [self.calls, self.calls_right, self.calls_whole],
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
-            "untried": list(self.untried),
-            "largest": dict(self.largest),
+            "untried": self.untried,
+            "largest": self.largest,
             "sandbox": {"held": list(self.held), "missing": dict(self.missing)},
             "seed": self.seed,
             "seconds": round(self.seconds, 3),

@@ -6,34 +6,15 @@ import functools
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from attnbench import Case, Inputs
+from attnbench import Inputs
 from attnbench_judge.confined import Confined
-from attnbench_judge.decision import RefusedError
+from attnbench_judge.decision import Judgement, RefusedError
 from attnbench_judge.entry import Answer
 from attnbench_judge.right_answers import RightOutput
 from attnbench_judge.streams import Stream
-
-
-@dataclass
-class Tally:
-    """How many calls were made, right and compared whole; largest sizes of right ones."""
-
-    calls: int = 0
-    right: int = 0
-    whole: int = 0
-    largest: dict[str, int] = field(default_factory=lambda: dict.fromkeys("BHLSE", 0))
-
-    def add(self, case: Case, *, whole: bool) -> None:
-        """Count a right answer."""
-        self.right += 1
-        self.whole += whole
-        sizes = *case.lead[-2:], case.q_len, case.kv_len, case.query_size
-        for name, size in zip("BHLSE"[-len(sizes) :], sizes, strict=True):
-            self.largest[name] = max(self.largest[name], size)
 
 
 class Comparison:
@@ -81,6 +62,7 @@ class Caller:
         fresh: makes another process of the same candidate, to find out why an answer is wrong.
         names: the callee's own name of each keyword.
         chance: what is looked at, in which order.
+        found: where calls are counted.
     """
 
     def __init__(
@@ -89,10 +71,10 @@ class Caller:
         fresh: Callable[[], Confined],
         names: Mapping[str, str],
         chance: random.Random,
+        found: Judgement,
     ) -> None:
         self.cell, self.fresh = cell, fresh
-        self.names, self.chance = names, chance
-        self.tally = Tally()
+        self.names, self.chance, self.found = names, chance, found
         self.timing = False
 
     def call(self, stream: Stream, *, whole: bool = False) -> Answer:
@@ -107,11 +89,11 @@ class Caller:
         """
         check = Comparison(stream, self.chance.getrandbits(32), whole=whole)
         answer = self._ask(self.cell, stream)
-        self.tally.calls += 1
+        self.found.calls += 1
         if answer.output is not None:
             if check.error(answer.output) > 1.0:
                 self._refuse(check, answer.output)
-            self.tally.add(stream.case, whole=whole)
+            self.found.count(stream.case, whole=whole)
         return answer
 
     def _ask(self, cell: Confined, stream: Stream) -> Answer:
@@ -140,7 +122,7 @@ class Caller:
         elif right_alone:
             name = "depends_on_history"
         answer = "the right answer" if right_alone else "a wrong answer too"
-        seen = f"{shown}, in call {self.tally.calls} with {stream.in_words()}"
+        seen = f"{shown}, in call {self.found.calls} with {stream.in_words()}"
         raise RefusedError(name, f"{seen}; a new process gives {answer}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,7 +50,6 @@ class Proxy:
 
     def __init__(self, cell: Confined, style: str, described: Mapping[str, Any]) -> None:
         self.cell, self.style = cell, style
-        self.calls = 0
 
         def function(*tensors: Tensor, **given: Any) -> Any:
             return self._call(*tensors, **given)
@@ -69,7 +69,6 @@ class Proxy:
     def _call(self, *tensors: Tensor, **given: Any) -> Any:
         if tensors[0].dtype == torch.float64:
             return self._right(*tensors, **given)
-        self.calls += 1
         answer = self.cell.call(tensors, given, back=True)
         if answer.raised is not None:
             name, text = answer.raised
@@ -124,20 +123,12 @@ def subject_of(proxy: Proxy, conventions: Mapping[str, Any]) -> Subject:
     Raises:
         StyleError: the callee's arguments do not fit the style.
     """
-    adapter = STYLES[proxy.style][0]
-    spec = adapter(
+    spec = STYLES[proxy.style][0](
         proxy.function,
         conventions={"hidden_slots": "finite", "gradients": False, **conventions},
         dtypes=("float32", "bfloat16", "float16"),
     )
+    exempt = {"scale_multiplies_scores": _SCALES, **dict.fromkeys(_REPEATED, _IN_OTHERS)}
     kept = tuple(one for one in spec.accepts if one in _ACCEPTED)
-    spec = adapter(
-        proxy.function,
-        name=spec.name,
-        accepts=kept,
-        conventions=spec.conventions,
-        dtypes=spec.dtypes,
-        exempt={"scale_multiplies_scores": _SCALES, **dict.fromkeys(_REPEATED, _IN_OTHERS)},
-    )
-    (subject,) = resolve(spec)
+    (subject,) = resolve(replace(spec, accepts=kept, exempt={**spec.exempt, **exempt}))
     return subject

@@ -19,7 +19,7 @@ from attnbench_judge.covering import Coverage
 from attnbench_judge.decision import Judgement, RefusedError, Row
 from attnbench_judge.drawn_streams import Deck, keywords_of_case, stream_of
 from attnbench_judge.entry import Limits
-from attnbench_judge.fresh_calls import Caller, Tally
+from attnbench_judge.fresh_calls import Caller
 from attnbench_judge.proxy import Proxy, style_of, subject_of
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
@@ -62,17 +62,13 @@ class Trial:
         invariants: Iterable[str] | None = None,
         seed: int | None = None,
     ) -> None:
-        self.target, self.place, self.limits, self.style = target, place, limits, style
+        self.place, self.limits, self.style = place, limits, style
         self.conventions, self.profile, self.invariants = conventions or {}, profile, invariants
-        self.seed = secrets.randbits(62) if seed is None else seed
-        self.outcomes: list[Outcome] = []
+        self.found = Judgement(target, seed=secrets.randbits(62) if seed is None else seed)
         self.checks: Iterator[Outcome] = iter(())
-        self.rows: list[Row] = []
-        self.untried: list[str] = []
         self.streams: list[Stream] = []
         self.cell: Confined | None = None
-        self.tally = Tally()
-        self.secret = Secret(self.seed)
+        self.secret = Secret(self.found.seed)
         self.chance, self.hidden = map(self.secret.chance, ("what is seen", "what is verified"))
 
     def cell_of(self) -> Confined:
@@ -82,40 +78,48 @@ class Trial:
         callees = [self.place, FUSED_PLACE]
         return Confined(callees, self.limits, paths, self.secret.chance("old outputs"))
 
-    def close(self) -> None:
-        """End the candidate's process."""
-        if self.cell is not None:
-            self.cell.close()
-
-    def run(self, court: Court) -> tuple[str, RefusedError | None]:
-        """Calls, with the invariants beside them, and times; the verdict, and why it is refused."""
+    def run(self, court: Court) -> Judgement:
+        """Load it, call it and time it, end its process, and tell all that was found."""
+        found, started = self.found, time.monotonic()
         try:
-            proxy, subject = self._begin()
-            wrong = None
-            try:
-                self._first_calls(proxy, subject)
-            except RefusedError as found:
-                if found.name != "wrong":  # which the invariants may explain
-                    raise
-                wrong = found
-            self._check(calls=wrong is None)
-            if refused := self.caller.cell.refused or wrong:
-                raise refused
-            if any(o.status not in ("passed", "skipped") for o in self.outcomes):
-                return "failed", None
-            self.caller.timing = True
-            for bench in court.cases:
-                self.rows.append(self._timed(court, bench.case, bench.kv_heads, proxy))
-            self.caller.timing = False
-            self._calls_again(_CALLS_AFTER)
+            found.verdict = self._verdict(court)
         except RefusedError as refused:
-            return "refused", refused
-        enough = any(o.status == "passed" for o in self.outcomes) and self.caller.tally.right
-        return ("accepted" if enough else "inconclusive"), None
+            found.verdict, found.refused = "refused", refused
+        finally:
+            if self.cell is not None:
+                self.cell.close()
+        found.untried = [*dict.fromkeys((*found.untried, *NEVER_TRIED))]
+        found.seconds = time.monotonic() - started
+        return found
+
+    def _verdict(self, court: Court) -> str:
+        """Calls, with the invariants beside them, and times; a refusal is raised."""
+        found = self.found
+        proxy, subject = self._begin()
+        wrong = None
+        try:
+            self._first_calls(proxy, subject)
+        except RefusedError as refused:
+            if refused.name != "wrong":  # which the invariants may explain
+                raise
+            wrong = refused
+        self._check(calls=wrong is None)
+        if reason := self.caller.cell.refused or wrong:
+            raise reason
+        if any(o.status not in ("passed", "skipped") for o in found.outcomes):
+            return "failed"
+        self.caller.timing = True
+        for bench in court.cases:
+            found.rows.append(self._timed(court, bench.case, bench.kv_heads, proxy))
+        self.caller.timing = False
+        self._calls_again(_CALLS_AFTER)
+        enough = any(o.status == "passed" for o in found.outcomes) and found.calls_right
+        return "accepted" if enough else "inconclusive"
 
     def _begin(self) -> tuple[Proxy, Subject]:
         """Load the candidate; one that the invariants cannot call ends its own trial only."""
         self.cell = self.cell_of()
+        self.found.held, self.found.missing = self.cell.held, self.cell.missing
         described = self.cell.callees[0]
         style = style_of(described, self.style)
         if described.get("class"):
@@ -126,8 +130,7 @@ class Trial:
             subject = subject_of(proxy, self.conventions)
         except (StyleError, TypeError) as error:
             raise RefusedError("not_loaded", str(error)) from error
-        self.caller = Caller(self.cell, self.cell_of, proxy.names, self.hidden)
-        self.tally = self.caller.tally
+        self.caller = Caller(self.cell, self.cell_of, proxy.names, self.hidden, self.found)
         self.checks = run_invariants(
             subject.spec,
             self.invariants,
@@ -150,7 +153,9 @@ class Trial:
             causal=conventions.causal,
             empty_rows=conventions.empty_rows,
         )
-        self.untried += [name for axis in AXES for name in AXES[axis] if name not in axes[axis]]
+        self.found.untried += [
+            name for axis in AXES for name in AXES[axis] if name not in axes[axis]
+        ]
         coverage = Coverage(axes, (FEW.fits, MANY.fits), self.chance)
         again_s, deck = 0.0, Deck(self.chance)
         causal, refused = conventions.causal, 0
@@ -169,7 +174,7 @@ class Trial:
                 again_s -= time.monotonic()
                 self._calls_again(1)
                 again_s += time.monotonic()
-        self.untried += coverage.untried()
+        self.found.untried += coverage.untried()
 
     def _calls_again(self, count: int) -> None:
         """Calls of shapes that came before, a few of them with the same values as before."""
@@ -182,8 +187,8 @@ class Trial:
     def _check(self, *, calls: bool) -> None:
         """Run invariants, each followed by a call of the judge's own if there are to be calls."""
         for outcome in self.checks:
-            self.outcomes.append(replace(outcome, subject=self.target))
-            failed = sum(one.status not in ("passed", "skipped") for one in self.outcomes)
+            self.found.outcomes.append(replace(outcome, subject=self.found.target))
+            failed = sum(one.status not in ("passed", "skipped") for one in self.found.outcomes)
             if failed == MOST_FAILURES or self.caller.cell.refused is not None:
                 return
             if calls and outcome.status == "passed":
@@ -203,23 +208,4 @@ class Trial:
             Stream(case, keywords, proxy.style, self.secret, kv_heads),
             budget_s=court.budget_s,
             chance=self.chance,
-        )
-
-    def judgement(self, verdict: str, refused: RefusedError | None, seconds: float) -> Judgement:
-        """All that was found."""
-        return Judgement(
-            self.target,
-            verdict,
-            refused,
-            tuple(self.outcomes),
-            tuple(self.rows),
-            self.tally.calls,
-            self.tally.right,
-            self.tally.whole,
-            tuple(dict.fromkeys((*self.untried, *NEVER_TRIED))),
-            self.tally.largest,
-            () if self.cell is None else tuple(self.cell.held),
-            {} if self.cell is None else self.cell.missing,
-            self.seed,
-            seconds,
         )

@@ -28,6 +28,7 @@ import torch
 from attnbench import Case
 from attnbench_judge.confined import Confined
 from attnbench_judge.decision import RefusedError, Row
+from attnbench_judge.entry import Answer
 from attnbench_judge.fresh_calls import Caller
 from attnbench_judge.streams import Stream
 
@@ -71,12 +72,16 @@ class _Table:
         return answer.seconds
 
     def known(self, callee: int) -> float:
-        self.stream.draw()
-        given = {**self.stream.keywords, "turned": self.stream.turned}
-        answer = self.honest.call(self.stream.tensors(), given, callee=callee)
+        answer = self._ours(self.honest, callee)
         assert answer.raised is None, answer.raised
         self.idle[1].append(answer.idle_s)
         return answer.seconds
+
+    def _ours(self, cell: Confined, callee: int) -> Answer:
+        """The answer of one of the honest functions, in either process."""
+        self.stream.draw()
+        given = {**self.stream.keywords, "turned": self.stream.turned}
+        return cell.call(self.stream.tensors(), given, callee=callee)
 
     def block(self, chance: random.Random) -> None:
         first = chance.random() < 0.5
@@ -100,9 +105,7 @@ class _Table:
 
         What is called may do anything there: only fused attention in the other process follows it.
         """
-        self.stream.draw()
-        given = {**self.stream.keywords, "turned": self.stream.turned}
-        answer = self.caller.cell.call(self.stream.tensors(), given, callee=_INSIDE)
+        answer = self._ours(self.caller.cell, _INSIDE)
         if answer.raised is not None:
             raise RefusedError("broke_protocol", f"torch's own function raised {answer.raised[0]}")
         return answer.seconds

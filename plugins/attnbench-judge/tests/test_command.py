@@ -6,19 +6,10 @@ from typing import Any
 
 import pytest
 from attnbench_judge import court as judging_court
-from attnbench_judge.command import _text, command
-from attnbench_judge.court import Court
+from attnbench_judge.command import command
 from attnbench_judge.decision import Judgement, Row
-from attnbench_judge.entry import Limits
-
-from attnbench.errors import AttnbenchError
 
 pytestmark = pytest.mark.slow
-
-
-def test_an_unknown_profile_is_told_before_anything_is_judged() -> None:
-    with Court(Limits()) as court, pytest.raises(AttnbenchError, match="no profile is called"):
-        court.judge("torch.nn.functional:scaled_dot_product_attention", profile="none")
 
 
 class Strict:
@@ -64,8 +55,3 @@ def test_one_candidate_never_takes_a_folder_down(
     assert [Path(one["target"]).name for one in found[2:]] == ["slow.py", "bad.py"]
     with pytest.raises(ValueError, match="anything"):
         command([str(tmp_path / "bad.py")], style="sdpa")
-
-
-def test_the_text_says_how_many_calls_were_compared_whole() -> None:
-    found = Judgement("x", "accepted", calls=4, calls_right=3, calls_whole=1)
-    assert "3 of 4 calls were right, 1 of them compared whole" in _text(found)

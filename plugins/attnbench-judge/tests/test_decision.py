@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 from attnbench_judge.decision import KEPT_UNTIMED, Judgement, RefusedError, Row, plain_text
 
 from attnbench.commands import exit_code
-
-
-def test_a_refusal_survives_pickling() -> None:
-    refused = pickle.loads(pickle.dumps(RefusedError("wrong", "by 3")))
-    assert (refused.name, refused.detail) == ("wrong", "by 3")
-    assert str(refused) == "the output is wrong: by 3"
 
 
 @pytest.mark.parametrize(

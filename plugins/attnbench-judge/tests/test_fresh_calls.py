@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_judge.decision import RefusedError
+from attnbench_judge.decision import Judgement, RefusedError
 from attnbench_judge.entry import Answer
 from attnbench_judge.fresh_calls import Caller, Comparison
 from attnbench_judge.secret import Secret
@@ -53,7 +53,7 @@ def test_a_wrong_answer_is_told_with_its_place(
     case = Case((2, 3), 4, 6, 8, 8, 5)
     stream = Stream(case, {}, style, Secret(0), name="keys far from 0")
     stream.draw()
-    caller = Caller(Zeros(*shape), lambda: Zeros(*shape), {}, random.Random(0))  # type: ignore[return-value]  # no process
+    caller = Caller(Zeros(*shape), lambda: Zeros(*shape), {}, random.Random(0), Judgement("x"))  # type: ignore[return-value]  # no process
     with pytest.raises(RefusedError) as refused:
         caller.call(stream)
     text = str(refused.value)
@@ -77,7 +77,7 @@ class Fused(Zeros):
 def test_no_request_follows_a_wrong_answer_but_those_that_find_out_why() -> None:
     cell = Fused(1)
     stream = Stream(Case((2, 3), 4, 6, 8, 8, 5), {}, "sdpa", Secret(0))
-    caller = Caller(cell, lambda: cell, {}, random.Random(0))  # type: ignore[return-value]  # no process
+    caller = Caller(cell, lambda: cell, {}, random.Random(0), Judgement("x"))  # type: ignore[return-value]  # no process
     stream.draw()
     caller.call(stream, whole=True)
     stream.draw()
@@ -85,7 +85,7 @@ def test_no_request_follows_a_wrong_answer_but_those_that_find_out_why() -> None
         caller.call(stream, whole=True)
     assert refused.value.name == "unsteady"
     assert cell.count == 4  # with the inputs of the wrong one, in its process and in a new one
-    assert (caller.tally.calls, caller.tally.right) == (2, 1)
+    assert (caller.found.calls, caller.found.calls_right) == (2, 1)
 
 
 def test_any_mean_of_the_values_is_right_where_a_mask_rounds_the_scores_away() -> None:

@@ -53,15 +53,6 @@ def test_views_of_one_storage_stay_so(shared: SharedBytes) -> None:
     assert torch.equal(shared.bytes[first[3] :].view(torch.float32)[12:24], whole[2:].flatten())
 
 
-def test_equal_shapes_lie_at_equal_places(shared: SharedBytes) -> None:
-    first, second = (
-        [told for told, _, _ in shared.laid_out([torch.randn(3, 5), torch.ones(4).bool()])]
-        for _ in range(2)
-    )
-    assert first == second
-    assert [told[3] % 64 for told in first] == [0, 0]
-
-
 def test_inputs_that_do_not_fit_are_told() -> None:
     shared = SharedBytes(1 << 12)
     with pytest.raises(ShapeError, match="use smaller cases"):

@@ -103,13 +103,6 @@ def test_each_instruction_set_serves_all_dtypes_and_masks_and_says_that_it_runs(
     assert script(source, ATTNBENCH_LOOPS=name).splitlines() == ["native", f"native, {name}"]
 
 
-def test_the_widest_instruction_set_runs_by_itself() -> None:
-    assert "portable" in SETS
-    assert script("from attnbench_kernels import sums; print(sums.runs_as())") == (
-        f"native, {SETS[0]}"
-    )
-
-
 def test_an_unknown_instruction_set_is_refused_with_those_that_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
