@@ -22,6 +22,7 @@ __all__ = [
     "is_step",
     "length_of",
     "threading",
+    "torch",
     "turned",
     "with_nan_gradients",
 ]

@@ -42,7 +42,6 @@ from attnbench_zoo.right import (
     packing,
     paths,
     positions,
-    products,
     storage,
     stores,
     streaming,
@@ -64,9 +63,9 @@ _SOURCES = (
     storage,
     in_order,
     packing,
-    products,
 )
-_BUILT_IN = (
+_SCORINGS = ("additive", "bilinear", "gaussian", "scaled_dot", "vector_sum")
+_WITH_LAWS = (
     "concat_combine",
     "forced_forward",
     "hard",
@@ -77,24 +76,25 @@ _BUILT_IN = (
     "static",
     "structured_self",
 )
+"""Built-ins whose laws forbid the mistakes; no reference of theirs is to see them first."""
 _BASES = {positions.__name__: attention.__name__, layers.__name__: stores.__name__}
 """What stands in the place of the import of it, since a row may change both."""
 
 
 class Place(NamedTuple):
-    """Where a twin is defined: its module, its name or that of its class there, and itself."""
+    """Where a twin is defined: its module, its name or that of what makes it there, and itself."""
 
     module: ModuleType
     name: str
     twin: Twin
 
 
-def _built_in(name: str) -> Place:
-    """A built-in subject and its class; checks see what it does, and no reference of its own."""
+def _built_in(name: str, **changes: Any) -> Place:
+    """A built-in subject, and what makes it in its module."""
     spec: Any = attnbench.get(name)
-    made = inspect.unwrap(spec.make)  # whatever makes it
-    twin = Twin(name, replace(spec, reference=None, variants=()))
-    return Place(importlib.import_module(made.__module__), made.__name__, twin)
+    made = inspect.unwrap(spec.make)
+    module = importlib.import_module(made.__module__)
+    return Place(module, made.__name__, Twin(name, replace(spec, **changes)))
 
 
 TWINS = {
@@ -102,7 +102,9 @@ TWINS = {
     for module in _SOURCES
     for name, twin in vars(module).items()
     if isinstance(twin, Twin)
-} | {name: _built_in(name) for name in _BUILT_IN}
+}
+TWINS |= {name: _built_in(name) for name in _SCORINGS}
+TWINS |= {name: _built_in(name, reference=None, variants=()) for name in _WITH_LAWS}
 """By name, what can be changed."""
 
 
