@@ -187,13 +187,17 @@ def is_one_of_a_file(addresses: list[Address] | None) -> bool:
     return addresses is not None and len(addresses) == 1 and addresses[0].is_file
 
 
+_CALL = re.compile(r"""\s*\w+(\((?:[^()'"]|'[^']*'|"[^"]*")*\))\s*""")
+"""A call with no other inside it; brackets may stand in its strings."""
+
+
 def with_call(address: Address, call: str) -> Address:
     """An address whose style is followed by the names of a call; without one, it says their roles.
 
     Raises:
         UsageError: it names the call already, or this is none.
     """
-    signature, style = re.fullmatch(r"\s*\w+(\([^()]*\))\s*", call), address.style
+    signature, style = _CALL.fullmatch(call), address.style
     if style is not None and "(" in style:
         problem = f"'as {style}' describes the call already"
     elif signature is None:

@@ -335,3 +335,21 @@ def test_tensors_in_a_list_are_arguments() -> None:
     assert said in "; ".join(spec.notes)
     report = attnbench.check(spec, profile="quick", invariants=CHEAP, dtypes=["float32"])
     assert "failed" not in {outcome.status for outcome in report.outcomes}, str(report)
+
+
+class Divided(nn.Module):
+    """One token, and four of each frame."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attention within each frame."""
+        frames = self.value(x)[:, 1:].unflatten(1, (-1, 4))
+        return torch.cat([x[:, :1], ((frames @ frames.mT).softmax(-1) @ frames).flatten(1, 2)], 1)
+
+
+def test_a_number_of_tokens_that_happens_to_be_legal_is_not_taken_for_any() -> None:
+    spec = example_spec(Divided(), torch.randn(3, 9, 16))
+    assert "L = 9 only" in spec.notes[0]

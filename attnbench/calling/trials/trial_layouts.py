@@ -284,9 +284,17 @@ def tried(
         if {"output", "scores"} == {*parts} and _pools_by(calls, parts):
             parts["weights"] = parts["scores"]  # though they do not sum to one, as a check says
         found = _placed(binding, parts)
-        if found is not None and _is_finite(Calls(callee, found), result, called):
+        if found is None or not _is_finite(Calls(callee, found), result, called):
+            continue
+        error = "" if found.tokens or not is_layer else _one_fewer(Calls(callee, found))
+        if not error:
             return found
     return error or "it gives no tensor of the query's shape, or of one number a key"
+
+
+def _one_fewer(calls: Calls) -> str:
+    """What a call of one token fewer raises, as where only some numbers of them are legal."""
+    return "" if calls(calls.tensors(QUERIES - 1)) is not None else calls.raised
 
 
 def _is_finite(calls: Calls, result: Any, called: Any) -> bool:
