@@ -52,8 +52,7 @@ def run(
 
 def mutant(make: Any, **changes: Any) -> MechanismSpec:
     """The right attention's spec with another ``make``."""
-    assert isinstance(ATTENTION.spec, MechanismSpec)
-    return replace(ATTENTION.spec, name="mutant", make=make, **changes)
+    return replace(ATTENTION, name="mutant", make=make, **changes)
 
 
 def case_of(outcome: Outcome) -> Case:

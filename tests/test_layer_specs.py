@@ -77,7 +77,7 @@ def test_a_layer_is_made_with_one_size_and_its_own_options() -> None:
 
 
 def test_a_case_of_a_layer_is_one_batch_of_one_length_and_one_size() -> None:
-    (subject,) = resolve(STATIC.spec)
+    (subject,) = resolve(STATIC)
     case = subject.legal(attnbench.Case((2, 3), 100, 7, 5, 6, 7, mask="causal", regime="huge"))
     assert (case.lead, case.q_len, case.kv_len) == ((2,), 24, 24)
     assert (case.query_size, case.key_size, case.value_size) == (8, 8, 8)
@@ -86,7 +86,7 @@ def test_a_case_of_a_layer_is_one_batch_of_one_length_and_one_size() -> None:
 
 @pytest.mark.parametrize("mask", ["padding", "left_padding"])
 def test_padding_is_one_run_at_its_side(mask: str) -> None:
-    (subject,) = resolve(GROWING.spec)
+    (subject,) = resolve(GROWING)
     for seed in range(20):
         case = subject.legal(attnbench.Case((3,), 5, 5, mask=mask, seed=seed))
         padding_mask = subject.inputs(case).padding_mask  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ def test_padding_is_one_run_at_its_side(mask: str) -> None:
 
 
 def test_what_a_layer_gives_at_padded_slots_is_not_its_output() -> None:
-    (subject,) = resolve(ENCODING.spec)
+    (subject,) = resolve(ENCODING)
     module, inputs = subject.build(subject.legal(attnbench.Case((3,), 5, 5, mask="padding")))
     output = subject.output(module, inputs)
     assert not output[~inputs.padding_mask].any()  # type: ignore[attr-defined]

@@ -22,9 +22,8 @@ def refuse(cache: object, length: int) -> None:
 
 
 def cropped(crop: Any) -> LayerSpec:
-    assert isinstance(GROWING.spec, LayerSpec)
-    assert GROWING.spec.cache is not None
-    return replace(GROWING.spec, cache=CacheSpec(new=GROWING.spec.cache.new, crop=crop))
+    assert GROWING.cache is not None
+    return replace(GROWING, cache=CacheSpec(new=GROWING.cache.new, crop=crop))
 
 
 def tied(**more: Any) -> Any:
@@ -45,8 +44,8 @@ SKIPS: list[tuple[Any, str, str]] = [
         "masked_weights_are_zero",
         "^it takes none of the property's cases: it takes no mask$",
     ),
-    (HEADS.spec, "common_shift_of_scores_changes_nothing", "dot products"),
-    (ATTENTION.spec, "gradients_reach_every_parameter", "^it has no parameters$"),
+    (HEADS, "common_shift_of_scores_changes_nothing", "dot products"),
+    (ATTENTION, "gradients_reach_every_parameter", "^it has no parameters$"),
     (BARE, "agrees_with_scalar_reference", "^declares no reference in Python floats$"),
     (BARE, "translation_invariant", "^law not declared$"),
     (

@@ -43,7 +43,7 @@ def test_nan_in_a_slot_hidden_from_all_reaches_no_reference() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("target", ["additive", "scaled_dot", ATTENTION.spec])
+@pytest.mark.parametrize("target", ["additive", "scaled_dot", ATTENTION])
 def test_a_right_output_takes_a_small_share_of_its_budget(target: Any, dtype: str) -> None:
     for seed in range(20):
         oracle, output = _oracle(target, SMALL.replace(dtype=dtype, seed=seed, mask="boolean"))
@@ -98,7 +98,7 @@ def test_keys_that_a_function_hides_leave_the_others_their_budget() -> None:
 
 @pytest.mark.parametrize("mask", ["none", "floating"])
 def test_a_mechanisms_budget_is_surer_with_its_own_steps_rounded(mask: str) -> None:
-    oracle, output = _oracle(ATTENTION.spec, SMALL.replace(mask=mask))
+    oracle, output = _oracle(ATTENTION, SMALL.replace(mask=mask))
     assert bool((oracle.budget(sure=True) >= oracle.budget()).all())
     assert bool(((output.double() - oracle.output).abs() <= oracle.budget()).all())
     assert bool((oracle.budget() < 1e-4).all())

@@ -6,7 +6,7 @@ import torch
 from attnbench_zoo.right.attention import ATTENTION
 from torch import Tensor, nn
 
-from attnbench import Case, MechanismSpec, ScoringSpec
+from attnbench import Case, ScoringSpec
 from attnbench.oracle.references import Reference
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
@@ -54,9 +54,8 @@ def test_rows_by_the_scalar_reference_take_the_place_of_those_in_float64() -> No
 
 
 def test_a_mechanism_without_a_reference_has_none_and_with_a_bias_neither() -> None:
-    assert isinstance(ATTENTION.spec, MechanismSpec)
-    assert not _reference(ATTENTION.spec, SMALL.replace(mask="bias")).has_scalar
-    assert _reference(ATTENTION.spec, SMALL.replace(mask="boolean")).has_scalar
+    assert not _reference(ATTENTION, SMALL.replace(mask="bias")).has_scalar
+    assert _reference(ATTENTION, SMALL.replace(mask="boolean")).has_scalar
 
 
 class Dot(nn.Module):

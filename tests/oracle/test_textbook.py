@@ -10,7 +10,6 @@ from attnbench_zoo.right.attention import ATTENTION
 from attnbench_zoo.right.attention import OPTIONS as ZOO
 from attnbench_zoo.right.positions import DISTANCE
 
-from attnbench import MechanismSpec
 from attnbench.cases.case import MASKS, Case
 from attnbench.oracle.textbook import is_textbook, textbook_output
 from attnbench.subject.lookup import resolve
@@ -30,7 +29,7 @@ OPTIONS: dict[str, Any] = {
 def test_two_references_agree_on_every_option(names: tuple[str, ...], mask: str) -> None:
     case = Case((2, 3), 4, 6, 4, 4, 3, dtype="float64", mask=mask, seed=3)
     inputs = make_inputs(case).replace(**{name: OPTIONS[name] for name in names})
-    (subject,) = resolve(ZOO.spec)
+    (subject,) = resolve(ZOO)
     right = subject.output(subject.build(case)[0], inputs)
     torch.testing.assert_close(textbook_output(inputs), right)
 
@@ -46,7 +45,6 @@ def test_grouped_heads_are_repeated_in_place() -> None:
 
 
 def test_a_mechanism_with_other_scores_is_not_textbook() -> None:
-    assert isinstance(ATTENTION.spec, MechanismSpec)
-    assert is_textbook(resolve(ATTENTION.spec)[0])
-    assert not is_textbook(resolve(DISTANCE.spec)[0])
+    assert is_textbook(resolve(ATTENTION)[0])
+    assert not is_textbook(resolve(DISTANCE)[0])
     assert not is_textbook(resolve("scaled_dot")[0])

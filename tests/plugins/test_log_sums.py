@@ -46,8 +46,8 @@ def test_a_base_that_is_declared_is_right() -> None:
         def log_sums(self, scores: Tensor, weights: Tensor) -> Tensor:
             return super().log_sums(scores, weights) / math.log(2.0)
 
-    given: Any = {**STORED.spec.conventions, "lse_base": 2}
-    spec = replace(STORED.spec, make=InBaseTwo, conventions=given)
+    given: Any = {**STORED.conventions, "lse_base": 2}
+    spec = replace(STORED, make=InBaseTwo, conventions=given)
     assert [run(spec, name).status for name in (SUMS, "splits_merge")] == ["passed"] * 2
 
 
@@ -85,7 +85,7 @@ def test_another_shape_is_named() -> None:
         def log_sums(self, scores: Tensor, weights: Tensor) -> Tensor:
             return super().log_sums(scores, weights).unsqueeze(-1)
 
-    assert "one number a query" in run(replace(STORED.spec, make=Kept), SUMS).reason
+    assert "one number a query" in run(replace(STORED, make=Kept), SUMS).reason
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
@@ -108,7 +108,7 @@ def test_an_option_that_no_mask_may_go_with_is_given_alone(forgotten: bool) -> N
                 scores = self.cap * (scores / self.cap).atanh()
             return super().log_sums(scores, weights)
 
-    spec = replace(STORED.spec, make=Capped, accepts=("is_causal", "softcap"), reference=None)
+    spec = replace(STORED, make=Capped, accepts=("is_causal", "softcap"), reference=None)
     found = run(spec, SUMS)
     assert found.status == ("failed" if forgotten else "passed"), found.reason
     assert "raised" not in found.reason

@@ -18,7 +18,7 @@ def test_the_identity_shows_the_weights_in_blocks_as_wide_as_the_value(
 ) -> None:
     (silent,), (telling,) = (
         resolve(mutant(Attention, accepts=("valid_lens",))),
-        resolve(ATTENTION.spec),
+        resolve(ATTENTION),
     )
     module, inputs = silent.build(Case(lead, 4, 7, 3, 3, 2, dtype="float64", mask=mask).legal())
     shown, told = silent.weights(module, inputs), telling.weights(module, inputs)

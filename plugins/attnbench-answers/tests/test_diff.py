@@ -198,7 +198,7 @@ ASKED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "causal corner": ([aligned(0), aligned(1)], {}, "bug"),
     "positions in a cache": ([SHIFTED], PATHS, "bug"),
     "positions in a cache in half": ([SHIFTED], {**PATHS, "dtype": "bfloat16"}, "bug"),
-    "a window": ([BANDED.spec, "attnbench_zoo.bugs.window_one_too_wide:SPEC"], {}, "bug"),
+    "a window": ([BANDED, "attnbench_zoo.bugs.window_one_too_wide:SPEC"], {}, "bug"),
     "cache": (["rotary_attention"], PATHS, "rounding"),
     "cache in half": (["rotary_attention"], {**PATHS, "dtype": "bfloat16"}, "rounding"),
     "batch": (["rotary_attention"], {"question": "batch"}, "rounding"),

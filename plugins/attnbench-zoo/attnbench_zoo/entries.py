@@ -14,8 +14,7 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import Case, Inputs, KernelSpec, Subject
 from attnbench.testing import resolve
-from attnbench_zoo.base import Spec, Twin
-from attnbench_zoo.patches import TWINS, Row, edited, patched, rows
+from attnbench_zoo.patches import TWINS, Row, Spec, edited, patched, rows
 from attnbench_zoo.right import RIGHT
 from attnbench_zoo.right.attention import ATTENTION
 
@@ -168,7 +167,7 @@ def entries() -> tuple[Entry, ...]:
 
 
 def _of_row(row: Row) -> Entry:
-    reference, killers = TWINS[row.twin].twin.spec, tuple(_killers().get(row.name, ()))
+    reference, killers = TWINS[row.twin].spec, tuple(_killers().get(row.name, ()))
     return Entry(row.name, False, row.topic, row.mistake, row, reference, row.bugs, killers)
 
 
@@ -180,27 +179,27 @@ def _killers() -> dict[str, list[str]]:
     return found
 
 
-def twins() -> list[Twin]:
+def twins() -> list[Spec]:
     """Every right twin that a mutant has."""
     used = {row.twin for row in rows().values()}
-    return [place.twin for place in TWINS.values() if place.twin.name in used]
+    return [place.spec for name, place in TWINS.items() if name in used]
 
 
 def _right() -> Iterator[Entry]:
     others = {"sdpa", "sdpaflash", "flex", "chunked", "online"}
     for twin in twins():
-        reference: Spec = twin.spec
-        if isinstance(twin.spec, KernelSpec):
-            reference = attnbench.get(twin.spec.scoring)
-        yield Entry(twin.name, True, "twins", "", twin.spec, reference)
+        reference: Spec = twin
+        if isinstance(twin, KernelSpec):
+            reference = attnbench.get(twin.scoring)
+        yield Entry(twin.name, True, "twins", "", twin, reference)
     for row in rows().values():
         if row.topic in RIGHT_TOPICS:
-            reference = TWINS[row.twin].twin.spec
+            reference = TWINS[row.twin].spec
             spared = row.bugs if row.topic != "by_design" else ()
             yield Entry(row.name, True, row.topic, "", row, reference, (), spared)
     for right in RIGHT:
         yield Entry(
-            right.name, True, "right", "", right, ATTENTION.spec if right.name in others else right
+            right.name, True, "right", "", right, ATTENTION if right.name in others else right
         )
     for name in attnbench.subjects():
         (subject,) = resolve(name)

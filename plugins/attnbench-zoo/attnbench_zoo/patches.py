@@ -30,8 +30,8 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import attnbench
+from attnbench import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench_zoo import faulty, wrong_gradients
-from attnbench_zoo.base import Spec, Twin
 from attnbench_zoo.right import (
     attention,
     crossed,
@@ -47,7 +47,9 @@ from attnbench_zoo.right import (
     streaming,
 )
 
-__all__ = ["TWINS", "Finder", "Patched", "Row", "apply", "edited", "patched", "rows", "source_of"]
+__all__ = ["TWINS", "Finder", "Patched", "Row", "Spec", "apply", "edited", "patched", "rows"]
+
+Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 PACKAGE = "attnbench_zoo.bugs"
 _HEAD = re.compile(r"^(\w+): (\w+) \| (.+\.) \| (.+)$", re.MULTILINE)
@@ -82,11 +84,11 @@ _BASES = {positions.__name__: attention.__name__, layers.__name__: stores.__name
 
 
 class Place(NamedTuple):
-    """Where a twin is defined: its module, its name or that of what makes it there, and itself."""
+    """Where a right twin is: its module, its name or that of what makes it there, and itself."""
 
     module: ModuleType
     name: str
-    twin: Twin
+    spec: Spec
 
 
 def _built_in(name: str, **changes: Any) -> Place:
@@ -94,14 +96,14 @@ def _built_in(name: str, **changes: Any) -> Place:
     spec: Any = attnbench.get(name)
     made = inspect.unwrap(spec.make)
     module = importlib.import_module(made.__module__)
-    return Place(module, made.__name__, Twin(name, replace(spec, **changes)))
+    return Place(module, made.__name__, replace(spec, **changes))
 
 
 TWINS = {
-    twin.name: Place(module, name, twin)
+    spec.name: Place(module, name, spec)
     for module in _SOURCES
-    for name, twin in vars(module).items()
-    if isinstance(twin, Twin)
+    for name, spec in vars(module).items()
+    if isinstance(spec, Spec)
 }
 TWINS |= {name: _built_in(name) for name in _SCORINGS}
 TWINS |= {name: _built_in(name, reference=None, variants=()) for name in _WITH_LAWS}
@@ -214,7 +216,7 @@ class Finder(MetaPathFinder, InspectLoader):
         row = rows()[module.__name__.rpartition(".")[2]]
         place = TWINS[row.twin]
         made = getattr(module, place.name)
-        spec: Any = made.spec if isinstance(made, Twin) else replace(place.twin.spec, make=made)
+        spec: Any = made if isinstance(made, Spec) else replace(place.spec, make=made)
         module.SPEC = replace(spec, name=row.name)  # type: ignore[attr-defined]
 
 

@@ -76,7 +76,7 @@ def test_the_script_of_a_cache_has_the_calls_that_fail_and_passes_once_they_are_
     tmp_path: Path,
 ) -> None:
     row = rows()["steps_forget_the_past"]
-    end = f"\nSPEC = {TWINS[row.twin].name}.spec\n"
+    end = f"\nSPEC = {TWINS[row.twin].name}\n"
     wrong, right = (text + end for text in (apply(row, source_of(row)).text, source_of(row)))
     script = first_failure(tmp_path, wrong, "calls_may_be_cut_anywhere").reproduce
     assert script is not None

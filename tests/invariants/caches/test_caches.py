@@ -29,7 +29,7 @@ from tests.invariant_runs import by_name, run, zoo
 
 @pytest.mark.parametrize("invariant", by_name(cache_operations, splits))
 def test_a_right_cache_is_not_accused(invariant: str) -> None:
-    found = run(RINGED.spec, invariant, shrink=True)
+    found = run(RINGED, invariant, shrink=True)
     assert found.status == "passed", found.reason
 
 
@@ -105,7 +105,7 @@ def test_a_program_is_kept_and_found_again() -> None:
 
 def played(program: Program) -> Program:
     """The steps that are played, which are legal."""
-    (subject,) = resolve(GROWING.spec)
+    (subject,) = resolve(GROWING)
     assert isinstance(subject, LayerSubject)
     player = Player(stage_of(subject, subject.legal(Case((3,), 4, 4, 8, 8, 8))), "mixed")
     for step in program:
@@ -124,7 +124,7 @@ def test_rows_that_are_not_there_are_not_selected() -> None:
 
 def test_a_cache_is_looked_at_without_threads_of_random_numbers() -> None:
     before = torch.random.get_rng_state()
-    run(UNCACHED.spec, "calls_without_cache_leave_none")
+    run(UNCACHED, "calls_without_cache_leave_none")
     assert torch.equal(torch.random.get_rng_state(), before)
 
 

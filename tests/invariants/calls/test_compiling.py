@@ -58,7 +58,7 @@ def test_a_subject_is_not_to_blame_where_nothing_compiles(monkeypatch: pytest.Mo
         raise OSError("Read-only file system: 'cache'")
 
     monkeypatch.setattr(torch, "compile", broken)
-    outcome = run(ATTENTION.spec, "compiled_equals_eager")
+    outcome = run(ATTENTION, "compiled_equals_eager")
     assert outcome.status == "skipped"
     assert (
         "here (attnbench list --machine) torch.compile raised OSError: Read-only" in outcome.reason

@@ -28,7 +28,7 @@ INVARIANTS = by_name(padding, dependence, layer_gradients, layer_runs, module_st
 
 @pytest.mark.parametrize("invariant", INVARIANTS)
 def test_a_right_layer_is_not_accused(invariant: str) -> None:
-    found = run(ENCODING.spec, invariant, shrink=True)
+    found = run(ENCODING, invariant, shrink=True)
     assert found.status in ("passed", "skipped"), found.reason
 
 
@@ -187,10 +187,9 @@ def test_norms_of_two_features_are_not_accused() -> None:
 
 @pytest.mark.parametrize("missing", ["select", "crop"])
 def test_a_cache_without_an_operation_still_counts_its_slots(missing: str) -> None:
-    assert isinstance(STATIC.spec, LayerSpec)
-    assert STATIC.spec.cache is not None
-    cache = replace(STATIC.spec.cache, **{missing: None})
-    found = run(replace(STATIC.spec, cache=cache), "cache_length_counts_slots")
+    assert STATIC.cache is not None
+    cache = replace(STATIC.cache, **{missing: None})
+    found = run(replace(STATIC, cache=cache), "cache_length_counts_slots")
     assert found.status == "passed", found.reason
 
 

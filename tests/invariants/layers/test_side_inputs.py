@@ -70,8 +70,7 @@ def test_extras_are_keywords_of_a_module() -> None:
     ],
 )
 def test_extras_of_another_form_are_named(drawn: Any, told: str) -> None:
-    assert isinstance(CROSSED.spec, LayerSpec)
-    spec = replace(CROSSED.spec, extras=lambda case, generator: drawn)
+    spec = replace(CROSSED, extras=lambda case, generator: drawn)
     reason = run(spec, EXTRAS).reason
     assert told in reason
     assert "raised on a legal input" not in reason
@@ -178,7 +177,6 @@ def test_a_state_that_calls_do_not_go_on_from_is_no_fault_of_the_source() -> Non
             output = super().forward(*given, **named)
             return output + output.cumsum(1)
 
-    assert isinstance(CROSSED.spec, LayerSpec)
-    spec = replace(CROSSED.spec, make=Fed)
+    spec = replace(CROSSED, make=Fed)
     assert run(spec, SOURCE).status == run(spec, EXTRAS).status == "passed"
     assert run(spec, "calls_may_be_cut_anywhere").status == "failed"

@@ -127,12 +127,11 @@ def _right(
     conventions: Mapping[str, Any] | None = None,
 ) -> MechanismSpec:
     name = cls.__name__.lower()
-    assert isinstance(ATTENTION.spec, MechanismSpec)
     return MechanismSpec(
         name=name,
         make=cls,
         equal_sizes=True,
-        reference=ATTENTION.spec.reference,
+        reference=ATTENTION.reference,
         laws=("pools_values",),
         exempt=exempt or {},
         conventions=conventions or {},

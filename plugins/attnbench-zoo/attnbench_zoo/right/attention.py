@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import MechanismSpec
-from attnbench_zoo.base import Twin
 
 __all__ = [
     "ATTENTION",
@@ -184,24 +183,21 @@ def _reference(
     return attend_by_floats(query, key, value, allowed)
 
 
-ATTENTION = Twin(
-    "attention",
-    MechanismSpec(
-        name="attention",
-        make=Attention,
-        formula="softmax(q·k / √E)",
-        equal_sizes=True,
-        reference=_reference,
-        accepts=(
-            "is_causal",
-            "valid_lens",
-            "dropout_p",
-            "scale",
-            "enable_gqa",
-            "return_weights",
-        ),
-        laws=("pools_values",),
+ATTENTION = MechanismSpec(
+    name="attention",
+    make=Attention,
+    formula="softmax(q·k / √E)",
+    equal_sizes=True,
+    reference=_reference,
+    accepts=(
+        "is_causal",
+        "valid_lens",
+        "dropout_p",
+        "scale",
+        "enable_gqa",
+        "return_weights",
     ),
+    laws=("pools_values",),
 )
 
 
@@ -282,15 +278,11 @@ class Options(Attention):
         return sinks.to(hidden.dtype)[:, None, None].expand(*hidden.shape[:-1], 1)
 
 
-assert isinstance(ATTENTION.spec, MechanismSpec)
-OPTIONS = Twin(
-    "options",
-    replace(
-        ATTENTION.spec,
-        name="options",
-        make=Options,
-        accepts=(*ATTENTION.spec.accepts, "window_size", "softcap", "sinks", "alibi_slopes"),
-    ),
+OPTIONS = replace(
+    ATTENTION,
+    name="options",
+    make=Options,
+    accepts=(*ATTENTION.accepts, "window_size", "softcap", "sinks", "alibi_slopes"),
 )
 
 
@@ -304,14 +296,11 @@ class Quiet(Attention):
         return raw / (raw.sum(-1, keepdim=True) + (-top).exp())
 
 
-QUIET = Twin(
-    "quiet",
-    replace(
-        ATTENTION.spec,
-        name="quiet",
-        make=Quiet,
-        reference=None,
-        conventions={"extra_keys": 1},
-        accepts=("is_causal",),
-    ),
+QUIET = replace(
+    ATTENTION,
+    name="quiet",
+    make=Quiet,
+    reference=None,
+    conventions={"extra_keys": 1},
+    accepts=("is_causal",),
 )

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import CacheSpec, LayerSpec
-from attnbench_zoo.base import Twin
 
 __all__ = ["CROSSED", "Crossed"]
 
@@ -109,14 +108,11 @@ def _kinds(case: Any, generator: torch.Generator) -> dict[str, Tensor]:
     return {"kind": torch.randint(3, (case.lead[0], case.q_len), generator=generator)}
 
 
-CROSSED = Twin(
-    "crossed",
-    LayerSpec(
-        name="crossed",
-        make=Crossed,
-        causal=True,
-        accepts=("cache", "source", "extras"),
-        extras=_kinds,
-        cache=_cache((*_SELF, *_CROSS)),
-    ),
+CROSSED = LayerSpec(
+    name="crossed",
+    make=Crossed,
+    causal=True,
+    accepts=("cache", "source", "extras"),
+    extras=_kinds,
+    cache=_cache((*_SELF, *_CROSS)),
 )

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import MechanismSpec
-from attnbench_zoo.base import Twin
 from attnbench_zoo.right.attention import Attention, attend_by_floats, wide
 
 __all__ = ["HEADS", "Heads"]
@@ -117,13 +116,10 @@ def _reference(
     return [row if any(may) else [0.0] * len(row) for row, may in zip(output, allowed, strict=True)]
 
 
-HEADS = Twin(
-    "heads",
-    MechanismSpec(
-        name="heads",
-        make=Heads,
-        formula="W_o [softmax(W_q q · W_k k / √d) W_v v]",
-        source="Vaswani et al. 2017, arXiv:1706.03762",
-        reference=_reference,
-    ),
+HEADS = MechanismSpec(
+    name="heads",
+    make=Heads,
+    formula="W_o [softmax(W_q q · W_k k / √d) W_v v]",
+    source="Vaswani et al. 2017, arXiv:1706.03762",
+    reference=_reference,
 )

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import MechanismSpec
-from attnbench_zoo.base import Twin
 
 __all__ = ["IN_ORDER", "InOrder"]
 
@@ -59,13 +58,10 @@ class InOrder(nn.Module):
         return range(key.shape[-2])
 
 
-IN_ORDER = Twin(
-    "in_order",
-    MechanismSpec(
-        name="in_order",
-        make=InOrder,
-        equal_sizes=True,
-        dtypes=("float32", "float64"),
-        laws=("pools_values", *LAWS),
-    ),
+IN_ORDER = MechanismSpec(
+    name="in_order",
+    make=InOrder,
+    equal_sizes=True,
+    dtypes=("float32", "float64"),
+    laws=("pools_values", *LAWS),
 )

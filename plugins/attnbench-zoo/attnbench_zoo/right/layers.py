@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import CacheSpec, LayerSpec
-from attnbench_zoo.base import Twin
 from attnbench_zoo.right.stores import CAPACITY, WINDOW, Cache, Growing, Parted, Ring, Static
 
 __all__ = [
@@ -296,8 +295,8 @@ def legal(size: int) -> int:
     return max(8, round(size / 8) * 8)
 
 
-def twin(made: type[Layer], capacity: int | None = None, **changes: object) -> Twin:
-    """The twin of a class of layers, with changes of its spec."""
+def twin(made: type[Layer], capacity: int | None = None, **changes: object) -> LayerSpec:
+    """The spec of a class of layers, with changes."""
     cached = made.causal
     capacity = CAPACITY if Static in made.stores else capacity
     cache = CacheSpec(
@@ -317,8 +316,7 @@ def twin(made: type[Layer], capacity: int | None = None, **changes: object) -> T
         "laws": ("left_padding_is_inert",),
         "conventions": {"positions": "relative"},
     }
-    spec = LayerSpec(**{**known, **changes})
-    return Twin(spec.name, spec)
+    return LayerSpec(**{**known, **changes})
 
 
 GROWING = twin(Layer, name="growing_layer")
@@ -330,8 +328,7 @@ SLOPED = twin(Sloped)
 BANDED = twin(Banded, window=2 * WINDOW - 1)
 RINGED = twin(Ringed, window=WINDOW)
 MIXED = twin(Mixed)
-GROWING_SPEC = GROWING.spec
-STATIC = twin(StaticLayer, name="static_layer", same_as="attnbench_zoo.right.layers:GROWING_SPEC")
+STATIC = twin(StaticLayer, name="static_layer", same_as="attnbench_zoo.right.layers:GROWING")
 PARTED = twin(PartedLayer, name="parted_layer")
 LONG = twin(Long, capacity=320)
 SINKING = twin(Sinking)

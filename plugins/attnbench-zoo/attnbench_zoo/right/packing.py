@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.adapters import paged, varlen
-from attnbench_zoo.base import Twin
 
 __all__ = [
     "OPTIONS",
@@ -126,6 +125,6 @@ def gathered_pages(
     return torch.stack(rows)
 
 
-VARLEN = Twin("one_by_one", varlen(one_by_one))
-OPTIONS = Twin("with_options", varlen(with_options))
-PAGED = Twin("gathered_pages", paged(gathered_pages))
+VARLEN = varlen(one_by_one)
+OPTIONS = varlen(with_options)
+PAGED = paged(gathered_pages)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import CacheSpec, LayerSpec
-from attnbench_zoo.base import Twin
 
 __all__ = ["AXIAL", "LATENT", "Axial", "Latent"]
 
@@ -103,27 +102,24 @@ def _rows(module: Latent, hidden: list[list[float]], real: list[bool]) -> list[l
     return found
 
 
-LATENT = Twin(
-    "latent",
-    LayerSpec(
-        name="latent",
-        make=Latent,
-        causal=True,
-        accepts=("cache",),
-        cache=CacheSpec(
-            new=_new,
-            select=lambda cache, index: _keep(cache, cache.latents[index]),
-            crop=lambda cache, length: _keep(cache, cache.latents[:, :length]),
-            length=lambda cache: int(cache.latents.shape[1]),
-            append_tree=_append_tree,
-        ),
-        laws=("chunked_equals_recurrent", "absorbed_equals_expanded"),
-        paths={
-            "chunked_equals_recurrent": ("forward", "recurrent"),
-            "absorbed_equals_expanded": ("forward", "absorbed"),
-        },
-        reference=_rows,
+LATENT = LayerSpec(
+    name="latent",
+    make=Latent,
+    causal=True,
+    accepts=("cache",),
+    cache=CacheSpec(
+        new=_new,
+        select=lambda cache, index: _keep(cache, cache.latents[index]),
+        crop=lambda cache, length: _keep(cache, cache.latents[:, :length]),
+        length=lambda cache: int(cache.latents.shape[1]),
+        append_tree=_append_tree,
     ),
+    laws=("chunked_equals_recurrent", "absorbed_equals_expanded"),
+    paths={
+        "chunked_equals_recurrent": ("forward", "recurrent"),
+        "absorbed_equals_expanded": ("forward", "absorbed"),
+    },
+    reference=_rows,
 )
 
 
@@ -144,6 +140,4 @@ class Axial(nn.Module):
         return self.along(grid) + self.along(grid.transpose(1, 2)).transpose(1, 2)
 
 
-AXIAL = Twin(
-    "axial", LayerSpec(name="axial", make=Axial, grid=True, laws=("transposes_with_the_grid",))
-)
+AXIAL = LayerSpec(name="axial", make=Axial, grid=True, laws=("transposes_with_the_grid",))

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from attnbench import MechanismSpec
-from attnbench_zoo.base import Twin
 from attnbench_zoo.right.attention import ATTENTION, Attention, attend_by_floats
 
 __all__ = ["DISTANCE", "ROTARY", "Distance", "Rotary"]
@@ -74,19 +73,16 @@ _POSITIONAL = (
     "query_alone_equals_query_among_others",
     "weights_sum_to_one",
 )
-DISTANCE = Twin(
-    "distance",
-    MechanismSpec(
-        name="distance",
-        make=Distance,
-        formula="softmax(q·k / √E − |i − s| / 2) over s ≥ i − 3",
-        source="Press et al. 2021, arXiv:2108.12409",
-        equal_sizes=True,
-        reference=_near_reference,
-        accepts=("is_causal", "valid_lens", "dropout_p", "return_weights"),
-        laws=("pools_values",),
-        exempt=dict.fromkeys(_POSITIONAL, _POSITIONS),
-    ),
+DISTANCE = MechanismSpec(
+    name="distance",
+    make=Distance,
+    formula="softmax(q·k / √E − |i − s| / 2) over s ≥ i − 3",
+    source="Press et al. 2021, arXiv:2108.12409",
+    equal_sizes=True,
+    reference=_near_reference,
+    accepts=("is_causal", "valid_lens", "dropout_p", "return_weights"),
+    laws=("pools_values",),
+    exempt=dict.fromkeys(_POSITIONAL, _POSITIONS),
 )
 
 
@@ -124,24 +120,21 @@ class Rotary(Attention):
         return 100.0 ** (-torch.arange(pairs, dtype=torch.float64) / max(pairs, 1))
 
 
-ROTARY = Twin(
-    "rotary",
-    replace(
-        ATTENTION.spec,
-        name="rotary",
-        make=Rotary,
-        formula="softmax((R_i q)·(R_j k) / √E)",
-        reference=None,
-        laws=("pools_values", "leading_padding_equals_deleting"),
-        exempt=dict.fromkeys(
-            (
-                "keys_permute_freely",
-                "queries_permute_freely",
-                "query_alone_equals_query_among_others",
-                "masking_equals_deleting",
-                "valid_lengths_count_the_keys",
-            ),
-            _WHERE,
+ROTARY = replace(
+    ATTENTION,
+    name="rotary",
+    make=Rotary,
+    formula="softmax((R_i q)·(R_j k) / √E)",
+    reference=None,
+    laws=("pools_values", "leading_padding_equals_deleting"),
+    exempt=dict.fromkeys(
+        (
+            "keys_permute_freely",
+            "queries_permute_freely",
+            "query_alone_equals_query_among_others",
+            "masking_equals_deleting",
+            "valid_lengths_count_the_keys",
         ),
+        _WHERE,
     ),
 )

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import MechanismSpec
-from attnbench_zoo.base import Twin
 from attnbench_zoo.right.attention import attend_by_floats
 
 __all__ = ["BY_HEAD", "STORED", "ByHead", "Stored"]
@@ -92,27 +91,21 @@ _COMMON: dict[str, Any] = {
     "returns": ("output", "lse"),
     "conventions": {"hidden_slots": "finite"},
 }
-STORED = Twin(
-    "stored",
-    MechanismSpec(
-        name="stored",
-        make=Stored,
-        reference=lambda module, *rows: attend_by_floats(*rows),
-        accepts=("is_causal", "enable_gqa", "k_scale", "v_scale"),
-        laws=("pools_values", "splits_merge", "heads_may_be_split"),
-        **_COMMON,
-    ),
+STORED = MechanismSpec(
+    name="stored",
+    make=Stored,
+    reference=lambda module, *rows: attend_by_floats(*rows),
+    accepts=("is_causal", "enable_gqa", "k_scale", "v_scale"),
+    laws=("pools_values", "splits_merge", "heads_may_be_split"),
+    **_COMMON,
 )
-BY_HEAD = Twin(
-    "by_head",
-    MechanismSpec(
-        name="by_head",
-        make=ByHead,
-        accepts=("is_causal", "head_offset"),
-        laws=("pools_values", "heads_may_be_split"),
-        **{
-            **_COMMON,
-            "conventions": {**_COMMON["conventions"], "per_head": True, "positions": "relative"},
-        },
-    ),
+BY_HEAD = MechanismSpec(
+    name="by_head",
+    make=ByHead,
+    accepts=("is_causal", "head_offset"),
+    laws=("pools_values", "heads_may_be_split"),
+    **{
+        **_COMMON,
+        "conventions": {**_COMMON["conventions"], "per_head": True, "positions": "relative"},
+    },
 )

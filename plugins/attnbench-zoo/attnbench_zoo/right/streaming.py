@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import KernelSpec
-from attnbench_zoo.base import Twin
 from attnbench_zoo.right.attention import wide
 
 __all__ = ["STREAMING", "Streaming"]
@@ -88,6 +87,4 @@ class Streaming:
         return output / total
 
 
-STREAMING = Twin(
-    "streaming", KernelSpec(name="streaming", scoring="scaled_dot", attend=Streaming())
-)
+STREAMING = KernelSpec(name="streaming", scoring="scaled_dot", attend=Streaming())
