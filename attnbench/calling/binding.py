@@ -227,7 +227,7 @@ class Binding:
         text += f"; L = {self.tokens} only" if self.tokens else ""
         if not self.pools:
             told = "its output is more than weights times memory"
-            text += f"; {told if self.weights else 'it gives no weights'}"
+            text += f"; {told if self.weights else 'no weights are found'}"
         for name, mask in self.masks.items():
             text += f"; {name} {mask}"
         return text

@@ -70,9 +70,9 @@ def example_spec(
             if prior.given:  # which a style would leave out
                 return bound_spec(target, *bound(shown.callee, callee, prior), known)
             return spec_of(shown.callee, callee, prior, **known)
-    if (step := _step(shown)) is not None:
-        return bound_spec(target, *step, {"name": called_name(target), **fields})
     raised: list[str] = []
+    if (step := _step(shown, raised)) is not None:
+        return bound_spec(target, *step, {"name": called_name(target), **fields})
     mixing: list[tuple[Callee, Binding]] = []
     for is_fixed, layout in itertools.product((False, True), STATES.get(shown.states.dim(), ())):
         callee = Callee(shown.another, shown.states.shape[layout.index("E")])
@@ -142,7 +142,7 @@ _ADVICE = (
 )
 
 
-def _step(shown: Example) -> tuple[Callee, Binding] | None:
+def _step(shown: Example, raised: list[str]) -> tuple[Callee, Binding] | None:
     """How a decoder's step is called, if an example is one: one query an item, over a memory.
 
     Keys that are given beside the values, as projected ones are, are theirs.
@@ -160,7 +160,7 @@ def _step(shown: Example) -> tuple[Callee, Binding] | None:
         for layout in layouts:
             slots = keys[0].shape[layout[1].index("S")]
             named = [_as_given(each, shown, slots) for each in _arguments(shown)]
-            for binding in trials(callee, named, mains, [], [layout])[0]:
+            for binding in trials(callee, named, mains, raised, [layout])[0]:
                 if _pools(callee, binding):
                     found = masked(callee, with_values(callee, binding), named)
                     return callee, found

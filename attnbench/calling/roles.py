@@ -177,7 +177,7 @@ RESULT: Mapping[str, str] = {
 
 _OWNERS = re.compile(
     r"^(lm|vit|self|slf|attn|attention|text|vision|decoder|encoder|dec|enc|tgt|src|model|cross|"
-    r"transformer|gpt|t5|llm|num|n)_(?=.)"
+    r"transformer|gpt|t5|llm|num|n|input)_(?=.)"
 )
 _ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "constructor": (

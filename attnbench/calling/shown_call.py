@@ -24,6 +24,7 @@ from attnbench.calling.roles import TENSORS, role_of
 from attnbench.calling.styles import name_of
 from attnbench.calling.trials.small_calls import repeatable
 from attnbench.errors import StyleError, headline
+from attnbench.processes.tracebacks import source_line_of
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 STATES = {2: ("LE",), 3: ("BLE", "LBE", "BEL"), 4: ("BEYX", "BYXE")}
@@ -172,8 +173,10 @@ def _run(callee: Any, named: Mapping[str, Any]) -> None:
         with repeatable(), torch.no_grad():
             callee(**copy.deepcopy(dict(named)))
     except Exception as error:
+        place = source_line_of(error)
         raise StyleError(
             f"{called_name(callee)} raises on its own example: {headline(error)}"
+            f"{f' at {place}' if place else ''}"
         ) from error
 
 

@@ -336,7 +336,7 @@ def test_a_step_that_gives_no_weights_is_checked_by_its_context() -> None:
     example = (torch.randn(4, 16), torch.randn(4, 8, 16))
     for spec in (spec_of(ContextOnly), example_spec(ContextOnly(16), example)):
         found = attnbench.check(spec, profile="quick", invariants=FEW)
-        assert "encoder_outputs (B, S, E); it gives no weights" in found.about[0]
+        assert "encoder_outputs (B, S, E); no weights are found" in found.about[0]
         assert {outcome.status for outcome in found.outcomes} == {"passed"}, str(found)
 
 

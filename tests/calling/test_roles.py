@@ -24,6 +24,7 @@ def test_a_name_has_one_role_in_a_table(table: dict[str, str]) -> None:
         ("encoder_attention_mask", "forward", "memory_mask"),
         ("decoder_self_attn_mask", "forward", "mask"),
         ("rotary_freqs_cis", "forward", "rotary"),
+        ("input_query", "forward", "query"),
         ("use_flash", "forward", "flag"),
         ("attn_weights", "result", "weights"),
     ],

@@ -85,9 +85,10 @@ _UNSUPPORTED = (
     "must override the setup_context",
     "does not have vmap support",
     "not compiled with CUDA",
+    "arguments don't support automatic differentiation",
 )
-"""What torch says of a ``torch.autograd.Function`` that is not written for its transforms, and of
-code that asks for a GPU.
+"""What torch says of a ``torch.autograd.Function`` that is not written for its transforms, of code
+that asks for a GPU, and of ``out=``, which has no gradients.
 """
 
 
@@ -161,6 +162,7 @@ def _compiled_by(backend: str, subject: Subject, case: Case) -> None:
         if not graded:
             return
         inputs, leaves = leaves_of(base.module, base.inputs)
+        plain = base.run(inputs)  # first, as what has no gradients refuses it
         trained = call(*(tensor for _, tensor in inputs.tensors()))
         if graph_breaks() != broken:  # graphs of code that all subjects share, up to a limit
             torch.compiler.reset()
@@ -168,7 +170,7 @@ def _compiled_by(backend: str, subject: Subject, case: Case) -> None:
     base.expect(
         trained.detach(), f"compiled ({backend}) with gradients, output", "the call as it is"
     )
-    plain, weight, change = base.run(inputs), base.other(trained), f"compiled ({backend})"
+    weight, change = base.other(trained), f"compiled ({backend})"
     same_gradients(trained, plain, leaves, weight, change, "the call as it is", eps=base.eps)
 
 

@@ -33,6 +33,15 @@ def test_a_function_of_autograd_that_is_not_written_for_vmap_is_no_fault() -> No
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
+def test_what_has_no_gradients_is_no_fault_of_compiling() -> None:
+    class Forward(Attention):
+        def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+            return torch.matmul(weights, value, out=value.new_empty(0))
+
+    outcome = run(mutant(Forward), "compiled_equals_eager")
+    assert outcome.status == "skipped", outcome.reason
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_attend_compiles_as_one_graph(masked: bool) -> None:
     torch.compiler.reset()
