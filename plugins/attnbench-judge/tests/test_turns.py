@@ -12,7 +12,6 @@ from attnbench_judge.court import Court
 from attnbench_judge.decision import Judgement
 from attnbench_judge.entry import Answer, Limits
 from attnbench_judge.fresh_calls import Caller
-from attnbench_judge.proxy import Proxy
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
 from attnbench_judge.turns import EMPTY, FUSED, PRODUCT, TEXTBOOK, interval, timed, total_ratio
@@ -67,13 +66,6 @@ def test_a_file_in_place_of_a_module_of_python_is_told(
 def test_unknown_invariant_is_told() -> None:
     with Court(Limits()) as court, pytest.raises(AttnbenchError, match="no invariant is called"):
         court.judge("torch.nn.functional:scaled_dot_product_attention", invariants=["nonsense"])
-
-
-def test_function_without_signature_is_read_from_its_text() -> None:
-    text = "attention(query, key, value, attn_mask=None, is_causal=False) -> Tensor:"
-    told = {"name": "f", "text": text, "arguments": None}
-    proxy = Proxy(None, "sdpa", told)
-    assert set(proxy.names) == {"attn_mask", "is_causal"}
 
 
 class Recorder:

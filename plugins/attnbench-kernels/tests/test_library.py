@@ -141,17 +141,6 @@ def test_each_instruction_set_is_compiled_into_an_object_of_its_own(tmp_path: Pa
     assert len(set(objects)) == len(objects) >= 1, said
 
 
-def test_a_library_needs_nothing_of_python_or_torch() -> None:
-    folder = Path(attnbench_kernels.__file__).parent
-    for name in SETS:
-        said = subprocess.run(
-            ["readelf", "--wide", "--dynamic", "--dyn-syms", str(folder / f"loops_{name}.so")],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
-        assert "attend_single" in said
-        assert not [word for word in ("libtorch", "libc10", "libpython", "Py_") if word in said]
-
-
 @pytest.mark.parametrize("damaged", [None, b"", b"not a library"])
 def test_without_a_library_that_loads_it_runs_eagerly_and_says_so_once(
     tmp_path: Path, damaged: Any

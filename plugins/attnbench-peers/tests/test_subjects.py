@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_peers.library import LIBRARIES, Library
+from attnbench_peers.library import LIBRARIES
 
 import attnbench
 
@@ -26,16 +26,6 @@ QUERY, KEY, VALUE = torch.randn(2, 2, 3, 4), torch.randn(2, 2, 5, 4), torch.rand
 def specs(hook: str) -> Iterator[Any]:
     for module in map(import_module, MODULES):
         yield from getattr(module, hook, tuple)()
-
-
-def test_a_missing_library_is_told_with_its_install_line() -> None:
-    missing = Library("no-such-library", "1.0", "nothing")
-    assert missing.state == "not installed: pip install 'attnbench-peers[nothing]'"
-
-
-def test_another_version_is_told() -> None:
-    other = Library("pytest", "0.1", None)
-    assert other.state == f"{pytest.__version__}, but tested with 0.1"
 
 
 def test_the_command_lists_every_library() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attnbench_zoo import entries, score
-from attnbench_zoo.harnesses import HARNESSES, Harness, main, table
+from attnbench_zoo.harnesses import HARNESSES, Harness
 
 NAMED = {(entry.name, entry.right): entry for entry in entries()}
 KILLED = {
@@ -33,18 +33,3 @@ def test_a_harness_kills_by_its_rule_and_accuses_no_twin(harness: Harness) -> No
 def test_a_harness_misses_what_it_does_not_pass(name: str) -> None:
     (harness,) = (each for each in HARNESSES if each.name == name)
     assert score(harness, [NAMED[MISSED[name], False]]).killed == []
-
-
-def test_the_table_has_a_row_for_each_harness() -> None:
-    (harness,) = (each for each in HARNESSES if each.name == "five random inputs")
-    text = table([(harness, score(harness, [NAMED["scale_missing", False]]))])
-    assert text.startswith("| harness | seconds | scoring | kernel |")
-    assert "| 0 of 0 | 0 of 0 | 1 of 1 | 0 of 0 | 0 of 0 | 1 of 1 (100.0%) | 0 of 0 |" in text
-
-
-def test_a_name_that_no_harness_has_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--only", "opinfos"])
-    assert "no harness has 'opinfos' in its name; there are 'five random inputs'" in (
-        capsys.readouterr().err
-    )

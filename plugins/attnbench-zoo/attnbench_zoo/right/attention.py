@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import MechanismSpec
+from attnbench.testing import scaled_dot_rows
 
 __all__ = [
     "ATTENTION",
@@ -18,47 +19,8 @@ __all__ = [
     "Attention",
     "Options",
     "Quiet",
-    "attend_by_floats",
     "wide",
 ]
-
-
-def attend_by_floats(
-    query: list[list[float]],
-    key: list[list[float]],
-    value: list[list[float]],
-    allowed: list[list[bool]],
-    bias: Any = None,
-) -> list[list[float]]:
-    """Scaled dot-product attention of one item in Python floats.
-
-    Args:
-        query, key, value, allowed: rows.
-        bias: ``bias(i, s)`` is added to the score of query ``i`` and key ``s``.
-    """
-    rows = []
-    for i, q in enumerate(query):
-        slots = [s for s in range(len(key)) if allowed[i][s]]
-        scores = [
-            math.fsum(a * b for a, b in zip(q, key[s], strict=True)) / math.sqrt(len(q))
-            + (bias(i, s) if bias else 0.0)
-            for s in slots
-        ]
-        weights = _softmax(scores) if slots else []
-        rows.append(
-            [
-                math.fsum(w * value[s][e] for w, s in zip(weights, slots, strict=True))
-                for e in range(len(value[0]))
-            ]
-        )
-    return rows
-
-
-def _softmax(scores: list[float]) -> list[float]:
-    top = max(scores)
-    raw = [math.exp(score - top) for score in scores]
-    total = math.fsum(raw)
-    return [x / total for x in raw]
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -173,22 +135,12 @@ class Attention(nn.Module):
         return weights @ value.to(weights.dtype)
 
 
-def _reference(
-    _module: Attention,
-    query: list[list[float]],
-    key: list[list[float]],
-    value: list[list[float]],
-    allowed: list[list[bool]],
-) -> list[list[float]]:
-    return attend_by_floats(query, key, value, allowed)
-
-
 ATTENTION = MechanismSpec(
     name="attention",
     make=Attention,
     formula="softmax(q·k / √E)",
     equal_sizes=True,
-    reference=_reference,
+    reference=scaled_dot_rows,
     accepts=(
         "is_causal",
         "valid_lens",

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import MechanismSpec
-from attnbench_zoo.right.attention import Attention, attend_by_floats, wide
+from attnbench.testing import scaled_dot_rows
+from attnbench_zoo.right.attention import Attention, wide
 
 __all__ = ["HEADS", "Heads"]
 
@@ -110,7 +111,7 @@ def _reference(
     for head in range(module.heads):
         part = slice(4 * head, 4 * head + 4)
         q, k, v = ([row[part] for row in rows] for rows in projected)
-        for row, more in zip(merged, attend_by_floats(q, k, v, allowed), strict=True):
+        for row, more in zip(merged, scaled_dot_rows(None, q, k, v, allowed), strict=True):
             row.extend(more)
     output = _linear(module.out_proj, merged)
     return [row if any(may) else [0.0] * len(row) for row, may in zip(output, allowed, strict=True)]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from attnbench import MechanismSpec
-from attnbench_zoo.right.attention import ATTENTION, Attention, attend_by_floats
+from attnbench.testing import scaled_dot_rows
+from attnbench_zoo.right.attention import ATTENTION, Attention
 
 __all__ = ["DISTANCE", "ROTARY", "Distance", "Rotary"]
 
@@ -57,8 +58,15 @@ def _near_reference(
     value: list[list[float]],
     allowed: list[list[bool]],
 ) -> list[list[float]]:
-    seen = [[may and i - s <= 3 for s, may in enumerate(row)] for i, row in enumerate(allowed)]
-    return attend_by_floats(query, key, value, seen, lambda i, s: -0.5 * abs(i - s))
+    rows = []
+    for i, (q, row) in enumerate(zip(query, allowed, strict=True)):
+        seen = [may and i - s <= 3 for s, may in enumerate(row)]
+        # a further feature adds the penalty to the score; all are scaled for one more
+        root, more = len(q) ** 0.5, (len(q) + 1) ** 0.5
+        wider = [*(x * more / root for x in q), more]
+        keys = [[*k, -0.5 * abs(i - s)] for s, k in enumerate(key)]
+        rows += scaled_dot_rows(None, [wider], keys, value, [seen])
+    return rows
 
 
 _POSITIONS = "its scores and its window, which may be empty, depend on where query and key stand"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import MechanismSpec
-from attnbench_zoo.right.attention import attend_by_floats
+from attnbench.testing import scaled_dot_rows
 
 __all__ = ["BY_HEAD", "STORED", "ByHead", "Stored"]
 
@@ -94,7 +94,7 @@ _COMMON: dict[str, Any] = {
 STORED = MechanismSpec(
     name="stored",
     make=Stored,
-    reference=lambda module, *rows: attend_by_floats(*rows),
+    reference=scaled_dot_rows,
     accepts=("is_causal", "enable_gqa", "k_scale", "v_scale"),
     laws=("pools_values", "splits_merge", "heads_may_be_split"),
     **_COMMON,
