@@ -11,7 +11,7 @@ from attnbench import MechanismSpec
 from attnbench.testing import scaled_dot_rows
 from attnbench_zoo.right.attention import Attention, wide
 
-__all__ = ["HEADS", "Heads"]
+__all__ = ["HEADS", "Heads", "mapped"]
 
 
 class Heads(nn.Module):
@@ -88,7 +88,8 @@ class Heads(nn.Module):
         return output.masked_fill(hidden.all(-1, keepdim=True), 0.0)
 
 
-def _linear(layer: nn.Linear, rows: list[list[float]]) -> list[list[float]]:
+def mapped(layer: nn.Linear, rows: list[list[float]]) -> list[list[float]]:
+    """Rows through a linear map, in Python floats."""
     weight: list[list[float]] = layer.weight.tolist()
     bias = [0.0] * len(weight) if layer.bias is None else layer.bias.tolist()
     return [
@@ -106,14 +107,14 @@ def _reference(
     allowed: list[list[bool]],
 ) -> list[list[float]]:
     layers = (module.query_proj, module.key_proj, module.value_proj)
-    projected = [_linear(x, rows) for x, rows in zip(layers, (query, key, value), strict=True)]
+    projected = [mapped(x, rows) for x, rows in zip(layers, (query, key, value), strict=True)]
     merged: list[list[float]] = [[] for _ in query]
     for head in range(module.heads):
         part = slice(4 * head, 4 * head + 4)
         q, k, v = ([row[part] for row in rows] for rows in projected)
         for row, more in zip(merged, scaled_dot_rows(None, q, k, v, allowed), strict=True):
             row.extend(more)
-    output = _linear(module.out_proj, merged)
+    output = mapped(module.out_proj, merged)
     return [row if any(may) else [0.0] * len(row) for row, may in zip(output, allowed, strict=True)]
 
 

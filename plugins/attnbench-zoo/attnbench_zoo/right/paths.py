@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import CacheSpec, LayerSpec
+from attnbench.testing import scaled_dot_rows
+from attnbench_zoo.right.heads import mapped
 
 __all__ = ["AXIAL", "LATENT", "Axial", "Latent"]
 
@@ -81,25 +83,10 @@ def _keep(cache: Any, latents: Tensor) -> None:
 
 def _rows(module: Latent, hidden: list[list[float]], real: list[bool]) -> list[list[float]]:
     """The output in Python floats, expanded."""
-
-    def mapped(part: nn.Linear, x: list[float]) -> list[float]:
-        bias = [0.0] * part.out_features if part.bias is None else part.bias.tolist()
-        rows = zip(part.weight.tolist(), bias, strict=True)
-        return [sum(w * v for w, v in zip(row, x, strict=True)) + b for row, b in rows]
-
-    latents = [mapped(module.down, x) for x in hidden]
-    keys = [mapped(module.up_key, x) for x in latents]
-    values = [mapped(module.up_value, x) for x in latents]
-    found = []
-    for i, token in enumerate(hidden):
-        query = mapped(module.query, token)
-        scores = [sum(a * b for a, b in zip(query, keys[j], strict=True)) for j in range(i + 1)]
-        powers = (torch.tensor(scores, dtype=torch.float64) * len(token) ** -0.5).softmax(-1)
-        weights = powers.tolist()
-        found.append(
-            [sum(w * values[j][e] for j, w in enumerate(weights)) for e in range(len(token))]
-        )
-    return found
+    latents = mapped(module.down, hidden)
+    keys, values = mapped(module.up_key, latents), mapped(module.up_value, latents)
+    seen = [[j <= i for j in range(len(hidden))] for i in range(len(hidden))]
+    return scaled_dot_rows(None, mapped(module.query, hidden), keys, values, seen)
 
 
 LATENT = LayerSpec(
