@@ -170,21 +170,12 @@ far = triton_loops.attend(a, b, w[0], value, seen.view(torch.bool), False, False
 torch.testing.assert_close(far, near, rtol=0, atol=0)
 print("done")
 """
-WITHOUT = """
-import torch
-from attnbench_kernels import pairwise
-a, b, w, value = torch.randn(1, 2, 3), torch.randn(1, 4, 3), torch.randn(3), torch.randn(1, 4, 2)
-try:
-    pairwise.pairwise_attention(a, b, w, value, None, False)
-except ValueError as error:
-    print(error)
-"""
 
 
-def script(source: str, *arguments: str, device: str = "cpu", interpret: str = "1") -> str:
+def script(source: str, *arguments: str, device: str = "cpu") -> str:
     """What a script prints under the interpreter, or on a GPU."""
     default = f"import torch\ntorch.set_default_device({device!r})\n"
-    where = {library.VARIABLE: library.TRITON, "TRITON_INTERPRET": interpret}
+    where = {library.VARIABLE: library.TRITON, "TRITON_INTERPRET": "1"}
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", default + textwrap.dedent(source), *arguments],
         env={**os.environ, **(where if device == "cpu" else {})},
@@ -267,11 +258,6 @@ def test_items_by_the_million_fit_into_the_grid_of_a_gpu_and_start_on_the_tensor
     assert len(launch.grids) == 3
     assert all(grid[0] < 2**31 and max(grid[1:], default=1) < 2**16 for grid in launch.grids)
     assert launch.devices == [a.device] * 3
-
-
-def test_on_a_cpu_it_is_refused_without_the_interpreter() -> None:
-    said = script(WITHOUT, interpret="0")
-    assert said.startswith("ATTNBENCH_LOOPS=triton on a CPU needs Triton, and TRITON_INTERPRET=1")
 
 
 class Accelerator:

@@ -8,7 +8,6 @@ before it subtracts, which rounds each of them once more: what changes further i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -163,20 +162,16 @@ def bilinear(subject: Subject, case: Case) -> None:
     """Scores are linear in the query and in the key."""
     law = _Law(subject, case)
     query, key = law.base.inputs.query, law.base.inputs.key
-    for name, sides in (("query", (query, key)), ("key", (key, query))):
-        one, fixed = sides
+    for name, one, fixed in (("query", query, key), ("key", key, query)):
         other = one.roll(1, -2)
-        score: Callable[[Tensor], Tensor] = (
-            (lambda q, k=fixed: law.scores(q, k))  # type: ignore[misc]
-            if name == "query"
-            else (lambda k, q=fixed: law.scores(q, k))  # type: ignore[misc]
-        )
         # powers of two and a difference of neighbours on the grid, so that no input is rounded
-        got = score(2 * one - 2 * other)
-        expected = 2 * score(one).double() - 2 * score(other).double()
-        parts = ((one, fixed), (other, fixed))
-        pairs = parts if name == "query" else tuple((k, q) for q, k in parts)
-        budget = sum((2 * law.budget(q, k) for q, k in pairs), torch.zeros(()))
+        difference, *pairs = (
+            (moved, fixed) if name == "query" else (fixed, moved)
+            for moved in (2 * one - 2 * other, one, other)
+        )
+        got, (first, second) = law.scores(*difference), (law.scores(*pair) for pair in pairs)
+        expected = 2 * first.double() - 2 * second.double()
+        budget = sum((2 * law.budget(*pair) for pair in pairs), torch.zeros(()))
         agree_within(
             got,
             expected,
