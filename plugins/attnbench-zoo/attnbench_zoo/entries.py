@@ -89,7 +89,7 @@ class Entry:
 
     @property
     def edited(self) -> tuple[str, int] | None:
-        """File and line of the mistake; ``None`` for a right one, and where it is a whole class."""
+        """File and line of the change; ``None`` for what is right as it is."""
         return edited(self.source) if isinstance(self.source, Row) else None
 
     @functools.cached_property
