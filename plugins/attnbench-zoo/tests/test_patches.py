@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import traceback
-from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
@@ -22,12 +21,6 @@ def test_a_row_changes_the_source_of_its_twin_and_is_python(row: Row) -> None:
     changed = apply(row, source)
     assert changed.text != source
     compile(changed.text, row.name, "exec")
-
-
-def test_what_is_not_in_the_source_once_is_told() -> None:
-    row = replace(rows()["scale_missing"], changes=(("nowhere\n", "elsewhere\n"),))
-    with pytest.raises(ValueError, match="this is 0 times in the source of attention, but should"):
-        apply(row, source_of(row))
 
 
 def test_a_changed_source_is_imported_by_the_name_of_its_row() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from attnbench_zoo import Entry, entries, score
 
@@ -44,8 +43,3 @@ def test_an_assertion_in_an_oracle_is_a_refusal_and_is_kept() -> None:
     found = score(oracle, FEW)
     assert found.killed == ["scale_missing"]
     assert found.errors["scale_missing"].startswith("AssertionError: Tensor-likes are not close!")
-
-
-def test_an_oracle_that_returns_no_boolean_is_told() -> None:
-    with pytest.raises(TypeError, match="returned None for mask_never_applied, but should"):
-        score(lambda entry: None, FEW)
