@@ -246,7 +246,7 @@ class Binding:
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
             "by its tokens:": self._following(),
             "left at their defaults:": [name for name in self.left if name not in self.unread],
-            "**hides nothing in any form that was tried, and is not passed**:": list(self.unread),
+            "**hides nothing in any form tried**:": list(self.unread),
             "**changes no output**:": list(self.idle),
             "made contiguous, without which it raises:": self._tensors() if self.dense else [],
         }
