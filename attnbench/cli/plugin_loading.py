@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -83,6 +84,9 @@ def load_plugins(
 ) -> list[dict[str, Any]]:
     """Load every plugin in a child, and warn on standard error about those that failed.
 
+    A plugin that kills the process that imports it is found by loading each alone; it is blocked
+    for the rest of this command.
+
     Args:
         strict: raise if one failed.
         warn: whether to warn.
@@ -90,7 +94,7 @@ def load_plugins(
         fork: fork the child from this process, which has imported torch.
 
     Raises:
-        FailedPluginError: one ended the process, or failed and ``strict`` is set.
+        FailedPluginError: a plugin failed and ``strict`` is set.
         UsageError: torch is older than any that attnbench runs with.
     """
     _refuse_an_old_torch()
@@ -99,9 +103,12 @@ def load_plugins(
     task = Task("plugins", f"{_TASKS}:plugins_and_shadows", timeout_s=_LOAD_S, fork=fork)
     try:
         plugins, shadows = call(task)
-    except PluginError as error:
-        advice = f"{discovery.DISABLED_VARIABLE}=NAME leaves a plugin out."
-        raise FailedPluginError(f"{error}\n{advice}") from None
+    except PluginError:
+        failures = _block_deadly()
+        if not failures:
+            raise
+        plugins, shadows = call(task)
+        plugins = [failures.get(row["plugin"], row) for row in plugins]
     failed = [row for row in plugins if row["status"] == "failed"]
     for line in _warnings(failed, shadows) if warn else ():
         print(f"warning: {line}", file=sys.stderr)
@@ -109,6 +116,23 @@ def load_plugins(
         count = "a plugin" if len(failed) == 1 else f"{len(failed)} plugins"
         raise FailedPluginError(f"{count} failed to load, and --strict-plugins is set.")
     return list(plugins)
+
+
+def _block_deadly() -> dict[str, dict[str, Any]]:
+    """Find the plugins that kill the process that imports them, and block them."""
+    variable = discovery.DISABLED_VARIABLE
+    disabled = os.environ.get(variable, "")
+    found = {plugin.name: plugin for plugin in discovery.discover() if plugin.status == "found"}
+    rows = {}
+    for name, plugin in found.items():
+        os.environ[variable] = ",".join([disabled, *(other for other in found if other != name)])
+        try:
+            call(Task(f"plugin {name}", f"{_TASKS}:plugins_and_shadows", timeout_s=20.0))
+        except PluginError as error:
+            texts = dict.fromkeys(("message", "traceback"), str(error))
+            rows[name] = {**plugin.as_row(), "status": "failed", "brings": [], **texts}
+    os.environ[variable] = ",".join([disabled, *rows])
+    return rows
 
 
 def _warnings(failures: list[dict[str, Any]], shadows: list[str]) -> list[str]:

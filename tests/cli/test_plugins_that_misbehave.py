@@ -41,6 +41,7 @@ Installs = Callable[[str, str, str], None]
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installs:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("ATTNBENCH_DISABLED_PLUGINS", "")  # which a deadly one is added to
 
     def installed(group: str, points: str, source: str) -> None:
         (tmp_path / "strange_plugin.py").write_text(source)
@@ -80,13 +81,20 @@ def test_a_format_of_a_plugin_is_rendered_and_one_that_fails_is_a_line(
     assert not files["raises"].exists()
 
 
-def test_a_plugin_of_a_newer_contract_is_a_line_and_the_rest_goes_on(install: Installs) -> None:
-    newer = "def attnbench_contract(): return 99\ndef attnbench_melodies(): return []\n"
-    install("attnbench", "strange = strange_plugin", newer)
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def attnbench_contract(): return 99\n", "it is written for version 99 of the plugin"),
+        ("import os\nos._exit(7)\n", "plugin 'strange' (strange 1.0) failed to load"),
+    ],
+)
+def test_a_plugin_that_fails_is_a_line_and_the_rest_goes_on(
+    install: Installs, source: str, said: str
+) -> None:
+    install("attnbench", "strange = strange_plugin", source)
     result = checked()
-    assert result.code == 3
-    assert "1 passed" in result.out
-    assert "it is written for version 99 of the plugin contract" in result.err.splitlines()[0]
+    assert (result.code, "1 passed" in result.out) == (3, True)
+    assert said in result.err.splitlines()[0]
 
 
 def test_a_command_of_a_plugin_runs_and_one_with_a_core_name_is_left_out_with_a_line(
