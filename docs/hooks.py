@@ -222,10 +222,6 @@ def caught() -> dict[str, str]:
     killers = json.loads((zoo / "killers.json").read_text(encoding="utf-8"))
     head = re.compile(r"^(\w+): \w+ \| (.+\.) \| (.+)$", re.MULTILINE)
     bugs = [row for file in (zoo / "bugs").glob("*.txt") for row in head.findall(file.read_text())]
-    for node in ast.parse((zoo / "mechanisms.py").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef):
-            name = re.sub("(?<!^)(?=[A-Z])", "_", node.name).lower()
-            bugs.append((name, ast.get_docstring(node) or "", "own"))
     found: dict[str, tuple[bool, int, str]] = {}
     for name, mistake, seen in bugs:
         example = f"  \n  Catches: {mistake}" + ("" if seen == "own" else f" *As in {seen}.*")
