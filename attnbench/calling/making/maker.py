@@ -219,7 +219,7 @@ class Maker:
             if "Processor" in name and getattr(value, "__module__", "") == self.module
         ]
         target = self.target.__name__  # the prefix is of letters, and of no path
-        own.sort(key=lambda name: -len(os.path.commonprefix([name, target])))  # noqa: RUF071
+        own.sort(key=lambda name: -len(os.path.commonprefix([name, target])))  # noqa: RUF071  no paths
         for name in own:
             with contextlib.suppress(Exception):
                 return self.space[name](), f"{name}()"

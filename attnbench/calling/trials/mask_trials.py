@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnbench.calling.binding import Binding, Mask
 from attnbench.calling.signature import Argument
+from attnbench.calling.trials.argument_values import MASK_AXES
 from attnbench.calling.trials.found_conventions import hiding
 from attnbench.calling.trials.small_calls import KEYS, QUERIES, SHOWN, Callee, Calls, close
-from attnbench.calling.trials.trial_layouts import MASK_AXES
 
 _SAYS = ("shows", "hides", "ones", "zeros", "added")
 

@@ -6,8 +6,6 @@ items know nothing of each other; two that fit in different ways refuse.
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import itertools
 import math
 import re
@@ -18,11 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.binding import Binding, Fill, Part, Through, part_of
+from attnbench.calling.binding import Binding, Part, part_of
 from attnbench.calling.calls.frame import arranged
-from attnbench.calling.calls.layer_call import tables_of
 from attnbench.calling.roles import role_of
 from attnbench.calling.signature import Argument
+from attnbench.calling.trials.argument_values import (
+    PREPARES,
+    RESETS,
+    likely_first,
+    method_of,
+    options_of,
+)
 from attnbench.calling.trials.small_calls import (
     GRID,
     ITEMS,
@@ -62,7 +66,6 @@ _OUTPUTS = {
     "LBE": ("LBE", "BLE", "BEL"),
 }
 _ONE = ("BE", "B1E", "1BE")
-MASK_AXES = ("BLS", "BHLS", "B1LS", "LS", "BS", "B1S", "B11S", "SB", "BS1")
 
 
 def axes_of(shape: Sequence[int], widths: Sequence[int]) -> str:
@@ -264,14 +267,14 @@ def tried(
         shape="layer" if is_layer else "memory" if pair else "attention",
         roles={a.name: taken[a.name] for a in arguments if a.name in taken},
         left=tuple(a.name for a in arguments if a.name not in taken),
-        reset=None if is_layer else _method(made, _RESETS, 0),
-        prepare=None if is_layer else _method(made, _PREPARES, 1),
+        reset=None if is_layer else method_of(made, RESETS, 0),
+        prepare=None if is_layer else method_of(made, PREPARES, 1),
         dense=True,
         **way,
     )
     error = ""
     for more in itertools.islice(
-        _likely_first([options_of(a, bare, made) for a in rest]),
+        likely_first([options_of(a, bare, made) for a in rest]),
         400 if is_layer and not bare.tokens else 48,
     ):
         binding = bare.replace(values={a.name: v for a, v in zip(rest, more, strict=True)})
@@ -328,71 +331,6 @@ def _placed(binding: Binding, parts: Mapping[str, tuple[Part, str]]) -> Binding 
 _ASKED = ("return_weights",)
 _ANGLES = ("rotary", "cos", "sin", "positions", "mask")
 """Roles that an attention may need, though its signature says otherwise."""
-
-
-def _likely_first(options: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """The ways to take one of each, the first of most before the last of any."""
-    places = itertools.product(*[range(len(each)) for each in options])
-    for chosen in sorted(itertools.islice(places, 20_000), key=sum):
-        yield tuple(each[place] for each, place in zip(options, chosen, strict=True))
-
-
-def _method(callee: Any, pattern: re.Pattern[str], needs: int) -> str | None:
-    """The only method of such a name that has to be given so many arguments, if there is one."""
-    found = []
-    for name in filter(pattern.match, dir(type(callee))):
-        with contextlib.suppress(TypeError, ValueError):  # it is none, or nothing tells its own
-            parameters = inspect.signature(getattr(callee, name)).parameters.values()
-            if sum(each.default is each.empty for each in parameters) == needs:
-                found.append(name)
-    return found[0] if len(found) == 1 else None
-
-
-_RESETS = re.compile(r"(?:reset|clear)(?:_(?:mem|memory|states?|attention|cache))?$")
-_PREPARES = re.compile(
-    r"(?:compute|precompute|init|set|process)_(?:\w*keys?|\w*memory|states?|attention)$"
-)
-_OF_MEMORY = re.compile(r"mem|key|input|enc|source|context|annot")
-"""Names of submodules that may project a memory beforehand."""
-_CONSTANTS: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("causal", "use_cache", "flag", "gqa"), (False,)),
-    "scale": (0.25, None),
-    "step": (0, None),
-    "dropout": (0.0, None),
-    "previous_weights": tuple(Fill(axes) for axes in ("BS", "B2S", "B1S", "GS", "BS1")),
-    "coverage": tuple(Fill(axes) for axes in ("BS", "B1S", "GS", "BS1")),
-}
-"""What is tried for an argument of a role in every layout."""
-
-
-def options_of(argument: Argument, binding: Binding, callee: Any) -> Sequence[Any]:
-    """Values to try for an argument that a call needs."""
-    role, is_layer = argument.role or "", binding.shape == "layer"
-    if argument.given:
-        return argument.given
-    if role in ("mask", "memory_mask", "padding", "memory_padding"):
-        axes = [each for each in MASK_AXES if is_layer or "L" in binding.layout or "L" not in each]
-        kinds = ((1.0, True), (0.0, True), (1.0, False), (0.0, False))
-        return [None, *(Fill(each, *kind) for each in axes for kind in kinds)]
-    if role == "lengths" and not is_layer:
-        return [Fill("B", counts=True), Fill("B", counts=True, listed=True), None]
-    if role == "processed_keys" and isinstance(callee, nn.Module) and not is_layer:
-        places = [name for name, _ in callee.named_children() if _OF_MEMORY.search(name)]
-        return [*map(Through, places), None]
-    if role == "return_weights":
-        return [not is_layer]
-    if role in ("rotary", "cos", "sin", "embedded_positions") and is_layer:
-        function = callee.forward if isinstance(callee, nn.Module) else callee
-        part = {"cos": 0, "sin": 1}.get(role)
-        tables = [t for t in tables_of(function, callee) if part in (None, t.part)]
-        return [*tables, Fill("BLE", 0.5), Fill("LBE", 0.5), None]
-    if role == "embedded_positions":
-        return [Fill(binding.layout, 0.5), Fill(binding.memory, 0.5), None]
-    if role == "positions" and is_layer:
-        return ["BL", "L"]
-    if role == "cache" and is_layer:
-        return [None, *((Fill(axes, 0.0),) * 2 for axes in ("BSHD", "BHSD"))]
-    return _CONSTANTS.get(role, (None,))
 
 
 def folds(calls: Calls) -> int:
