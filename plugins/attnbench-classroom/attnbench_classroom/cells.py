@@ -7,12 +7,12 @@ import base64
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["Cell", "cells", "ipynb", "names", "questions", "ran", "run"]
+__all__ = ["Cell", "cells", "ipynb", "names", "questions", "run"]
 
 _FOLDER = files("attnbench_classroom.notebooks")
 _NEEDS = (
@@ -66,11 +66,11 @@ def questions(name: str) -> list[tuple[str, str]]:
     return found
 
 
-def run(name: str) -> Iterator[tuple[str, list[str]]]:
+def run(name: str) -> list[tuple[str, list[str]]]:
     """Run the code cells of a notebook in one namespace, without a kernel.
 
-    Yields:
-        What a cell printed, and the figures that it drew, PNG files in base64.
+    Returns:
+        What each cell printed, and the figures that it drew, PNG files in base64.
 
     Raises:
         AssertionError: an answer does not hold.
@@ -81,19 +81,17 @@ def run(name: str) -> Iterator[tuple[str, list[str]]]:
     import matplotlib.pyplot as plt
 
     namespace: dict[str, Any] = {"__name__": name}
+    found = []
     for number, cell in enumerate(cells(name)):
         if cell.kind == "code":
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 code = compile(cell.text, f"{name}, cell {number}", "exec")
                 exec(code, namespace)  # noqa: S102 -- the cells of this package
-            yield printed.getvalue(), [_png(plt, number) for number in plt.get_fignums()]
+            pictures = [_png(plt, number) for number in plt.get_fignums()]
+            found.append((printed.getvalue(), pictures))
             plt.close("all")
-
-
-def ran(name: str) -> list[tuple[str, list[str]]]:
-    """What :func:`run` gives, for a process that is asked for it."""
-    return list(run(name))
+    return found
 
 
 def _png(plt: Any, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Means with their intervals over seeds, and what papers claim about differences of them."""
+"""Means with their intervals over seeds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["MARGIN", "claimed", "interval", "learnt", "points"]
-
-MARGIN = 0.05
-"""Mean accuracies that differ by less than this count as equal."""
+__all__ = ["interval", "learnt", "points"]
 
 Run = Mapping[str, Any]
 
@@ -60,44 +57,3 @@ def points(found: Iterable[Run]) -> list[dict[str, Any]]:
 def _measured(name: str, values: Sequence[float]) -> dict[str, float]:
     mean, half = interval(values)
     return {name: mean, f"{name}_half_interval": half}
-
-
-def claimed(claims: Iterable[Mapping[str, Any]], found: Iterable[Run]) -> list[dict[str, Any]]:
-    """What the runs say of each claim, one row a task and size that both subjects have runs of.
-
-    The difference of ``curve_mean`` is paired by seed, since a seed has the same data for both.
-    ``holds`` is ``yes``, ``no`` (the interval lies wholly on the other side) or ``open``.
-    """
-    groups: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
-    for run in found:
-        if "unfit" not in run:
-            groups[run["task"], run["subject"], run["size"]][run["seed"]] = learnt(run)
-    rows = []
-    for claim in claims:
-        for task in claim["tasks"]:
-            for size in claim["sizes"]:
-                better, worse = (groups[task, claim[side], size] for side in ("better", "worse"))
-                seeds = sorted(set(better) & set(worse))
-                if not seeds:
-                    continue
-                mean, half = interval([better[seed] - worse[seed] for seed in seeds])
-                rows.append(
-                    {
-                        "source": claim["source"],
-                        "claim": claim["statement"],
-                        "task": task,
-                        "size": size,
-                        "seeds": len(seeds),
-                        "difference": mean,
-                        "half_interval": half,
-                        "holds": _holds(claim["kind"], mean - half, mean + half),
-                    }
-                )
-    return rows
-
-
-def _holds(kind: str, low: float, high: float) -> str:
-    if kind == "equal":
-        inside = low > -MARGIN and high < MARGIN
-        return "yes" if inside else "no" if low > MARGIN or high < -MARGIN else "open"
-    return "yes" if low > 0 else "no" if high < 0 else "open"

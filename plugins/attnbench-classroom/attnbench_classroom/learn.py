@@ -70,8 +70,8 @@ def command(
 
     A query asks for a value by content, by position, by a difference of positions, or by content
     within its part of the sequence. All else is the same for every subject. Prints accuracy with
-    its 95 % interval over seeds, cost, and what the runs say of claims in papers. Runs are appended
-    to a file as they end, so that an interrupted experiment goes on where it stopped.
+    its 95 % interval over seeds, and cost. Runs are appended to a file as they end, so that an
+    interrupted experiment goes on where it stopped.
     """
     grid = tomllib.loads(_GRID.read_text(encoding="utf-8"))
     if figure is not None and figure.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -96,16 +96,16 @@ def command(
     failed = _run_missing(wanted, output, jobs)
     asked = {run_files.key_of(run) for run in wanted}
     found = [run for run in run_files.read(output) if run_files.key_of(run) in asked]
-    points, claims = intervals.points(found), intervals.claimed(grid["claims"], found)
+    points = intervals.points(found)
     unfit = {run["subject"]: run["unfit"] for run in found if "unfit" in run}
     if figure is not None and points:
         from attnbench_classroom.learning_figure import draw
 
         write_file(figure, draw(found, figure.suffix[1:].lower()), "--figure")
     if as_json:
-        print_json({"points": points, "claims": claims, "unfit": unfit, "failed": failed})
+        print_json({"points": points, "unfit": unfit, "failed": failed})
     else:
-        _print(points, claims, unfit | failed)
+        _print(points, unfit | failed)
     return exit_code(["crashed"] if failed else [])
 
 
@@ -139,9 +139,7 @@ def _run_missing(wanted: Sequence[Mapping[str, Any]], output: Path, jobs: int) -
     return failed
 
 
-def _print(
-    points: list[dict[str, Any]], claims: list[dict[str, Any]], left_out: Mapping[str, str]
-) -> None:
+def _print(points: list[dict[str, Any]], left_out: Mapping[str, str]) -> None:
     rows = [
         {
             "task": point["task"],
@@ -156,18 +154,6 @@ def _print(
         for point in points
     ]
     print_table(rows)
-    said = [
-        {
-            "claim": f"{claim['claim']} ({claim['source']})",
-            "task": claim["task"],
-            "d": claim["size"],
-            "difference": f"{100 * claim['difference']:+.1f} ± {100 * claim['half_interval']:.1f}",
-            "holds": claim["holds"],
-        }
-        for claim in claims
-    ]
-    if said:
-        print_table(said, title="Mean accuracy over the curve, in points")
     for name, reason in left_out.items():
         typer.echo(f"{name} is left out: {reason}", err=True)
 

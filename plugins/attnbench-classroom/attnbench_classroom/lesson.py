@@ -7,17 +7,17 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 import attnbench
 from attnbench_classroom.intervals import interval
+from attnbench_classroom.weight_pictures import draw
 
 __all__ = ["curves", "fresh", "heat_maps", "interval", "normals", "over_seeds", "share", "weights"]
 
 SEEDS = 10
 _NUMBERED = 40
-"""Most weights of a heat map that are written into it."""
+"""Most weights of a heat map in which they are written into all."""
 
 
 def normals(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
@@ -60,33 +60,14 @@ def heat_maps(
     columns: str = "key",
     across: int = 4,
 ) -> None:
-    """Weights side by side on one scale, with their numbers where there are few."""
-    across = min(across, len(panels))
-    down = -(-len(panels) // across)
-    tables = {name: torch.as_tensor(values).double() for name, values in panels.items()}
-    numbered = [table.shape[-1] for table in tables.values() if table.numel() <= _NUMBERED]
-    wide = max([3.2, *(0.45 * columns for columns in numbered)])
-    figure, axes = plt.subplots(
-        down, across, figsize=(wide * across, 2.6 * down), layout="constrained", squeeze=False
-    )
-    top = max(float(table.max()) for table in tables.values()) or 1.0
-    image: Any = None
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
-    for axis, (name, table) in zip(axes.flat, tables.items(), strict=False):
-        image = axis.imshow(table.numpy(), vmin=0.0, vmax=top, cmap="viridis", aspect="auto")
-        axis.set_title(name, size=9)
-        for side, count in ((axis.yaxis, table.shape[0]), (axis.xaxis, table.shape[1])):
-            side.set_major_locator(MaxNLocator(integer=True))
-            if count == 1:
-                side.set_ticks([0])
-        axis.set(xlabel=columns, ylabel=rows)
-        if table.numel() <= _NUMBERED:
-            for i, row in enumerate(table.tolist()):
-                for j, value in enumerate(row):
-                    shade = "black" if value > 0.6 * top else "white"
-                    axis.text(j, i, f"{value:.2f}", ha="center", va="center", color=shade, size=7)
-    figure.colorbar(image, ax=axes, label="weight")
+    """Weights side by side on one scale, with their numbers where all have few."""
+    tables = {name: torch.as_tensor(values).tolist() for name, values in panels.items()}
+    across = min(across, len(tables))
+    down, widest = -(-len(tables) // across), max(len(table[0]) for table in tables.values())
+    numbered = all(len(table) * len(table[0]) <= _NUMBERED for table in tables.values())
+    wide = max(3.2, 0.45 * widest) if numbered else 3.2
+    figure = plt.figure(figsize=(wide * across, 2.6 * down), layout="constrained")
+    draw(figure, tables, across, numbered=numbered, names=(rows, columns))
 
 
 def curves(

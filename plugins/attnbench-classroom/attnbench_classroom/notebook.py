@@ -43,7 +43,7 @@ def command(
         raise UnknownNameError(f"there is no notebook {name!r}. {nearest(name, known)}")
     path = output or Path(f"{name}.ipynb")
     check_writable(path, "--output")
-    task = Task(name, "attnbench_classroom.cells:ran", {"name": name}, timeout_s=_TIMEOUT_S)
+    task = Task(name, "attnbench_classroom.cells:run", {"name": name}, timeout_s=_TIMEOUT_S)
     content = json.dumps(cells.ipynb(name, call(task)), indent=1, ensure_ascii=False)
     write_file(path, content.encode() + b"\n", "--output")
     typer.echo(f"Wrote {path}: {len(cells.questions(name))} questions.")

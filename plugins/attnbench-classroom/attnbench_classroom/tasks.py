@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["LENGTH", "SYMBOLS", "TASKS", "Drawn", "Task"]
+__all__ = ["LENGTH", "SYMBOLS", "TASKS", "Drawn"]
 
 SYMBOLS = 8
 LENGTH = 8
@@ -31,19 +31,6 @@ class Drawn:
     wanted: Tensor
 
 
-@dataclass(frozen=True)
-class Task:
-    """A task.
-
-    Args:
-        statement: what a query asks for.
-        draw: ``draw(batch, generator)`` gives a batch.
-    """
-
-    statement: str
-    draw: Callable[[int, torch.Generator], Drawn]
-
-
 def _symbols(batch: int, generator: torch.Generator) -> Tensor:
     return torch.randint(SYMBOLS, (batch, LENGTH), generator=generator)
 
@@ -58,17 +45,20 @@ def _found(key: Tensor, query: Tensor) -> Tensor:
 
 
 def _content(batch: int, generator: torch.Generator) -> Drawn:
+    """The value at the key with the query's symbol."""
     key, query = (_orders(batch, LENGTH, generator) for _ in range(2))
     value = _symbols(batch, generator)
     return Drawn(query, key, value, value.gather(1, _found(key, query)))
 
 
 def _position(batch: int, generator: torch.Generator) -> Drawn:
+    """The value as far from the end as the query is from the start."""
     value = _symbols(batch, generator)
     return Drawn(value, value, value, value.flip(-1))
 
 
 def _difference(batch: int, generator: torch.Generator) -> Drawn:
+    """The value as many places away as the query's symbol says."""
     value, here = _symbols(batch, generator), torch.arange(LENGTH)
     offset = torch.randint(-_FAR, _FAR + 1, (batch, LENGTH), generator=generator)
     place = (here + offset).clamp(0, LENGTH - 1)
@@ -76,6 +66,7 @@ def _difference(batch: int, generator: torch.Generator) -> Drawn:
 
 
 def _alignment(batch: int, generator: torch.Generator) -> Drawn:
+    """The value at the key with the query's symbol in the query's half of the sequence."""
     half = LENGTH // 2
     key, query = (
         torch.stack([_orders(batch, half, generator) for _ in range(2)], 1) for _ in range(2)
@@ -85,13 +76,10 @@ def _alignment(batch: int, generator: torch.Generator) -> Drawn:
     return Drawn(query.flatten(1), key.flatten(1), value, wanted.flatten(1))
 
 
-TASKS: Mapping[str, Task] = {
-    "content": Task("the value at the key with the query's symbol", _content),
-    "position": Task("the value as far from the end as the query is from the start", _position),
-    "difference": Task("the value as many places away as the query's symbol says", _difference),
-    "alignment": Task(
-        "the value at the key with the query's symbol in the query's half of the sequence",
-        _alignment,
-    ),
+TASKS: Mapping[str, Callable[[int, torch.Generator], Drawn]] = {
+    "content": _content,
+    "position": _position,
+    "difference": _difference,
+    "alignment": _alignment,
 }
-"""What is asked for, by name."""
+"""By name, what draws a batch, ``draw(batch, generator)``."""

@@ -101,7 +101,7 @@ def _trained(
 ) -> dict[str, Any]:
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    draw = TASKS[task].draw
+    draw = TASKS[task]
     model = _Learner(subject, size)
     optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
     tested = draw(_TESTED, torch.Generator().manual_seed(seed + 2**32))
