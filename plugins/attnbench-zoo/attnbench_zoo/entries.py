@@ -35,22 +35,16 @@ class Built(NamedTuple):
         tensors: query, key and value, or the hidden states of a layer.
         module: the module behind it.
         inputs: the inputs, with their masks.
-        spec: the spec that made the module.
     """
 
     call: Callable[..., Tensor]
     tensors: tuple[Tensor, ...]
     module: nn.Module
     inputs: Inputs
-    spec: Any
 
     def output(self) -> Tensor:
         """The output of one call."""
         return self.call(*self.tensors)
-
-    def again(self, **options: Any) -> Tensor:
-        """The output of one call with other inputs or options, by the names of ``Inputs``."""
-        return _subject(self.spec).output(self.module, self.inputs.replace(**options))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +135,7 @@ class Entry:
         def call(*tensors: Tensor) -> Tensor:
             return subject.output(module, inputs.replace(**dict(zip(names, tensors, strict=True))))
 
-        return Built(call, tuple(getattr(inputs, name) for name in names), module, inputs, spec)
+        return Built(call, tuple(getattr(inputs, name) for name in names), module, inputs)
 
 
 @functools.cache

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-import threading
+import copy  # noqa: F401 -- for rows
+import threading  # noqa: F401 -- for rows
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint  # noqa: F401 -- for rows
 
 from attnbench_zoo.right.stores import Cache, Growing
-
-__all__ = [
-    "BLOCK",
-    "HALF",
-    "Shared",
-    "behind",
-    "checkpoint",
-    "copy",
-    "is_dense",
-    "is_step",
-    "length_of",
-    "threading",
-    "torch",
-    "turned",
-    "with_nan_gradients",
-]
 
 BLOCK = 64
 """Positions in a block, for mistakes that only more of them show."""

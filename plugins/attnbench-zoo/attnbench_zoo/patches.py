@@ -11,7 +11,7 @@ After the name stand the right twin, the mistake in a sentence, and where it was
 changes as in a diff, one from the next by ``@@``: what ``-`` and a space begin has to be in the
 source of the twin's module exactly once, and becomes what a space and ``+`` begin. The changed
 source is the module ``attnbench_zoo.bugs.scale_missing``, whose spec is its ``SPEC``; what
-:mod:`attnbench_zoo.faulty` and :mod:`attnbench_zoo.wrong_gradients` export is known in it.
+:mod:`attnbench_zoo.faulty` and :mod:`attnbench_zoo.wrong_gradients` hold is known in it.
 """
 
 from __future__ import annotations
@@ -210,7 +210,8 @@ class Finder(MetaPathFinder, InspectLoader):
     def exec_module(self, module: ModuleType) -> None:
         """Run it, with what rows may use."""
         for known in (faulty, wrong_gradients):
-            module.__dict__.update({name: getattr(known, name) for name in known.__all__})
+            public = {name: value for name, value in vars(known).items() if name[0] != "_"}
+            module.__dict__.update(public)
         module.__file__ = module.__spec__.origin if module.__spec__ else None
         super().exec_module(module)
         row = rows()[module.__name__.rpartition(".")[2]]

@@ -7,26 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "ConstantWeights",
-    "Cut",
-    "DropsAnew",
-    "KeptInAWorkspace",
-    "LastScale",
-    "LosesABlock",
-    "OverwritesItsGradient",
-    "PooledInTheOutput",
-    "ProductReadInOrder",
-    "ProductWithTheUsualScale",
-    "ReadsItsGradientInOrder",
-    "Recomputed",
-    "SoftmaxOfOneBlock",
-    "SoftmaxWithoutSum",
-    "SummedBetweenPasses",
-    "SumsInFloat32",
-    "Unwritten",
-]
-
 
 def _cut(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The tensor in a half type, with the digits beyond it cut off."""

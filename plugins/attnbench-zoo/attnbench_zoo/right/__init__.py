@@ -20,7 +20,7 @@ from attnbench_zoo.right.attention import ATTENTION, wide
 from attnbench_zoo.right.scorings import SPECS
 from attnbench_zoo.right.streaming import Streaming
 
-__all__ = ["EXEMPTIONS", "RIGHT", "TORCH_MULTIHEAD"]
+__all__ = ["RIGHT"]
 
 
 class Wrapped(nn.Module):
@@ -154,41 +154,3 @@ RIGHT: list[MechanismSpec | ScoringSpec] = [
     _right(Online),
     *SPECS.values(),
 ]
-
-
-class TorchMultihead(nn.Module):
-    """``nn.MultiheadAttention`` with its weights, its masks turned round, and nothing else done."""
-
-    def __init__(self, query_size: int, key_size: int, value_size: int) -> None:
-        super().__init__()
-        self.inner = nn.MultiheadAttention(
-            query_size, 1, kdim=key_size, vdim=value_size, batch_first=True
-        )
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-    ) -> Tensor:
-        """Output ``(..., L, Eq)``."""
-        lead = query.shape[:-2]
-        if attn_mask is not None:
-            mask = ~attn_mask if attn_mask.dtype == torch.bool else attn_mask
-            shape = (*lead, query.shape[-2], key.shape[-2])
-            attn_mask = mask.expand(shape).reshape(-1, *shape[-2:])
-        query, key, value = (t.reshape(-1, *t.shape[-2:]) for t in (query, key, value))
-        output: Tensor = self.inner(query, key, value, attn_mask=attn_mask, need_weights=True)[0]
-        return output.reshape(*lead, *output.shape[-2:])
-
-
-TORCH_MULTIHEAD = MechanismSpec(
-    name="torch_multihead",
-    make=TorchMultihead,
-    sizes=lambda sizes: sizes.replace(value_size=sizes.query_size),
-)
-_EMPTY_ROW = "nn.MultiheadAttention with weights gives NaN for a query without keys"
-_PADDING = "nn.MultiheadAttention with weights lets NaN in padding through"
-EXEMPTIONS = {
-    "empty_rows_give_zeros": _EMPTY_ROW,
-    "empty_rows_have_finite_gradients": _EMPTY_ROW,
-    "hidden_slots_may_hold_nan": _PADDING,
-    "hidden_slots_may_hold_nan_in_training": _PADDING,
-}
