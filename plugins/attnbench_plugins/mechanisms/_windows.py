@@ -43,28 +43,29 @@ class Band:
         return neighbours.reshape(*lead, *index.shape[-2:], size)
 
     def attend(
-        self, scoring: nn.Module, query: Tensor, key: Tensor, value: Tensor, **options: Any
+        self, scoring: nn.Module, call: Call, *, factor: Tensor | None = None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the output ``(..., L, Ev)``, and weights ``(..., L, W)`` if requested.
+        """Compute the output ``(..., L, Ev)``, and weights ``(..., L, S)`` if requested.
 
         Args:
             scoring: a scoring function's module.
-            query: ``(..., L, Eq)``.
-            key, value: as :meth:`take` returns them, ``(..., L, W, Ek)`` and ``(..., L, W, Ev)``.
+            call: query, key and value.
+            factor: ``(..., L, W)``, by which the weights of the windows are multiplied.
             options: ``dropout_p`` and ``return_weights`` of :func:`attnbench.attend`.
         """
+        query, key, value = call.query.unsqueeze(-2), self.take(call.key), self.take(call.value)
+        if factor is not None:
+            value = (value * factor.unsqueeze(-1)).to(value.dtype)
         mask = self.attn_mask.unsqueeze(-2)
         # an item has one query and few keys: a kernel's blocks would be nearly all padding
-        result = attend(
-            scoring, query.unsqueeze(-2), key, value, attn_mask=mask, kernel="plain", **options
-        )
-        output, weights = result if isinstance(result, tuple) else (result, None)
-        return output.squeeze(-2), None if weights is None else weights.squeeze(-2)
-
-    def spread(self, weights: Tensor) -> Tensor:
-        """Scatter weights ``(..., L, W)`` to ``(..., L, S)``, zero outside the windows."""
+        result = attend(scoring, query, key, value, attn_mask=mask, kernel="plain", **options)
+        if not isinstance(result, tuple):
+            return result.squeeze(-2), None
+        output, weights = (tensor.squeeze(-2) for tensor in result)
+        if factor is not None:
+            weights = (weights * factor).to(output)
         row = weights.new_zeros(*weights.shape[:-1], self.kv_len)
-        return row.scatter(-1, self.index.expand(weights.shape), weights)
+        return output, row.scatter(-1, self.index.expand(weights.shape), weights)
 
 
 def band(

@@ -92,15 +92,10 @@ class KeyValueAttention(nn.Module):
         low, high = self.edges(query, key.shape[-2])
         slots = band(call, low, self.window, low=low, high=high)
         read, weights = slots.attend(
-            self.scoring,
-            call.query,
-            slots.take(call.key),
-            slots.take(call.value),
-            dropout_p=dropout_p,
-            return_weights=return_weights,
+            self.scoring, call, dropout_p=dropout_p, return_weights=return_weights
         )
         output = call.zero_empty_rows((self.read_proj(read) + self.value_proj(call.value)).tanh())
-        return output if weights is None else (output, slots.spread(weights))
+        return output if weights is None else (output, weights)
 
 
 def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:

@@ -75,14 +75,9 @@ class LocalMonotonicAttention(nn.Module):
         low, high = self.edges(query, key.shape[-2])
         slots = band(call, low, 2 * self.window + 1, low=low, high=high, is_causal=is_causal)
         output, weights = slots.attend(
-            self.scoring,
-            call.query,
-            slots.take(call.key),
-            slots.take(call.value),
-            dropout_p=dropout_p,
-            return_weights=return_weights,
+            self.scoring, call, dropout_p=dropout_p, return_weights=return_weights
         )
-        return output if weights is None else (output, slots.spread(weights))
+        return output if weights is None else (output, weights)
 
 
 def _reference(

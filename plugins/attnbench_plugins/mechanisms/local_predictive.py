@@ -95,16 +95,10 @@ class LocalPredictiveAttention(nn.Module):
         low, high = self.edges(query, key.shape[-2], seen)
         slots = band(call, low, 2 * self.window + 1, low=low, high=high, is_causal=bound)
         fall = ((slots.index - p.unsqueeze(-1)) * (2 / self.window)).square().mul(-0.5).exp()
-        keys, values = slots.take(call.key), slots.take(call.value)
         output, weights = slots.attend(
-            self.scoring,
-            call.query,
-            keys,
-            (values * fall.unsqueeze(-1)).to(values.dtype),
-            dropout_p=dropout_p,
-            return_weights=return_weights,
+            self.scoring, call, factor=fall, dropout_p=dropout_p, return_weights=return_weights
         )
-        return output if weights is None else (output, slots.spread((weights * fall).to(output)))
+        return output if weights is None else (output, weights)
 
 
 def _sigmoid(x: float) -> float:
