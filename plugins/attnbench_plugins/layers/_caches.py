@@ -6,7 +6,7 @@ Writes are out of place while autograd records, so that gradients reach the cach
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +22,6 @@ class GrowingCache:
     Args:
         keys, values: ``(B, H, 0, E)``, empty, with the other sizes of the tokens to come.
     """
-
-    fields: ClassVar[tuple[str, ...]] = ("keys", "values")
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self.keys, self.values, self.length = keys, values, 0
@@ -43,11 +41,6 @@ class GrowingCache:
         """Keep the first ``length`` slots."""
         self.keys, self.values = self.keys[..., :length, :], self.values[..., :length, :]
         self.length = length
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensors."""
-        return self.keys.nbytes + self.values.nbytes
 
 
 class StaticCache(GrowingCache):
