@@ -19,11 +19,8 @@ from attnbench.testing import agree_within, change_by_moves, check_output, stage
 _DRAWS = 8
 """Random directions in which :func:`assert_close` moves the inputs."""
 
-_MANY = 16384
-"""Weights from which on the budget, which needs few digits, is computed in float32."""
-
 _HUGE = 1e15
-"""Beyond it, squares in float32 would overflow; of weights, no move is as large."""
+"""Beyond it, squares would overflow; of weights, no move is as large."""
 
 SHORT_SUM = 1.6
 """Square root of the number of terms whose sum counts as a single rounding."""
@@ -176,8 +173,6 @@ class Expected:
     def _shifts(self, squares: Tensor) -> Tensor:
         """Squares of what moves of the weights, given by their squares, change the output by."""
         value, output = self._value, self.output
-        if squares.numel() > _MANY and _fits_float32(value):
-            squares, value, output = squares.float(), value.float(), output.float()
         # Σ move² (value - output)², without a tensor (L, S, Ev)
         terms = torch.cat([value.square(), value, torch.ones_like(value[..., :1])], -1)
         square, plain, count = (squares @ terms).split_with_sizes([*2 * value.shape[-1:], 1], -1)
@@ -200,12 +195,6 @@ class Expected:
             move.add_(self._bias.abs(), alpha=self._eps)  # the sum is rounded too
         # blocks of keys are weighed by log-sum-exps, larger than scores by up to this
         return move.add_(self._sum_eps * math.log(max(1, key.shape[-2])))
-
-
-def _fits_float32(value: Tensor) -> bool:
-    """Whether squares of these values, and their sums, neither overflow nor vanish."""
-    sizes = value.abs().sum(-2)
-    return float(sizes.amin()) > 1 / _HUGE and float(sizes.amax()) < _HUGE
 
 
 def _stages(inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
