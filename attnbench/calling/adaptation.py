@@ -63,8 +63,7 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     module = sys.modules.get(getattr(target, "__module__", ""))
     notes = [] if module is None else [*notes_of(module)]
     if recipe is not None and recipe.line:
-        made = re.sub(r"\bsize\b(?!=)", "E", recipe.line)
-        notes.append(f"made by {made if len(made) < 160 else f'{made[:156]}...'}")
+        notes.append(f"made by {_line_of(recipe)}")
     if recipe is not None and recipe.sleeps:
         notes.append("weights that start near zero are larger")
     if recipe is not None and has_groups():
@@ -74,6 +73,23 @@ def origin_of(target: Any, recipe: Recipe | None) -> tuple[str, ...]:
     if recipe is not None and recipe.guessed:
         notes.append(f"found by trying, as no name says it: {', '.join(recipe.guessed)}")
     return tuple(notes)
+
+
+def _line_of(recipe: Recipe) -> str:
+    """The call of a constructor, for E features."""
+    made = re.sub(r"\bsize\b(?!=)", "E", recipe.line)
+    return made if len(made) < 160 else f"{made[:156]}..."
+
+
+def _bound(target: Any, recipe: Recipe | None, callee: Callee, prior: Prior) -> tuple[Any, ...]:
+    """The callee and how it is called; a refusal says how it was made, which may be wrong."""
+    try:
+        return bound(target, callee, prior)
+    except StyleError as error:
+        if recipe is None or not recipe.line:
+            raise
+        made = f"It was made by {_line_of(recipe)}; --make says it otherwise."
+        raise StyleError(f"{error}\n{made}") from error
 
 
 def spec_of(
@@ -91,7 +107,7 @@ def spec_of(
         StyleError: it cannot be made, no call fits, or two contradict each other.
     """
     target, recipe = _split(target)
-    callee, binding = bound(target, callee or callee_of(target, recipe), prior)
+    callee, binding = _bound(target, recipe, callee or callee_of(target, recipe), prior)
     style = _style_of(target, callee, binding)
     if style in LAYOUTS:
         dtypes, said = dtypes_of(Calls(callee, binding))
@@ -123,7 +139,7 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     taken = [] if is_made else call_arguments(make) or []
     takes_tensors = {each.role for each in taken[:3]} == {"query", "key", "value"}
     recipe = None if takes_tensors else recipe_of(make)
-    callee, binding = bound(make, callee_of(make, recipe), _TEXTBOOK)
+    callee, binding = _bound(make, recipe, callee_of(make, recipe), _TEXTBOOK)
     spec: Any = _found_spec(make, recipe, callee, binding, fields, "textbook")
     return spec  # type: ignore[no-any-return]
 

@@ -296,7 +296,7 @@ def _spec(
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
     shown = [n for n, v in binding.values.items() if v is not None and n not in binding.masks]
     given = ", ".join(shown)
-    said = [f"as in the example, of its first item: {given}"] if given else []
-    said += [f"other masks than the example's in {name}" for name in binding.masks]
+    said = [f"held as in the example's first item: {given}"] if given else []
+    said += [f"masks of its own in place of the example's {name}" for name in binding.masks]
     known = {"name": called_name(target), "sizes": lambda size: callee.width, **fields}
     return bound_spec(target, callee, binding, known, tuple(said))

@@ -87,6 +87,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     drops = subject.conventions.empty_rows == "nan" and padding
     fixed = not spec.causal and subject.conventions.positions == "absolute"
     fixed = fixed and "positions" not in spec.conventions  # where it is said, it is known
+    mixes = subject.conventions.positions != "none"  # causal without an order: tokens stay apart
     cached = "padding with a cache was not tested"
     prompts = "prompts padded at the right, then decoded, were not tested"
     future = "it is not causal: later tokens may reach earlier ones"
@@ -108,7 +109,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
         (decodes and right not in subject.laws, 3, prompts, real),
         (bool(narrower), 2, f"not tried in {' and '.join(narrower)}", "dtypes"),
         (drops, 3, empty, "the convention empty_rows=zeros"),
-        (spec.causal and not cache, 2, uncached, held),
+        (spec.causal and mixes and not cache, 2, uncached, held),
         (not spec.causal and not grid, 3, future, declared),
     ]
 

@@ -106,6 +106,8 @@ def _space(
     case: Case | None,
 ) -> CaseSpace:
     if case is not None:
+        if (legal := subject.legal(case)) != case:
+            raise NoCaseError(f"not legal for {subject.name}; the nearest legal case is {legal.id}")
         return space_of(listed(case))
     strategy = (invariant.cases or cases)(subject)
     names = None if dtypes is None else tuple(d for d in subject.dtypes if d in dtypes)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
+from attnbench.errors import RefusalError, headline
 
 LayerSubject = Any
 """A subject that is a layer, whose limits these are."""
@@ -27,22 +28,23 @@ _TURNS = 2.5
 def limits_of(subject: LayerSubject, most_rows: int, most_tokens: int) -> tuple[int, int]:
     """The most rows, and the most tokens, of a call that does not raise; 0 without a limit."""
     return (
-        _limit(lambda count: _takes(subject, count, 1), most_rows),
-        _limit(lambda count: _takes(subject, 1, count), most_tokens),
+        _limit(lambda count: not _raised(subject, count, 1), most_rows),
+        _limit(lambda count: not _raised(subject, 1, count), most_tokens),
     )
 
 
 def limits_in_words(subject: LayerSubject) -> str:
     """Lines for the end of a report."""
-    counts = zip(subject.limits, ("rows", "tokens"), strict=True)
-    most_of = [f"{most} {of}" for most, of in counts if most]
-    most = f"calls with more than {' or '.join(most_of)}, which raise"
+    rows, tokens = subject.limits
+    more = [(f"{rows} rows", (rows + 1, 1))] * bool(rows)
+    more += [(f"{tokens} tokens", (1, tokens + 1))] * bool(tokens)
+    most = " and ".join(f"more than {of}: {_raised(subject, *sizes)}" for of, sizes in more)
     followed = (
         "whether outputs may follow the number of later tokens, as a scale or a base chosen by the "
         'length makes them do; declare the convention positions="relative" if only distances count'
     )
     scaled = subject.conventions.positions != "relative" and change_by_length(subject) == "scale"
-    lines = [text for holds, text in ((most_of, most), (scaled, followed)) if holds]
+    lines = [text for holds, text in ((more, f"calls with {most}"), (scaled, followed)) if holds]
     return "\n".join(f"Not looked at, {subject.name}: {text}" for text in lines)
 
 
@@ -86,14 +88,17 @@ def _limit(takes: Callable[[int], bool], most: int) -> int:
     return counts[bisect.bisect(counts, False, key=lambda count: not takes(count)) - 1]
 
 
-def _takes(subject: LayerSubject, rows: int, tokens: int) -> bool:
+def _raised(subject: LayerSubject, rows: int, tokens: int) -> str:
+    """What a call of so many rows and tokens raises; empty if nothing."""
     try:
         module, hidden = _called(subject, rows, tokens)
         with torch.no_grad():
             module(subject._on_grid(hidden), **subject.beside(hidden))
-    except Exception:
-        return False
-    return True
+    except RefusalError as error:
+        return str(error)
+    except Exception as error:
+        return f"they raise {headline(error)}"
+    return ""
 
 
 def _called(subject: LayerSubject, rows: int, tokens: int) -> tuple[nn.Module, Tensor]:

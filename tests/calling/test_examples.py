@@ -244,7 +244,7 @@ def test_what_an_example_gives_by_keyword_is_given_in_every_call_and_said() -> N
     assert isinstance(spec, attnbench.MechanismSpec)
     report = attnbench.check(spec, profile="quick", invariants=["keys_permute_freely"])
     assert [outcome.status for outcome in report.outcomes] == ["passed"], str(report)
-    assert "as in the example, of its first item: tau" in report.about[0]
+    assert "held as in the example's first item: tau" in report.about[0]
 
 
 def related(query: Tensor, key: Tensor, value: Tensor, spots: Tensor) -> Tensor:

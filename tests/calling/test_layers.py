@@ -253,8 +253,8 @@ ROOM = (
 
 def test_buffers_of_a_fixed_size_are_limits_and_no_failures() -> None:
     for make, kept, told in (
-        (Preallocated, "module", "more than 6 rows or 40 tokens, which raise"),
-        (SquareMask, "argument", "more than 9 tokens, which raise"),
+        (Preallocated, "module", "more than 6 rows: they raise "),
+        (SquareMask, "argument", "more than 9 tokens: they raise "),
     ):
         report = attnbench.check(layer(make, kept=kept, **EVEN), profile="quick", invariants=ROOM)
         assert report.ok, str(report)
@@ -266,7 +266,7 @@ def test_a_layer_that_raises_for_few_rows_or_tokens_has_no_limits() -> None:
         (subject,) = resolve(layer(lambda size, room=room: SquareMask(size, room), **EVEN))
         assert not subject.limited
     (subject,) = resolve(layer(lambda size: SquareMask(size, 4), **EVEN))
-    assert "more than 4 tokens, which raise" in subject.limited
+    assert "more than 4 tokens: they raise " in subject.limited
 
 
 def evened(size: int) -> int:

@@ -170,6 +170,9 @@ def test_a_printed_case_runs_again_alone() -> None:
     wrong = run("check", "dot", "--invariant", "weights_sum_to_one", "--case", "b2")
     assert wrong.code == 2
     assert "b2" in wrong.err
+    other = case.replace("Ek4", "Ek5")
+    unfit = run("check", "dot", "--invariant", "weights_sum_to_one", "--case", other, "-v")
+    assert f"not legal for dot; the nearest legal case is {case}" in unfit.out
 
 
 UNFILLED = """

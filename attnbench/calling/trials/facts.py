@@ -88,7 +88,7 @@ def _layer(calls: Calls, found: Facts, is_random: bool) -> None:
             told = "**not causal, though it says so**"
         found.notes.insert(0, f"{told} (found by trying)")
         if not is_random:
-            _asked_of_tokens(calls, found, causal and mixes)
+            _asked_of_tokens(calls, found, causal, mixes)
         if not binding.memory and not binding.tokens:
             projected, told = projected_of(calls, causal)
             found.notes += [told] if told else []
@@ -128,16 +128,18 @@ def _padding(calls: Calls) -> dict[str, Any]:
     return {"padding_mask": torch.arange(hidden.shape[1]).expand(hidden.shape[:2]) < 2}
 
 
-def _asked_of_tokens(calls: Calls, found: Facts, causal: bool) -> None:
+def _asked_of_tokens(calls: Calls, found: Facts, causal: bool, mixes: bool) -> None:
     """What no file can declare, asked with numbers: whether positions count, and sums are one."""
     given = [v for v in calls.binding.values.values() if isinstance(v, Given)]
     if given:  # what an example gives may belong to its tokens, which stay in their order
         if any("L" in axes for each in given for axes in each.axes):
             found.conventions["positions"] = "absolute"
+        elif not mixes:
+            found.conventions["positions"] = "none"
         return
     tensors, plain = calls.tensors(), calls()
     alike = calls([tensor * 0 + tensor[:, :1] for tensor in tensors])
-    if plain is not None and not causal and not calls.binding.tokens:
+    if plain is not None and not (causal and mixes) and not calls.binding.tokens:
         turned = calls([tensors[0].roll(1, 1), *tensors[1:]])
         if turned is not None and close(turned.roll(-1, 1), plain):
             found.conventions["positions"] = "none"
