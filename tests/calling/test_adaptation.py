@@ -16,8 +16,10 @@ from attnbench.calling.making.recipes import recipe_from, recipe_of
 from attnbench.calling.trials import formulas
 from attnbench.calling.trials.fitting import bound
 from attnbench.calling.trials.small_calls import Calls
+from attnbench.checking.gaps import gaps_of
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.subject.lookup import resolve
 from tests.attention_functions import statuses
 from tests.calling.sources import LAYERS, PROJECTED, SCORED, STEPS, found
 
@@ -277,6 +279,7 @@ def test_what_mixes_no_tokens_is_not_called_causal(tmp_path: Path) -> None:
     assert spec.causal, "no later token reaches an earlier one"
     assert any(note.startswith("no token reaches another") for note in spec.notes)
     assert not any(note.startswith("causal") for note in spec.notes)
+    assert not any("cache" in gap.what for gap in gaps_of(*resolve(spec)))
 
 
 def test_a_second_sequence_that_changes_nothing_is_said(tmp_path: Path) -> None:
