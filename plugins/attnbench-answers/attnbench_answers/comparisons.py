@@ -56,8 +56,10 @@ def difference(
         names = ", ".join(subject.name for subject in subjects) or "none"
         raise UsageError(f"diff compares {wanted}, but got {len(subjects)}: {names}.")
     for subject in subjects:
-        if dtype not in subject.dtypes:
-            raise UsageError(f"{subject.name} supports {', '.join(subject.dtypes)}, not {dtype}.")
+        for name in values if question == "dtype" else (dtype,):
+            if name not in subject.dtypes:
+                known = ", ".join(subject.dtypes)
+                raise UsageError(f"{subject.name} supports {known}, not {name}.")
     wide = getattr(torch, dtype)
     if question is None:
         pairs = _of_two(subjects[0], subjects[1], wide, inputs, weights)

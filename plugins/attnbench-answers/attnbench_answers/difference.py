@@ -111,7 +111,7 @@ def compare_ways(first: Way, second: Way, inputs: Tensors) -> Difference:
         "float64_units": exact,
         "place": place,
     }
-    unlike = _unlike_nan(pair, inputs, outputs) or _both_nan(pair, inputs, outputs)
+    unlike = _not_finite(pair, inputs, outputs)
     if not unlike and equal(*(o.double() for o in outputs)):
         return Difference(verdict="same", reason="no element differs", **found)
     if explanation := unlike or _of_both(pair, inputs, exact):
@@ -168,27 +168,26 @@ def _limit(dtype: torch.dtype) -> float:
     return 4 * UNITS if dtype == torch.float64 else UNITS
 
 
-def _both_nan(pair: tuple[Way, Way], inputs: Tensors, outputs: Tensors) -> str:
-    """A sentence on elements that are NaN or infinite on both sides; ``""`` without any.
+def _not_finite(pair: tuple[Way, Way], inputs: Tensors, outputs: Sequence[Tensor]) -> str:
+    """A sentence on elements that are NaN or infinite on one side or on both; ``""`` without any.
 
     Raises:
-        UsageError: so are inputs.
+        UsageError: they are on both sides, and so are inputs.
     """
-    count, total = int((~outputs[0].isfinite()).sum()), outputs[0].numel()
-    if not count:
-        return ""
-    text = (
-        f"{count} of {total} elements are NaN or infinite in both {pair[0].name} and {pair[1].name}"
-    )
-    if remark := _not_finite(inputs):
+    given = all(bool(t.isfinite().all()) for t in inputs if t.is_floating_point())
+    remark = "" if given else ", and the inputs hold NaN or infinity"
+    finite = [output.isfinite() for output in outputs]
+    differ = finite[0] != finite[1]
+    if bool(differ.any()):
+        place = differ.nonzero()[0].tolist()
+        values = [float(output[tuple(place)]) for output in outputs]
+        texts = (f"{way.name} gives {value:.4g}" for way, value in zip(pair, values, strict=True))
+        return f"at {place}, {' and '.join(texts)}{remark}"
+    count, names = int((~finite[0]).sum()), " and ".join(way.name for way in pair)
+    text = f"{count} of {outputs[0].numel()} elements are NaN or infinite in both {names}"
+    if count and remark:
         raise UsageError(f"{text}{remark}: give finite ones.")
-    return text
-
-
-def _not_finite(inputs: Tensors) -> str:
-    """A remark on inputs that hold NaN or infinity; ``""`` if none does."""
-    finite = all(bool(given.isfinite().all()) for given in inputs if given.is_floating_point())
-    return "" if finite else ", and the inputs hold NaN or infinity"
+    return text if count else ""
 
 
 def _units(pair: tuple[Way, Way], inputs: Tensors, wide: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -238,18 +237,6 @@ def _unit(way: Way, inputs: Tensors, right: Tensor) -> Iterator[Tensor]:
 def _most(gap: Tensor, unit: Tensor) -> float:
     """The largest gap in units, over elements that are finite."""
     return float((gap.abs() / unit).nan_to_num(0.0, 0.0).max()) if gap.numel() else 0.0
-
-
-def _unlike_nan(pair: tuple[Way, Way], inputs: Tensors, outputs: Tensors) -> str:
-    """A sentence on elements that are finite on one side only; ``""`` without any."""
-    finite = [output.isfinite() for output in outputs]
-    differ = finite[0] != finite[1]
-    if not bool(differ.any()):
-        return ""
-    place = differ.nonzero()[0].tolist()
-    values = [float(output[tuple(place)]) for output in outputs]
-    texts = (f"{way.name} gives {value:.4g}" for way, value in zip(pair, values, strict=True))
-    return f"at {place}, {' and '.join(texts)}{_not_finite(inputs)}"
 
 
 def _worst(gap: Tensor, unit: Tensor, outputs: Tensors) -> tuple[float, tuple[int, ...]]:

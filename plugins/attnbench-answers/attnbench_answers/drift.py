@@ -34,8 +34,8 @@ def command(
     """Grade whether the batch, its order, chunks, repetition or threads change the output.
 
     Each is bitwise (no bit differs), rounding (differences that rounding explains) or neither, with
-    the size at which it begins and the first bit that differs. A law that the subject declares has
-    to be bitwise: otherwise the exit code is 1.
+    the size at which it begins and the largest difference in units in the last place. A law that
+    the subject declares has to be bitwise: otherwise the exit code is 1.
     """
     plugins = kit.load_plugins(strict=strict)
     addresses = kit.parse_targets(targets, style, convention) or [
@@ -80,7 +80,6 @@ def _print_rows(rows: list[dict[str, Any]], errors: dict[str, str]) -> None:
         {
             **{name: row[name] for name in ("subject", "law", "dtype", "grade")},
             "begins at": row["begins"],
-            "first bit": row["bit"],
             "units": row["units"],
         }
         for row in rows

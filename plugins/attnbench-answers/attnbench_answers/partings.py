@@ -44,9 +44,8 @@ def parting_of_both(pair: tuple[Way, Way], inputs: Tensors) -> dict[str, Any]:
     for name, tensors in traces[0].modules.items():
         if name not in traces[1].modules:
             continue
-        shape = _whole(tensors, traces[1].modules[name])
-        one, other = (_joined(t, shape) for t in (tensors, traces[1].modules[name]))
-        if one is not None and other is not None and not _close(one, other):
+        both = _as_wholes(tensors, traces[1].modules[name])
+        if both is not None and not _close(*both):
             module_name = name
             break
     found = [
@@ -56,9 +55,15 @@ def parting_of_both(pair: tuple[Way, Way], inputs: Tensors) -> dict[str, Any]:
     return {"parted_in": module_name, "operations": tuple(text for text in found if text)}
 
 
-def _whole(one: list[Tensor], other: list[Tensor]) -> torch.Size:
-    """The shape of one whole output: that of the side with fewer calls."""
-    return (one if len(one) <= len(other) else other)[0].shape
+def _as_wholes(one: list[Tensor], other: list[Tensor]) -> tuple[Tensor, Tensor] | None:
+    """The results of several calls on each side, in one: of the shape on the side with fewer.
+
+    Returns:
+        ``None`` where they do not make it, as scores of chunks do not.
+    """
+    shape = (one if len(one) <= len(other) else other)[0].shape
+    wholes = _joined(one, shape), _joined(other, shape)
+    return None if wholes[0] is None or wholes[1] is None else (wholes[0], wholes[1])
 
 
 def _first_own(mine: Any, theirs: Any, name: str) -> str:
@@ -118,22 +123,11 @@ def _by_line(trace: Any) -> dict[str, list[Tensor]]:
 def _counterparts(
     own: list[Tensor], others: list[Tensor], place: int
 ) -> tuple[Tensor, Tensor] | None:
-    """Results of one line on both sides, where one side runs it several times for the other's one.
-
-    Returns:
-        ``None`` where they do not make one whole, as scores of chunks do not.
-    """
+    """Results of one line on both sides, where one side may run it several times for one."""
     fewer = min(len(own), len(others))
     if len(own) % fewer or len(others) % fewer:
         return None
-    mine, theirs = own[place % fewer :: fewer], others[place % fewer :: fewer]
-    if len(mine) == 1:
-        mine, theirs = theirs, mine
-    (whole,) = theirs[:1]
-    if len(theirs) > 1:
-        return None
-    parts = _joined(mine, whole.shape)
-    return None if parts is None else (whole, parts)
+    return _as_wholes(own[place % fewer :: fewer], others[place % fewer :: fewer])
 
 
 def _in_words(name: str, operation: Any) -> str:

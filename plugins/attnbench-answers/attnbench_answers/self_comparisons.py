@@ -43,9 +43,6 @@ def _with_first(words: str, ways: Sequence[Way], tensors: list[Tensor]) -> Itera
 def _dtypes(
     subject: Subject, values: Sequence[str], _: Any, file: str | None, weights: str | None
 ) -> Iterator[Pair]:
-    for value in values:
-        if value not in subject.dtypes:
-            raise UsageError(f"{subject.name} supports {', '.join(subject.dtypes)}, not {value}.")
     pair = [getattr(torch, value) for value in values]
     widest = min(pair, key=lambda dtype: torch.finfo(dtype).eps)
     for call in calls_of([subject], widest, file):
@@ -102,23 +99,20 @@ _PATHS = {"prefill": None, "cached": LENGTH, "decode": 1, "chunks": _CHUNK}
 def _paths(
     subject: Subject, values: Sequence[str], dtype: torch.dtype, _: Any, weights: str | None
 ) -> Iterator[Pair]:
-    _check_values("paths", values, _PATHS)
-    layer = _cached_layer(subject, "paths")
+    for value in values:
+        if value not in _PATHS:
+            raise UsageError(f"--paths knows no {value!r}. {nearest(value, _PATHS)}")
+    if not isinstance(subject, LayerSubject) or subject.spec.cache is None:
+        raise UsageError(f"--paths is for layers with a cache, and {subject.name} has none.")
     for mask in ("none", "left_padding"):
-        if mask in layer.masks:
-            call = layer_call(layer, dtype, mask)
-            module, padding = made(layer, call.case, weights), call.inputs.padding_mask
+        if mask in subject.masks:
+            call = layer_call(subject, dtype, mask)
+            module, padding = made(subject, call.case, weights), call.inputs.padding_mask
             ways = [
-                Way(value, module, _in_calls_of(layer, _PATHS[value], padding), dtype)
+                Way(value, module, _in_calls_of(subject, _PATHS[value], padding), dtype)
                 for value in values
             ]
             yield from _with_first(call.words, ways, call.tensors)
-
-
-def _cached_layer(subject: Subject, question: str) -> LayerSubject:
-    if not isinstance(subject, LayerSubject) or subject.spec.cache is None:
-        raise UsageError(f"--{question} is for layers with a cache, and {subject.name} has none.")
-    return subject
 
 
 def _in_calls_of(
@@ -141,12 +135,6 @@ def _in_calls_of(
         return whole if padding is None else whole[padding]
 
     return call
-
-
-def _check_values(question: str, values: Sequence[str], known: Any) -> None:
-    for value in values:
-        if value not in known:
-            raise UsageError(f"--{question} knows no {value!r}. {nearest(value, known)}")
 
 
 QUESTIONS: dict[str, Callable[..., Iterator[Pair]]] = {

@@ -111,7 +111,6 @@ def test_a_difference_is_placed_where_it_begins(error: float, grade: str, least:
         if row["law"] == "batch_invariant"
     )
     assert (row["grade"], row["begins"][-2:].strip("=")) == (grade, str(least))
-    assert row["bit"]
     assert row["units"] > 0
     assert "output[" in row["place"]
 
