@@ -93,18 +93,6 @@ class Entry:
         style = getattr(spec, "style", None)
         return "packed" if style in ("varlen", "paged") else _subject(spec).kind
 
-    @property
-    def origin(self) -> str:
-        """``public thread``, ``seen in review`` or ``own``; empty for a right one."""
-        own = not self.bugs or self.bugs[0] in ("own", "seen in review")
-        return "".join(self.bugs) if own else "public thread"
-
-    @property
-    def links(self) -> tuple[str, ...]:
-        """Addresses of the threads whose repository is known; they lead to pull requests, too."""
-        threads = [bug.split("#") for bug in self.bugs if "/" in bug]
-        return tuple(f"https://github.com/{place}/issues/{number}" for place, number in threads)
-
     def takes(self, case: Case) -> bool:
         """Whether candidate and reference support a case as it is."""
         legal = self.legal(case)
