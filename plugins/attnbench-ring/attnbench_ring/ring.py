@@ -154,10 +154,6 @@ def _soft() -> Any:
     return attnbench.get("soft")
 
 
-def _reference(*given: Any) -> Any:
-    return _soft().reference(*given)
-
-
 def _sizes(sizes: Sizes, scoring: str = _SCORING, ranks: int = _RANKS) -> Sizes:
     legal: Sizes = _soft().sizes(sizes, scoring=scoring)
     return legal
@@ -172,7 +168,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         formula="o = Σ_r exp(ℓ_r − ℓ) o_r, ℓ_r = log Σ_{j ∈ r} exp a(q, k_j), ℓ = log Σ_r exp ℓ_r",
         source="Liu et al. 2023, arXiv:2310.01889",
         sizes=_sizes,
-        reference=_reference,
+        reference=lambda *given: _soft().reference(*given),
         accepts=("is_causal", "valid_lens"),
         laws=("pools_values",),
         exempt={

@@ -24,20 +24,6 @@ __all__ = ["MultiHeadAttention"]
 _HEADS = 2
 
 
-def _check_heads(query_size: int, heads: int, kv_heads: int) -> None:
-    if heads < 1 or kv_heads < 1 or heads % kv_heads:
-        raise OptionError(
-            f"multi_head: heads={heads} and kv_heads={kv_heads}, but both must be at least 1 and "
-            "kv_heads must divide heads."
-        )
-    if query_size % heads:
-        few = "fewer features than heads" if query_size < heads else "a rest"
-        raise OptionError(
-            f"multi_head: query_size={query_size} leaves {few} when split into heads={heads}; "
-            "choose heads that divide it."
-        )
-
-
 class MultiHeadAttention(nn.Module):
     """Attend in several heads at once.
 
@@ -61,7 +47,11 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads = heads, heads if kv_heads is None else kv_heads
-        _check_heads(query_size, self.heads, self.kv_heads)
+        if min(heads, self.kv_heads) < 1 or heads % self.kv_heads or query_size % heads:
+            raise OptionError(
+                f"multi_head: query_size={query_size}, heads={heads}, kv_heads={self.kv_heads}: "
+                "choose heads that divide query_size, and kv_heads that divides heads."
+            )
         size = query_size // heads
         self.scoring = make_scoring(scoring, size, size)
         self.query_proj = Projection(query_size, heads * size)

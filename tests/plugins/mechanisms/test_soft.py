@@ -34,10 +34,9 @@ def test_a_nested_address_gives_the_scoring_function_its_options() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"heads": 8}, OptionError, "fewer features than heads"),
-        ({"heads": 4}, OptionError, "choose heads that divide it"),
-        ({"heads": 0}, OptionError, "at least 1"),
-        ({"heads": 6, "kv_heads": 4}, OptionError, "kv_heads must divide heads"),
+        ({"heads": 4}, OptionError, "choose heads that divide query_size"),
+        ({"heads": 0}, OptionError, "heads=0, kv_heads=0: choose heads"),
+        ({"heads": 6, "kv_heads": 4}, OptionError, "kv_heads that divides heads"),
         ({"head": 2}, OptionError, "Did you mean 'heads'"),
         ({"scoring": "additiv"}, UnknownNameError, "'additive'"),
         ({"scoring": "multi_head"}, OptionError, "is not a scoring function"),

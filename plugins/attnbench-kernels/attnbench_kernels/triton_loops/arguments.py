@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from attnbench_kernels.triton_loops import tiles
 
-__all__ = ["OPTIONS", "SIZES", "arranged", "blockwise", "centred", "on_its_device", "padded_width"]
+__all__ = ["OPTIONS", "SIZES", "arranged", "blockwise", "centred"]
 
 OPTIONS = {"num_warps": tiles.WARPS.value, "enable_fp_fusion": True}
 """Of the compiler. Triton 3.9 warns where fusion is left to its default."""
@@ -101,16 +101,3 @@ def arranged(
     }  # fmt: skip
     powers = _transposed(a_powers), _transposed(b_powers)
     return [a, b, w, value, mask, over, middle, scale, a_ends, b_ends, *powers], sizes
-
-
-def padded_width(features: int, most: int) -> int:
-    """Features of the values that a product takes at once, as Triton can take them."""
-    return max(16, min(most, triton.next_power_of_2(features)))
-
-
-def on_its_device(like: Tensor) -> torch.cuda.device_of:
-    """A context in which kernels start on the device of a tensor; nothing for one on the CPU.
-
-    Triton starts them on the current device, whatever device the tensors are on.
-    """
-    return torch.cuda.device_of(like)

@@ -10,13 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnbench_kernels.triton_loops.arguments import (
-    SIZES,
-    arranged,
-    blockwise,
-    centred,
-    on_its_device,
-)
+from attnbench_kernels.triton_loops.arguments import SIZES, arranged, blockwise, centred
 from attnbench_kernels.triton_loops.tiles import BREADTH, HEIGHT, LANES, masked, scores_of
 from attnbench_kernels.triton_loops.unit_sums import gather
 
@@ -201,7 +195,7 @@ def differentiate(
     scratch = w.new_empty(max(programs), *steps)
     shared = (*tensors, grad, logs, deltas, *terms, *exponentials, scratch)
     sizes |= {"width": _WIDTH, "stride": stride, "chunk": chunk}
-    with on_its_device(a):
+    with torch.cuda.device_of(a):  # Triton starts kernels on the current device
         _backward_rows[(programs[0],)](*shared, a_sums, parts, **sizes)
         _backward_slots[(programs[1],)](*shared, b_sums, grad_value, **sizes)
     factor = (2 if squares else 4) * w[:, None]

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from attnbench_kernels.triton_loops.arguments import SIZES, arranged, on_its_device, padded_width
+from attnbench_kernels.triton_loops.arguments import SIZES, arranged
 from attnbench_kernels.triton_loops.tiles import BREADTH, HEIGHT, masked, scores_of
 
 __all__ = ["attend"]
@@ -92,9 +93,9 @@ def attend(
     tensors, sizes = arranged(a, b, w, value, mask, causal, squares)
     output = value.new_empty(a.shape[0], a.shape[1], value.shape[2])
     logs = a.new_empty(a.shape[:2])
-    width = padded_width(value.shape[2], 128)
+    width = max(16, min(128, triton.next_power_of_2(value.shape[2])))
     # only the first axis of a grid may be longer than 65535
     grid = (sizes["a_blocks"] * a.shape[0], -(-value.shape[2] // width))
-    with on_its_device(a):
+    with torch.cuda.device_of(a):  # Triton starts kernels on the current device
         _forward[grid](*tensors, output, logs, **sizes, width=width)
     return output, logs

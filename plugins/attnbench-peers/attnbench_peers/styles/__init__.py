@@ -21,15 +21,11 @@ def _late(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
-def _takes_any(target: Any) -> str | None:
-    """The adapter itself says what does not fit."""
-    return None
-
-
 @attnbench.hookimpl
 def attnbench_styles() -> Iterable[Style]:
     """The styles ``flex``, ``interface`` and ``keras``."""
     misfit = _late("interface", "misfit")
-    yield Style(name="flex", fits=_takes_any, adapt=_late("flex", "flex_of"))
+    # the adapters of flex and keras say themselves what does not fit
+    yield Style(name="flex", fits=lambda target: None, adapt=_late("flex", "flex_of"))
     yield Style(name="interface", fits=misfit, adapt=_late("interface", "interface"))
-    yield Style(name="keras", fits=_takes_any, adapt=_late("keras", "keras"))
+    yield Style(name="keras", fits=lambda target: None, adapt=_late("keras", "keras"))
