@@ -35,7 +35,7 @@ from attnbench.calling.styles import adapted_spec
 from attnbench.calling.styles import fold as fold_heads
 from attnbench.calling.styles import fold_mask as fold_mask_heads
 from attnbench.calling.styles import unfold as unfold_heads
-from attnbench.calling.trials.formulas import scaled_dot_rows
+from attnbench.calling.trials.formulas import SCALED_DOT, scaled_dot_rows
 from attnbench.cases.case import MASKS
 from attnbench.checking.explain.recorded_operations import Operations
 from attnbench.checking.profiles import current_profile
@@ -95,6 +95,7 @@ _LAZY = {
 __all__ = [
     "ARRANGEMENTS",
     "MASKS",
+    "SCALED_DOT",
     "STANDARD_ERRORS",
     "Baseline",
     "Call",

@@ -12,12 +12,12 @@ import attnbench
 from attnbench import MechanismSpec, Style
 from attnbench.errors import RefusalError, StyleError
 from attnbench.testing import (
+    SCALED_DOT,
     adapted_spec,
     fold_heads,
     keywords_of,
     refusals,
     renames,
-    scaled_dot_rows,
     unfold_heads,
 )
 
@@ -101,18 +101,13 @@ def _spec(
         name = getattr(function, "__name__", repr(function))
         raise StyleError(f"{name} cannot be called as {style}: {misfit}.")
     options = [name for name in _OPTIONS if name in kind(function).named]
+    groups = ("enable_gqa",) if _takes_groups(kind, function) else ()
     known = {
+        **SCALED_DOT,
         "make": lambda *sizes: kind(function),
-        "formula": "softmax(q·k / √E) v",
-        "equal_sizes": True,
-        "reference": scaled_dot_rows,
         "sizes": lambda sizes: sizes.replace(value_size=sizes.query_size),
-        "accepts": (
-            "is_causal",
-            *options,
-            *(("enable_gqa",) if _takes_groups(kind, function) else ()),
-        ),
-        "laws": ("pools_values", *laws),
+        "accepts": ("is_causal", *options, *groups),
+        "laws": (*SCALED_DOT["laws"], *laws),
         "conventions": {"masks": ()},
     }
     return adapted_spec(style, function, known, fields)

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from attnbench import MechanismSpec
 from attnbench.errors import StyleError
 from attnbench.testing import (
+    SCALED_DOT,
     adapted_spec,
     fold_heads,
     fold_mask_heads,
     keywords_of,
     refusals,
     renames,
-    scaled_dot_rows,
     unfold_heads,
 )
 
@@ -52,11 +52,8 @@ def array(
         )
     flags = ("is_causal", "scale", "enable_gqa")
     known = {
+        **SCALED_DOT,
         "make": lambda *sizes: _Arrays(function, keywords, to, back),
-        "formula": "softmax(q·k / √E) v",
-        "equal_sizes": True,
-        "reference": scaled_dot_rows,
-        "laws": ("pools_values",),
         "accepts": tuple(flag for flag in flags if flag in keywords),
         "conventions": {
             "gradients": False,

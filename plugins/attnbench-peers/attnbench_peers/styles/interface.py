@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from attnbench import MechanismSpec
 from attnbench.errors import StyleError
 from attnbench.testing import (
+    SCALED_DOT,
     adapted_spec,
     fold_heads,
     fold_mask_heads,
     keywords_of,
     refusals,
     renames,
-    scaled_dot_rows,
     unfold_heads,
 )
 
@@ -53,11 +53,8 @@ def interface(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
         name = getattr(function, "__name__", repr(function))
         raise StyleError(f"{name} cannot be called as interface: {reason}.")
     known = {
+        **SCALED_DOT,
         "make": lambda *sizes: _Interface(function),
-        "formula": "softmax(q·k / √E) v",
-        "equal_sizes": True,
-        "reference": scaled_dot_rows,
-        "laws": ("pools_values",),
         "accepts": ("dropout_p", "scale", "enable_gqa"),
         "conventions": {
             "masks": ("floating",),
