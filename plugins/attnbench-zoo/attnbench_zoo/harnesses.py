@@ -1,8 +1,8 @@
 """Public ways to test attention, rebuilt by their published rule, as oracles of the zoo.
 
 ``python -m attnbench_zoo.harnesses`` scores them.
-``--every 5`` takes every fifth entry only, ``--blind`` the blind part, and ``--only`` the harnesses
-whose name contains a word. ``--own quick`` scores attnbench by that profile instead of them, which
+``--every 5`` takes every fifth entry only, ``--blind`` the blind part, and ``--only`` one of the
+harnesses. ``--own quick`` scores attnbench by that profile instead of them, which
 takes about a minute of one core for a mutant and more for a right one. ``--json`` keeps what each
 of them killed and accused.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import attnbench
@@ -22,40 +22,25 @@ from attnbench_zoo.scoring import Score, score
 __all__ = ["HARNESSES", "Harness", "main", "own", "rules", "table"]
 
 
-def invariants_of_a_profile(profile: str) -> Callable[[Entry], bool]:
-    """Whether no invariant fails on an entry's candidate, by profile; it sees no reference."""
-
-    def oracle(entry: Entry) -> bool:
-        statuses = {found.status for found in attnbench.check(entry.spec, profile=profile).outcomes}
-        return statuses <= {"passed", "skipped", "inconclusive"}
-
-    return oracle
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m attnbench_zoo.harnesses", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--every", type=int, default=1, help="of the entries, every such one")
     parser.add_argument("--blind", action="store_true", help="the blind part")
-    parser.add_argument("--only", default="", help="harnesses whose name contains this")
-    parser.add_argument("--own", choices=("quick", "default"), help="attnbench, of this profile")
+    among = parser.add_mutually_exclusive_group()
+    among.add_argument("--only", choices=[each.name for each in HARNESSES], help="one harness")
+    among.add_argument("--own", choices=("quick", "default"), help="attnbench, of this profile")
     parser.add_argument("--json", type=Path, help="a file for what each killed and accused")
     options = parser.parse_args(arguments)
     if options.every < 1:
         parser.error(f"--every is {options.every}, but should be at least 1.")
     if options.json and not options.json.parent.is_dir():
         parser.error(f"--json {options.json}: there is no folder {options.json.parent}.")
-    if options.own and options.only:
-        parser.error("--only chooses among the public harnesses; omit it, or omit --own.")
-    chosen = [each for each in HARNESSES if options.only in each.name]
-    if options.own:
-        chosen = [own(options.own)]
-    if not chosen:
-        names = ", ".join(repr(each.name) for each in HARNESSES)
-        parser.error(f"no harness has {options.only!r} in its name; there are {names}.")
-    among = (blind_entries() if options.blind else entries())[:: options.every]
-    some = [(each, score(each, among)) for each in chosen]
+    public = [each for each in HARNESSES if options.only in (None, each.name)]
+    chosen = [own(options.own)] if options.own else public
+    asked = (blind_entries() if options.blind else entries())[:: options.every]
+    some = [(each, score(each, asked)) for each in chosen]
     print(f"{table(some)}\n\n{rules(chosen)}")
     if options.json:
         text = json.dumps({each.name: verdicts(found) for each, found in some}, indent=1)
@@ -63,13 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def own(profile: str) -> Harness:
-    """attnbench, by profile."""
+    """attnbench, by profile; it sees no reference."""
+
+    def oracle(entry: Entry) -> bool:
+        statuses = {found.status for found in attnbench.check(entry.spec, profile=profile).outcomes}
+        return statuses <= {"passed", "skipped", "inconclusive"}
+
     return Harness(
         f"attnbench, {profile}",
         "this project",
         "no invariant fails; it is given no reference",
         f"what the profile {profile} draws",
-        invariants_of_a_profile(profile),
+        oracle,
     )
 
 

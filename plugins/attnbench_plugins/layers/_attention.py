@@ -88,7 +88,9 @@ class SelfAttention(nn.Module):
         scoring, first = self.scoring, 0
         if cache is not None:
             kept, value, first = cache.append(_project_key(scoring, key), value)
-            scoring, key = (_over_kept(scoring), kept) if past else (scoring, key)
+            if past:
+                key = kept
+                scoring = _OverKept(scoring) if hasattr(scoring, "project_key") else scoring
         heads = attnbench.attend(
             scoring,
             query.to(key.dtype),
@@ -117,11 +119,6 @@ def _project_key(scoring: Any, key: Tensor) -> Tensor:
     """The projected keys that a cache stores, or the keys ``(B, H, S, D)`` themselves."""
     projected: Tensor = scoring.project_key(key) if hasattr(scoring, "project_key") else key
     return projected
-
-
-def _over_kept(scoring: nn.Module) -> nn.Module:
-    """A scoring function of queries and the results of :func:`_project_key`."""
-    return _OverKept(scoring) if hasattr(scoring, "project_key") else scoring
 
 
 class _OverKept(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnbench import CacheSpec
 
-__all__ = ["GROWING", "GrowingCache", "RotatingCache", "StaticCache", "bounded"]
+__all__ = ["GrowingCache", "RotatingCache", "StaticCache", "cached"]
 
 
 class GrowingCache:
@@ -110,20 +110,12 @@ def _write(buffer: Tensor, new: Tensor, slots: Any) -> Tensor:
     return buffer
 
 
-def _spec(kind: type[GrowingCache], slots: int, capacity: int | None) -> CacheSpec:
+def cached(kind: type[GrowingCache], slots: int = 0) -> CacheSpec:
+    """A cache in a buffer of ``slots``, which are the capacity of a static, not a rotating one."""
     return CacheSpec(
         new=lambda module, batch_size: kind(*module.empty_slots(batch_size, slots)),
         select=lambda cache, index: cache.select(index),
         crop=lambda cache, length: cache.crop(length),
         length=lambda cache: cache.length,
-        capacity=capacity,
+        capacity=slots if kind is StaticCache else None,
     )
-
-
-GROWING = _spec(GrowingCache, 0, None)
-"""A cache for any number of tokens."""
-
-
-def bounded(kind: type[GrowingCache], slots: int) -> CacheSpec:
-    """A cache in a buffer of ``slots``, which are the capacity of a static, not a rotating one."""
-    return _spec(kind, slots, slots if kind is StaticCache else None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import attnbench
 from attnbench_plugins.layers._attention import SelfAttention, legal_size
-from attnbench_plugins.layers._caches import GROWING, RotatingCache, StaticCache, bounded
+from attnbench_plugins.layers._caches import GrowingCache, RotatingCache, StaticCache, cached
 from attnbench_plugins.layers._positions import Alibi, Learned, Rotary
 
 __all__ = [
@@ -73,7 +73,7 @@ def _layer(name: str, make: type[SelfAttention], formula: str, source: str, **fi
     known: dict[str, Any] = {
         "causal": True,
         "accepts": ("padding_mask", "cache"),
-        "cache": GROWING,
+        "cache": cached(GrowingCache),
         "conventions": {"positions": "relative", "hidden_slots": "any"},
         "variants": ({"scoring": "additive"},),
     }
@@ -128,7 +128,7 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
         StaticAttention,
         turned,
         "Su et al. 2021, arXiv:2104.09864",
-        cache=bounded(StaticCache, StaticAttention.capacity),
+        cache=cached(StaticCache, StaticAttention.capacity),
         same_as="rotary_attention",
         variants=(),
     )
@@ -143,6 +143,6 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
         SlidingWindowAttention,
         "as alibi_attention, over j > t − 8",
         "Beltagy et al. 2020, arXiv:2004.05150",
-        cache=bounded(RotatingCache, SlidingWindowAttention.window),
+        cache=cached(RotatingCache, SlidingWindowAttention.window),
         window=SlidingWindowAttention.window,
     )
