@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +17,6 @@ _SELF, _CROSS = ("keys", "values"), ("cross_keys", "cross_values")
 
 class Crossed(nn.Module):
     """Causal self-attention, then attention to a second sequence, which a cache keeps projected."""
-
-    selected: ClassVar[tuple[str, ...]] = (*_SELF, *_CROSS)
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -78,30 +75,17 @@ class Crossed(nn.Module):
         return key, value
 
 
-def _select(selected: tuple[str, ...]) -> Any:
-    def select(cache: Any, index: Tensor) -> None:
-        for name in selected:
-            kept = getattr(cache, name)
-            if kept is not None:
-                setattr(cache, name, kept[index])
-
-    return select
+def _select(cache: Any, index: Tensor) -> None:
+    for name in (*_SELF, *_CROSS):
+        kept = getattr(cache, name)
+        if kept is not None:
+            setattr(cache, name, kept[index])
 
 
 def _crop(cache: Any, length: int) -> None:
     if cache.length:
         cache.keys, cache.values = cache.keys[:, :length], cache.values[:, :length]
     cache.length = length
-
-
-def _cache(selected: tuple[str, ...]) -> CacheSpec:
-    names = dict.fromkeys((*_SELF, *_CROSS))
-    return CacheSpec(
-        new=lambda module, batch_size: SimpleNamespace(length=0, **copy.copy(names)),
-        select=_select(selected),
-        crop=_crop,
-        length=lambda cache: int(cache.length),
-    )
 
 
 def _kinds(case: Any, generator: torch.Generator) -> dict[str, Tensor]:
@@ -114,5 +98,12 @@ CROSSED = LayerSpec(
     causal=True,
     accepts=("cache", "source", "extras"),
     extras=_kinds,
-    cache=_cache((*_SELF, *_CROSS)),
+    cache=CacheSpec(
+        new=lambda module, batch_size: SimpleNamespace(
+            length=0, **dict.fromkeys((*_SELF, *_CROSS))
+        ),
+        select=_select,
+        crop=_crop,
+        length=lambda cache: int(cache.length),
+    ),
 )
