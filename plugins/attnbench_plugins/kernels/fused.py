@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 import attnbench
 from attnbench.testing import fold_heads, fold_mask_heads, widen
 
-__all__ = ["bilinear", "dot", "fused_attention", "on_known_devices", "scaled_dot"]
+__all__ = ["bilinear", "dot", "fused_attention", "on_known_devices"]
 
 
 def on_known_devices(case: attnbench.Case) -> str | None:
@@ -101,21 +102,14 @@ def dot(
     value: Tensor,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
+    *,
+    scaled: bool = False,
 ) -> Tensor:
-    """Output ``(..., L, Ev)`` of query ``(..., L, E)``, key ``(..., S, E)`` and their values."""
-    return fused_attention(query, key, value, attn_mask, is_causal)
+    """Output ``(..., L, Ev)`` of query ``(..., L, E)``, key ``(..., S, E)`` and their values.
 
-
-def scaled_dot(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-) -> Tensor:
-    """As :func:`dot`, with scores divided by the square root of E."""
-    scale = 1.0 / math.sqrt(query.shape[-1])
+    With ``scaled``, scores are divided by the square root of E.
+    """
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scaled else 1.0
     return fused_attention(query, key, value, attn_mask, is_causal, scale)
 
 
@@ -143,7 +137,7 @@ def attnbench_kernels() -> Iterable[attnbench.KernelSpec]:
     every: dict[str, Callable[..., Tensor]] = {
         "bilinear": bilinear,
         "dot": dot,
-        "scaled_dot": scaled_dot,
+        "scaled_dot": partial(dot, scaled=True),
     }
     for scoring, attend in every.items():
         yield attnbench.KernelSpec(

@@ -71,25 +71,16 @@ class HardAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The output ``(..., L, Ev)``, and on request the one-hot weights ``(..., L, S)``."""
         call = prepare(self, query, key, value, attn_mask, valid_lens, is_causal)
-        if 0 in query.shape or 0 in key.shape:
-            nothing: Tensor | tuple[Tensor, Tensor] = attnbench.attend(
-                self.scoring,
-                query,
-                call.key,
-                call.value,
-                return_weights=return_weights,  # type: ignore[call-overload]
-                **call.masking(),
-            )
-            return nothing
         scores = scores_of(self.scoring, call.query, call.key)
         soft = softmax_weights(scores, call.mask)
-        chosen = _sample(soft.detach()) if self.training else _likeliest(scores, call.mask)
-        self.log_prob = None
-        if self.training:
-            picked = soft.gather(-1, chosen)
-            self.log_prob = picked.masked_fill(picked == 0.0, 1.0).log().squeeze(-1)
-        one = torch.zeros_like(soft).scatter(-1, chosen, 1.0)
-        weights = call.zero_empty_rows(one + (soft - soft.detach()))
+        self.log_prob, weights = None, soft
+        if soft.numel():
+            chosen = _sample(soft.detach()) if self.training else _likeliest(scores, call.mask)
+            if self.training:
+                picked = soft.gather(-1, chosen)
+                self.log_prob = picked.masked_fill(picked == 0.0, 1.0).log().squeeze(-1)
+            one = torch.zeros_like(soft).scatter(-1, chosen, 1.0)
+            weights = call.zero_empty_rows(one + (soft - soft.detach()))
         output = pool(weights, call.value).to(query.dtype)
         return (output, weights.to(query.dtype)) if return_weights else output
 
