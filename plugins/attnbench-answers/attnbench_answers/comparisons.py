@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -90,8 +90,7 @@ def _compared(pair: Pair) -> dict[str, Any]:
             run(way, given)
         except Exception as error:  # whatever it raises, it does not take this call
             reason = f"{way.name} raises {headline(error)}"
-            nothing = Difference(NOT_COMPARED, 0.0, 0.0, 0.0, 0.0, (), reason)
-            return nothing.to_dict()
+            return asdict(Difference(NOT_COMPARED, 0.0, 0.0, 0.0, 0.0, (), reason))
     found = compare_ways(first, second, given)
     if pair.by_convention and found.verdict == "bug":
         values = [run(way, given)[found.place].item() for way in (first, second)]
@@ -99,7 +98,7 @@ def _compared(pair: Pair) -> dict[str, Any]:
             values_of_both = f"{first.name} gives {values[0]:.4g}, {second.name} {values[1]:.4g}"
             text = f"what a query without keys gives is a convention, and {values_of_both}"
             found = replace(found, verdict=CONVENTION, reason=text)
-    return found.to_dict()
+    return asdict(found)
 
 
 def _of_two(

@@ -99,13 +99,8 @@ def _given(
         if case.kv_len not in seen:
             seen.add(case.kv_len)
             module, inputs = subject.build(case)
-            yield _in_words(subject, case), module, inputs
-
-
-def _in_words(subject: Subject, case: Case) -> str:
-    if subject.kind == "layer":
-        return f"L={case.q_len}"
-    return f"L={case.q_len}, S={case.kv_len}"
+            keys = "" if subject.kind == "layer" else f", S={case.kv_len}"
+            yield f"L={case.q_len}{keys}", module, inputs
 
 
 def _grade(

@@ -13,6 +13,7 @@ from attnbench import UsageError
 from attnbench.commands import (
     Address,
     AsJson,
+    Inputs,
     Strict,
     Task,
     Workers,
@@ -41,10 +42,6 @@ _QLen = Annotated[int, typer.Option("--q-len", min=1, help="L, number of queries
 _KvLen = Annotated[int, typer.Option("--kv-len", min=1, help="S, number of keys.")]
 _Size = Annotated[int, typer.Option("--size", min=1, help="E, features of each.")]
 _Seed = Annotated[int, typer.Option("--seed", help="Seed of query, keys and parameters.")]
-_Inputs = Annotated[
-    Path | None,
-    typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
-]
 _Item = Annotated[
     str | None,
     typer.Option("--item", help="Item and head of the inputs to draw, such as 0,3."),
@@ -65,7 +62,7 @@ def command(
     kv_len: _KvLen = 10,
     size: _Size = 20,
     seed: _Seed = 0,
-    inputs: _Inputs = None,
+    inputs: Inputs = None,
     item: _Item = None,
     heads: _Heads = False,
     text: _Text = None,

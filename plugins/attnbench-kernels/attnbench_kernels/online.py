@@ -25,7 +25,6 @@ _OLDEST = (7, 0)
 
 
 class _Status:
-    broken = False
     refusal = ""
 
 
@@ -68,7 +67,6 @@ def _attempted(run: Callable[[], _Found], like: Tensor) -> _Found | None:
     except Exception as error:  # whatever a compiler may raise, torch's own operations work
         if like.device.type == "cpu":
             raise
-        _Status.broken = True
         _Status.refusal = (
             f"Triton kernels failed on {like.device.type} ({type(error).__name__}: "
             f"{str(error).strip().partition(chr(10))[0]})"
@@ -95,7 +93,7 @@ def runs_online(like: Tensor) -> bool:
     Raises:
         attnbench.UsageError: the environment asks for it on a CPU, where it cannot run.
     """
-    if like.dtype != torch.float32 or _Status.broken:
+    if like.dtype != torch.float32 or _Status.refusal:
         return False
     if like.device.type == "cpu":
         return os.environ.get(VARIABLE) == TRITON and _interpreted()

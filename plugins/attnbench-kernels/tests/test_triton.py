@@ -295,7 +295,6 @@ def test_kernels_that_fail_on_a_gpu_are_given_up_with_one_line(
         raise RuntimeError("no such instruction\nmore")
 
     monkeypatch.setattr(online, "kernels", broken)
-    monkeypatch.setattr(online._Status, "broken", False)
     monkeypatch.setattr(online._Status, "refusal", "")
     monkeypatch.setattr(sums._Status, "path", "eager")
     assert sums.runs_as() == "eager"
