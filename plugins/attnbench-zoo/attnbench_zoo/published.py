@@ -1,14 +1,13 @@
 """Published rules by which attention is tested, rebuilt as oracles of the zoo.
 
 No code is copied. Each rule passes what its source passes: a rule that no source gives masks gets
-none, and says so in ``passes``.
+none.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,48 +15,24 @@ from torch import Tensor
 from attnbench import Case
 from attnbench_zoo.entries import Built, Entry
 from attnbench_zoo.right.attention import ATTENTION
+from attnbench_zoo.scoring import Oracle
 
-__all__ = ["HARNESSES", "Harness"]
+__all__ = ["HARNESSES"]
 
 PLAIN = Case(lead=(2, 2), q_len=32, kv_len=32, query_size=16, key_size=16, value_size=16)
 """Two items, two heads, 32 positions, no mask: what most published rules draw, made small."""
 
 
-@dataclass(frozen=True)
-class Harness:
-    """A way to test attention.
-
-    Args:
-        name: of the rule.
-        source: who publishes it, and where.
-        rule: what it compares, and with which tolerance.
-        passes: the calls that it makes.
-        oracle: whether it takes an entry's candidate for right.
-    """
-
-    name: str
-    source: str
-    rule: str
-    passes: str
-    oracle: Callable[[Entry], bool]
-
-    def __call__(self, entry: Entry) -> bool:
-        """Whether it takes an entry's candidate for right."""
-        return self.oracle(entry)
+HARNESSES: dict[str, Oracle] = {}
+"""By name, whether a way to test attention takes an entry's candidate for right."""
 
 
-HARNESSES: list[Harness] = []
+def harness(name: str) -> Callable[[Oracle], Oracle]:
+    """Add the decorated oracle to :data:`HARNESSES`."""
 
-
-def harness(
-    name: str, *, source: str, rule: str, passes: str
-) -> Callable[[Callable[[Entry], bool]], Harness]:
-    """Add the decorated oracle to :data:`HARNESSES`; arguments as of :class:`Harness`."""
-
-    def add(oracle: Callable[[Entry], bool]) -> Harness:
-        made = Harness(name, source, rule, passes, oracle)
-        HARNESSES.append(made)
-        return made
+    def add(oracle: Oracle) -> Oracle:
+        HARNESSES[name] = oracle
+        return oracle
 
     return add
 
@@ -105,36 +80,27 @@ def _close(entry: Entry, some: Iterable[Case], tolerance: float) -> bool:
     return all(torch.allclose(*sides(entry, case), atol=tolerance, rtol=tolerance) for case in some)
 
 
-@harness(
-    "five random inputs",
-    source="KernelBench (Ouyang et al. 2025, arXiv:2502.10517), also in training",
-    rule="allclose with atol = rtol = 1e-2 for five seeds",
-    passes="normal tensors in float32, no mask",
-)
+@harness("five random inputs")
 def five_random_inputs(entry: Entry) -> bool:
-    """Five seeds, and nothing else."""
+    """Allclose with atol = rtol = 1e-2, for five seeds of normal tensors in float32 without a mask.
+
+    Source: KernelBench (Ouyang et al. 2025, arXiv:2502.10517), also in training.
+    """
     return _close(entry, cases(entry, seeds=5), 1e-2)
 
 
-@harness(
-    "five random inputs, with masks",
-    source="the same rule with each form of mask, which no source does: the calls are what differs",
-    rule="allclose with atol = rtol = 1e-2 for five seeds",
-    passes="the same, and causal, boolean, floating and padding masks",
-)
+@harness("five random inputs, with masks")
 def five_random_inputs_and_masks(entry: Entry) -> bool:
-    """Five seeds of each mask."""
+    """The same rule with each form of mask, which no source does: the calls are what differs."""
     return _close(entry, cases(entry, masks=MASKS, seeds=5), 1e-2)
 
 
-@harness(
-    "torch.testing.assert_close",
-    source="torch.testing, its defaults",
-    rule="assert_close without arguments: rtol 1.3e-6 in float32, 1e-3 and 1.6e-2 in half types",
-    passes="four dtypes, with no, causal, boolean, floating and padding masks",
-)
+@harness("torch.testing.assert_close")
 def assert_close_defaults(entry: Entry) -> bool:
-    """The tolerance that torch has for a dtype."""
+    """assert_close with torch's own tolerances, in four dtypes and with each form of mask.
+
+    They are rtol 1.3e-6 in float32, and 1e-3 and 1.6e-2 in half types.
+    """
     dtypes = ("float64", "float32", "float16", "bfloat16")
     for case in cases(entry, masks=MASKS, dtypes=dtypes):
         torch.testing.assert_close(*sides(entry, case))
@@ -145,14 +111,12 @@ SMALL = PLAIN.replace(lead=(2,), q_len=3, kv_len=6, query_size=4, key_size=4, va
 """Finite differences take two calls for each element."""
 
 
-@harness(
-    "gradcheck",
-    source="torch.autograd.gradcheck, its defaults",
-    rule="derivatives equal finite differences in float64; the output is compared with nothing",
-    passes="float64, no, causal and floating masks",
-)
+@harness("gradcheck")
 def gradcheck_alone(entry: Entry) -> bool:
-    """The candidate alone, against itself."""
+    """Derivatives equal finite differences in float64, with no, causal and floating masks.
+
+    The output is compared with nothing. Source: torch.autograd.gradcheck, its defaults.
+    """
     for case in cases(entry, masks=("none", "causal", "bias"), dtypes=("float64",), like=SMALL):
         built = entry.candidate(case)
         tensors = [tensor.detach().clone().requires_grad_() for tensor in built.tensors]
@@ -163,14 +127,14 @@ def gradcheck_alone(entry: Entry) -> bool:
 _SAMPLES = PLAIN.replace(lead=(4, 4), q_len=3, kv_len=6, query_size=8, key_size=8, value_size=8)
 
 
-@harness(
-    "OpInfo",
-    source="torch.testing._internal.common_methods_invocations, scaled_dot_product_attention",
-    rule="assert_close to the reference, also of tensors that are not contiguous, and gradcheck",
-    passes="L = 3, S = 6, three and four dimensions, causal, one floating mask, three dtypes",
-)
+@harness("OpInfo")
 def operator_info(entry: Entry) -> bool:
-    """Its samples, through the tests that are made of them."""
+    """assert_close to the reference, also of tensors that are not contiguous, and gradcheck.
+
+    Its samples have L = 3, S = 6, three and four dimensions, causality, one floating mask and three
+    dtypes. Source: torch.testing._internal.common_methods_invocations,
+    scaled_dot_product_attention.
+    """
     masks, dtypes = ("none", "causal", "bias"), ("float32", "bfloat16", "float16")
     for lead in ((4,), (4, 4)):
         like = _SAMPLES.replace(lead=lead)
@@ -222,14 +186,13 @@ def _error(found: Tensor, exact: Tensor) -> Tensor:
     return (found.float() - exact).abs().max()
 
 
-@harness(
-    "flash-attention's ratio",
-    source="flash-attention, test_flash_attn.py, test_flash_attn_output",
-    rule="errors of output and gradients at most twice the textbook's, + twice the rounding of 0.3",
-    passes="float16 and bfloat16, causal or not, padding, lengths 32 and 32, 17 and 33, 1 and 40",
-)
+@harness("flash-attention's ratio")
 def flash_attention_ratio(entry: Entry) -> bool:
-    """Forward and backward."""
+    """Errors of output and gradients at most twice the textbook's, + twice the rounding of 0.3.
+
+    In half types, causal or not, with padding. Source: flash-attention, test_flash_attn.py,
+    test_flash_attn_output.
+    """
     for q_len, kv_len in ((32, 32), (17, 33), (1, 40)):
         for case in cases(entry, masks=("none", "causal", "padding"), dtypes=_HALF):
             if not _in_ratio(entry, case.replace(q_len=q_len, kv_len=kv_len)):

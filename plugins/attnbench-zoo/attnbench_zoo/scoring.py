@@ -11,7 +11,7 @@ import torch
 
 from attnbench_zoo.entries import KINDS, Entry, entries
 
-__all__ = ["Score", "Verdict", "score"]
+__all__ = ["Oracle", "Score", "Verdict", "score"]
 
 Oracle = Callable[[Entry], bool]
 
