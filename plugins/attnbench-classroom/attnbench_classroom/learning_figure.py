@@ -19,7 +19,6 @@ def draw(found: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
     The rows: mean accuracy over the curve against d with its 95 % interval over seeds; learning
     curves at the largest d; the same mean against the seconds of the processor a step.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = points(found)
@@ -27,7 +26,6 @@ def draw(found: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
     subjects = list(dict.fromkeys(row["subject"] for row in rows))
     style = {name: _style(i) for i, name in enumerate(subjects)}
     figure = Figure(figsize=(4.1 * len(tasks), 9.5 + 0.2 * len(subjects)), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(3, len(tasks), squeeze=False)
     for column, task in enumerate(tasks):
         of_task = [row for row in rows if row["task"] == task]

@@ -17,7 +17,6 @@ def picture(
     found: Mapping[str, Rows], suffix: str, tokens: Sequence[str] | None, what: str
 ) -> bytes:
     """A picture with one panel a table, all on one scale; what is not finite is grey."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     sample = next(iter(found.values()))
@@ -30,7 +29,6 @@ def picture(
     figure = Figure(
         figsize=(max(across * width + 1.0, 5.0), down * height + 0.6), layout="constrained"
     )
-    FigureCanvasAgg(figure)
     draw(figure, found, across, numbered=numbered, tokens=tokens)
     size = f"L = {rows}, S = {columns}"
     figure.suptitle(f"Weights of each query over the keys ({size}, {what})", parse_math=False)

@@ -49,10 +49,6 @@ def _through(backend: SDPBackend) -> Callable[..., Tensor]:
     return attend
 
 
-def _even(size: int) -> int:
-    return -(-size // 2) * 2
-
-
 @attnbench.hookimpl
 def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
     """The fused attention by backend, FlexAttention, and nn.MultiheadAttention by options."""
@@ -69,7 +65,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
 def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
     """Encoder layers, which have a fast path of their own in evaluation."""
     called: dict[str, Any] = {
-        "sizes": _even,
+        "sizes": lambda size: -(-size // 2) * 2,
         "mask": "src_key_padding_mask",
         "form": "padding",
         "conventions": {"empty_rows": "zeros"},  # as without the fast path

@@ -20,19 +20,9 @@ from attnbench_plugins._floats import Rows, matvec, pooled, softmax
 from attnbench_plugins._projection import Projection
 from attnbench_plugins.scorings._tanh import tanh_moment
 
-__all__ = ["StructuredSelfAttention", "orthonormality_penalty"]
+__all__ = ["StructuredSelfAttention"]
 
 _ROWS = 3
-
-
-def orthonormality_penalty(weights: Tensor) -> Tensor:
-    r""":math:`\lVert A A^\top - I \rVert_F^2` of weights ``(..., r, S)``, one number an item.
-
-    It is 0 if and only if the rows are orthonormal: each puts all weight on a key of its own.
-    """
-    gram = weights @ weights.mT
-    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    return (gram - eye).square().sum((-2, -1))
 
 
 class StructuredSelfAttention(nn.Module):
@@ -67,8 +57,13 @@ class StructuredSelfAttention(nn.Module):
 
     @staticmethod
     def penalty(weights: Tensor) -> Tensor:
-        """The penalty of weights ``(..., r, S)`` that a call returned, one number per item."""
-        return orthonormality_penalty(weights)
+        r""":math:`\lVert A A^\top - I \rVert_F^2` of weights ``(..., r, S)``, one number an item.
+
+        It is 0 if and only if the rows are orthonormal: each puts all weight on a key of its own.
+        """
+        gram = weights @ weights.mT
+        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        return (gram - eye).square().sum((-2, -1))
 
     def forward(
         self,

@@ -116,9 +116,9 @@ def log_sums_are_those_of_the_scores(subject: Subject, case: Case) -> None:
     with torch.no_grad():
         _, lse = sums.subject.output_and_log_sums(sums.base.module, inputs)
         right = stages_of(inputs).log_sums
-        allowed = sums.allowed(lse, right / sums.unit) + _moved(
-            sums.base, inputs.map(_wide), lambda given: stages_of(given).log_sums
-        )
+        wide = inputs.map(lambda tensor: tensor.detach().cpu().double())
+        moved = _moved(sums.base, wide, lambda given: stages_of(given).log_sums)
+        allowed = sums.allowed(lse, right / sums.unit) + moved
     right = right / sums.unit
     seen = right > -math.inf
     if not bool(seen.all()) and subject.conventions.empty_rows == "zeros":
@@ -128,10 +128,6 @@ def log_sums_are_those_of_the_scores(subject: Subject, case: Case) -> None:
     what = "".join(f"with {name}={value}, " for name, value in changes.items())
     what += "with grouped heads, lse" if is_grouped else "lse"
     agree_within(got, right, allowed, what, f"the log-sum-exp of the scores{base}")
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().double()
 
 
 def _moved(base: Baseline, inputs: Inputs, log_sums: Callable[[Inputs], Tensor]) -> Tensor:
