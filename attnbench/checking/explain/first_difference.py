@@ -1,16 +1,17 @@
-"""The first operation by which two calls of a subject part, or in which a value is lost.
+"""The first line by which two calls of a subject part, or in which a value is lost.
 
-Both calls are made again, and their operations laid side by side. A line is named only if the
-comparison holds once its operation gives what the other call shows, or, where an output is not
-finite, once it gives zeros there.
+The calls are made again, and their operations laid side by side: the first one of a line beside the
+first one of it, and so on. A line is suspected if it gives other results for the same tensors, or
+if one call alone runs it; and where the result is not finite, if it gives NaN or infinity for
+finite numbers. It is named if what is compared holds once all that uses its results is given those
+of the other call, or zeros.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -23,23 +24,34 @@ _ROUNDING = 64.0
 """Units in the last place by which two results may differ for the order of sums."""
 
 _MOST_TRIES = 16
-"""Most operations that are given another result."""
+"""Most suspects whose results are exchanged."""
 
-_MOST_BLOCKS = 4
-"""Most runs of a line in a call that are given another result."""
+_Use = tuple[int, int]
+"""What uses a tensor: an operation of a call, by its number, and the place where it is given."""
+
+_OUTPUT: _Use = (-1, 0)
+"""The call itself, which returns it."""
+
+_Suspect = tuple[Operation, dict[_Use, Tensor]]
+"""What may be wrong, and which tensors are used in place of what it gives."""
 
 
 def first_difference(comparison: Comparison) -> Clue | None:
     """The line by which what is compared goes wrong; ``None`` where the calls do not tell."""
     with contextlib.suppress(Exception, SystemExit):  # what is run again may raise
-        one = row_of(comparison.got, comparison) or _row_of_nan(comparison)
-        if one is None:
+        got = row_of(comparison.got, comparison) or _row_of_nan(comparison)
+        if got is None:
             return None
-        if not bool(one.output[one.place].isfinite().all()):
-            return _lost(one, comparison)
+        if not bool(got.output[got.place].isfinite().all()):
+            whole = comparison.expected
+            expected = None if whole is None or not whole.dim() else whole[comparison.at[:-1]]
+            return _first_healing(_losing(got), got, expected, comparison.allowed or 0.0)
         other = row_of(comparison.expected, comparison)
-        if other is not None and other.call.number != one.call.number:
-            return _parting(one, other, comparison.allowed or 0.0)
+        if other is not None and other.call.number != got.call.number:
+            small, large = sorted((other, got), key=_size)
+            expected = large.output[large.place]
+            suspects = _Pair(small, large).suspects()
+            return _first_healing(suspects, small, expected, comparison.allowed or 0.0)
     return None
 
 
@@ -53,18 +65,18 @@ def _row_of_nan(comparison: Comparison) -> Row | None:
     return None
 
 
-def _parting(got: Row, expected: Row, allowed: float) -> Clue | None:
-    """The line by which two calls part: what it gives in one heals the other, wherever it runs."""
-    if got.output.dim() != expected.output.dim():
-        return None
-    rows = (got, expected) if _size(got) >= _size(expected) else (expected, got)
-    pair, tried = _Pair(rows, allowed), set[tuple[int, str]]()
-    for suspect in pair.suspects() if pair.is_comparable else ():
-        run = suspect.side, pair.operations[suspect.side][suspect.number].line
-        if run not in tried and len(tried) < _MOST_TRIES:
-            tried.add(run)
-            if pair.is_healed(suspect):
-                return _told("it goes wrong first in", suspect.named)
+def _first_healing(
+    suspects: list[_Suspect], row: Row, expected: Tensor | None, allowed: float
+) -> Clue | None:
+    """The first suspect without which a row is as expected, or finite if nothing is expected."""
+    lost = not bool(row.output[row.place].isfinite().all())
+    for operation, others in suspects[:_MOST_TRIES]:
+        healed, *_ = _run_again(row, others)
+        if _holds(healed[row.place], expected, allowed):
+            what = "NaN" if bool(operation.output.isnan().any()) else "infinity"
+            text = f"{what} arises first in" if lost else "it goes wrong first in"
+            file, number, _ = operation.where.split(":", 2)
+            return Clue(text=f"{text} {operation.line}", file=file, line=int(number))
     return None
 
 
@@ -73,153 +85,108 @@ def _size(row: Row) -> int:
 
 
 def _run_again(
-    row: Row, results: Mapping[int, Tensor] | None = None
+    row: Row, others: Mapping[_Use, Tensor] | None = None
 ) -> tuple[Tensor, list[Operation], int | None]:
-    """The output of the call of a row, made again, its operations, and the number of the last.
+    """The output of a call, made again, its operations, and the number of the last one.
 
     Args:
         row: a row of the output.
-        results: results that take the place of those of some operations, by their numbers.
+        others: tensors that are used in place of others.
     """
-    mode = Operations(results)
+    mode = Operations(others)
     output = row.call.again(mode)[row.which]
-    return output.detach().clone(), mode.found, mode.number_of(output)
-
-
-class Suspect(NamedTuple):
-    """An operation that may be wrong.
-
-    Args:
-        side: 0 if the larger call makes it, 1 if the smaller one does.
-        number: its number there.
-        value: what the other call shows that it should give.
-        named: the operation that is named if it is: itself, or one before it.
-    """
-
-    side: int
-    number: int
-    value: Tensor
-    named: Operation
+    return mode.others.get(_OUTPUT, output.detach().clone()), mode.found, mode.number_of(output)
 
 
 class _Pair:
-    """Two calls side by side, the larger one first, and how their operations correspond.
+    """Two calls side by side, the smaller one first, and how their operations correspond."""
 
-    Args:
-        rows: what is compared of them.
-        allowed: how much these may differ.
-        healed: for each of them, other results of some of its operations.
-    """
+    def __init__(self, small: Row, large: Row) -> None:
+        self.rows = small, large
+        self.outputs, self.operations, self.last = zip(*map(_run_again, self.rows), strict=True)
+        self.starts = _starts(small, large)
+        self.partners = dict(self._paired())
+        self.agree = dict[int | None, bool](), dict[int | None, bool]()
+        for number, partner in self.partners.items():
+            outputs = self.operations[0][number].output, self.operations[1][partner].output
+            self.agree[0][number] = self.agree[1][partner] = self._agree(*outputs)
+        self.alone = self._made_alone(0), self._made_alone(1)
 
-    def __init__(
-        self, rows: tuple[Row, Row], allowed: float, healed: Sequence[dict[int, Tensor]] = ({}, {})
-    ) -> None:
-        self.rows, self.allowed = rows, allowed
-        found = [_run_again(row, own) for row, own in zip(rows, healed, strict=True)]
-        self.outputs, self.operations, self.last = zip(*found, strict=True)
-        self.places = _places(*rows)
-        self.partners = list(self._paired())
-        self.known = [{pair[side] for pair in self.partners} for side in (0, 1)]
+    def suspects(self) -> list[_Suspect]:
+        """Lines that may be wrong, and what the smaller call uses in place of what they give."""
+        found = dict[str, _Suspect]()
+        for use, mine, theirs, sources in self._uses() if self._is_comparable() else ():
+            part = self._part(theirs, mine)
+            if part is not None and _differ(part, mine):
+                origin = self._origin(*sources)
+                if origin is not None:
+                    found.setdefault(origin.where, (origin, {}))[1][use] = part
+        return [*found.values()]
 
-    @property
-    def is_comparable(self) -> bool:
-        """Whether both calls gave again what they gave, and of one first argument."""
+    def _uses(self) -> Iterator[tuple[_Use, Tensor, Tensor, tuple[int | None, int | None]]]:
+        """What both calls use alike, as each has it, and which operations of theirs gave it."""
+        for small, large in self.partners.items():
+            one, other = self.operations[0][small], self.operations[1][large]
+            operands = zip(one.given, other.given, one.sources, other.sources, strict=False)
+            for place, (mine, theirs, *sources) in enumerate(operands):
+                yield (small, place), mine, theirs, (sources[0], sources[1])
+        yield _OUTPUT, self.outputs[0], self.outputs[1], (self.last[0], self.last[1])
+
+    def _is_comparable(self) -> bool:
+        """Whether both calls gave again what they gave, in one dtype, for one first argument."""
         again = zip(self.outputs, self.rows, strict=True)
         firsts = zip(*(row.call.tensors[:1] for row in self.rows), strict=False)
-        return not any(_differ(one, row.output) for one, row in again) and all(
-            self._agree(*first) for first in firsts
+        return (
+            self.outputs[0].dtype == self.outputs[1].dtype
+            and not any(_differ(one, row.output) for one, row in again)
+            and all(self._agree(*first) for first in firsts)
         )
 
-    @property
-    def agrees(self) -> bool:
-        """Whether what is compared agrees as the property asks, or as rounding allows."""
-        one, two = (out[row.place] for out, row in zip(self.outputs, self.rows, strict=True))
-        return _holds(one, two, self.allowed)
+    def _origin(self, small: int | None, large: int | None) -> Operation | None:
+        """The operation by whose line the results of two operations differ, if it is one line.
 
-    def is_healed(self, suspect: Suspect) -> bool:
-        """Whether the calls agree if an operation, wherever its line runs, gives the other's."""
-        side, healed = suspect.side, dict[int, Tensor]()
-        line, following = self.operations[side][suspect.number].line, [suspect]
-        while following and len(healed) < _MOST_BLOCKS:
-            healed[following[0].number] = following[0].value
-            pair = _Pair(self.rows, self.allowed, [healed, {}] if side == 0 else [{}, healed])
-            if pair.agrees:
-                return True
-            following = [
-                one
-                for one in pair.suspects()
-                if one.side == side
-                and one.number not in healed
-                and pair.operations[side][one.number].line == line
-            ]
-        return False
-
-    def suspects(self) -> Iterator[Suspect]:
-        """Operations that may be wrong: of what both calls use next, they give something else."""
-        for numbers in self.partners:
-            one, other = (self.operations[side][n] for side, n in enumerate(numbers))
-            for *values, at, to in zip(
-                one.given, other.given, one.sources, other.sources, strict=False
-            ):
-                yield from self._behind((values[0], values[1]), (at, to))
-        yield from self._behind((self.outputs[0], self.outputs[1]), (self.last[0], self.last[1]))
-
-    def _behind(
-        self, values: tuple[Tensor, Tensor], sources: tuple[int | None, int | None]
-    ) -> Iterator[Suspect]:
-        """The operations that give a value of both calls, if it differs."""
-        cut = self._part(*values)
-        if cut is None or not _differ(cut, values[1]):
-            return
-        made = [(side, number) for side, number in enumerate(sources) if number is not None]
-        alone = [one for one in made if one[1] not in self.known[one[0]]]
-        named = self._only_origin(alone) if alone else self._wrong_itself(sources)
-        for side, number in alone or made:
-            value = cut if side else self._put(*values)
-            if named and self.operations[side][number].output.shape == value.shape:
-                yield Suspect(side, number, value, named)
-
-    def _wrong_itself(self, sources: tuple[int | None, int | None]) -> Operation | None:
-        """The operation that both calls make, if it is given the same in both."""
-        if sources not in self.partners:
-            return None
-        one, other = (self.operations[side][number or 0] for side, number in enumerate(sources))
-        agree = len(one.given) == len(other.given) and one.numbers == other.numbers
-        return one if agree and all(map(self._agree, one.given, other.given)) else None
-
-    def _only_origin(self, alone: list[tuple[int, int]]) -> Operation | None:
-        """The operation on the only line of all that one call alone computes for some operations.
-
-        What several lines make is the fault of any of them, and what comes of a state that an
-        earlier call left may be that call's; then it is ``None``.
-
-        Args:
-            alone: side and number of each.
+        That is their own one, if both calls make it and give it the same, or else the only one of
+        all that one call alone computes for them.
         """
-        left, found = [*alone], dict[str, Operation]()
-        while left:
-            side, number = left.pop()
-            operation = self.operations[side][number]
-            if not operation.lays_out:
-                found.setdefault(operation.where, operation)
-            known = self.rows[side].call.known_tensors
-            for tensor, source in zip(operation.given, operation.sources, strict=True):
-                if source is not None:
-                    left += [(side, source)] * (source not in self.known[side])
-                elif not any(torch.equal(tensor, one) for one in known):
-                    return None
-        return next(iter(found.values())) if len(found) == 1 and "" not in found else None
+        if small in self.partners and self.partners[small] == large:
+            one, other = self.operations[0][small], self.operations[1][large]
+            is_alike = len(one.given) == len(other.given)
+            return one if is_alike and all(map(self._agree, one.given, other.given)) else None
+        lines = {**self.alone[0].get(small, {}), **self.alone[1].get(large, {})}
+        return next(iter(lines.values())) if len(lines) == 1 and "" not in lines else None
+
+    def _made_alone(self, side: int) -> dict[int | None, dict[str, Operation]]:
+        """The lines of all that one call alone computes for what it makes alone, by its number.
+
+        What comes of numbers that differ already, or that an earlier call left, is no line's; but
+        whole ones may differ, as positions do.
+        """
+        found = dict[int | None, dict[str, Operation]]()
+        known, agree = self.rows[side].call.known_tensors, self.agree[side]
+        for number, operation in enumerate(self.operations[side]):
+            if number in agree:
+                continue
+            own = found[number] = dict[str, Operation]()
+            for tensor, source in zip(operation.given, operation.sources, strict=False):
+                own.update(found.get(source, {}))
+                is_clear = not tensor.is_floating_point() or agree.get(source, True)
+                if source is None:
+                    is_clear = any(torch.equal(tensor, one) for one in known)
+                if not is_clear:
+                    own[""] = operation
+            own[operation.where] = operation
+        return found
 
     def _paired(self) -> Iterator[tuple[int, int]]:
         """The operations of the calls that the same line makes, in the order of the smaller one."""
         left: dict[str, list[int]] = defaultdict(list)
-        for number, operation in enumerate(self.operations[0]):
-            left[operation.line].append(number)
         for number, operation in enumerate(self.operations[1]):
+            left[operation.line].append(number)
+        for number, operation in enumerate(self.operations[0]):
             if operation.line and left[operation.line]:
-                yield left[operation.line].pop(0), number
+                yield number, left[operation.line].pop(0)
 
-    def _agree(self, large: Tensor, small: Tensor) -> bool:
+    def _agree(self, small: Tensor, large: Tensor) -> bool:
         part = self._part(large, small)
         return part is not None and not _differ(part, small)
 
@@ -230,23 +197,15 @@ class _Pair:
         for axis, (size, wanted) in enumerate(zip(large.shape, small.shape, strict=True)):
             if size == wanted:
                 continue
-            places = self.places.get((size, wanted))
-            if places is None:
+            start = self.starts.get((size, wanted))
+            if start is None:
                 return None
-            large = large.index_select(axis, torch.tensor(places, device=large.device))
+            large = large.narrow(axis, start, wanted)
         return large
 
-    def _put(self, large: Tensor, small: Tensor) -> Tensor:
-        """A copy of a tensor in which that part is another."""
-        flat = self._part(torch.arange(large.numel()).view(large.shape).double(), small.double())
-        assert flat is not None
-        whole = large.clone().flatten()
-        whole[flat.long().flatten()] = small.to(large.dtype).flatten()
-        return whole.view(large.shape)
 
-
-def _places(large: Row, small: Row) -> dict[tuple[int, int], list[int]]:
-    """Which places of an axis the smaller call has, by the sizes of that axis in both.
+def _starts(small: Row, large: Row) -> dict[tuple[int, int], int]:
+    """Where on an axis the smaller call begins, by the sizes of that axis in both.
 
     The outputs, and the places in them that are compared, say which items and tokens these are.
     """
@@ -254,7 +213,7 @@ def _places(large: Row, small: Row) -> dict[tuple[int, int], list[int]]:
     found = {}
     for size, wanted, place, other in zip(*shapes, large.place, small.place, strict=True):
         if size != wanted and 0 <= place - other <= size - wanted:
-            found[size, wanted] = [*range(place - other, place - other + wanted)]
+            found[size, wanted] = place - other
     return found
 
 
@@ -277,27 +236,18 @@ def _holds(row: Tensor, expected: Tensor | None, allowed: float) -> bool:
     return bool((gap <= allowed).all()) or not _differ(row, expected)
 
 
-def _told(text: str, operation: Operation) -> Clue:
-    file, number, _ = operation.where.split(":", 2)
-    return Clue(text=f"{text} {operation.line}", file=file, line=int(number))
-
-
-def _lost(row: Row, comparison: Comparison) -> Clue | None:
-    """The first operation that gives NaN or infinity for finite numbers, if zeros heal it.
-
-    Then the comparison holds; where nothing is expected, what it gives is finite.
-    """
-    whole = comparison.expected
-    expected = None if whole is None or not whole.dim() else whole[comparison.at[:-1]]
-    _, operations, _ = _run_again(row)
-    sources = [n for n, operation in enumerate(operations) if operation.line and _loses(operation)]
-    for number in sources[:_MOST_TRIES]:
-        output = operations[number].output
-        healed, *_ = _run_again(row, {number: output.nan_to_num(0.0, 0.0, 0.0)})
-        if _holds(healed[row.place], expected, comparison.allowed or 0.0):
-            what = "NaN" if bool(output.isnan().any()) else "infinity"
-            return _told(f"{what} arises first in", operations[number])
-    return None
+def _losing(row: Row) -> list[_Suspect]:
+    """The operations of a call that lose a value, and zeros for what they give."""
+    output, operations, last = _run_again(row)
+    uses = [(_OUTPUT, output, last)]
+    for number, operation in enumerate(operations):
+        operands = zip(operation.given, operation.sources, strict=False)
+        uses += [((number, place), *operand) for place, operand in enumerate(operands)]
+    return [
+        (one, {use: t.nan_to_num(0.0, 0.0, 0.0) for use, t, source in uses if source == number})
+        for number, one in enumerate(operations)
+        if one.line and _loses(one)
+    ]
 
 
 def _loses(operation: Operation) -> bool:
@@ -307,6 +257,5 @@ def _loses(operation: Operation) -> bool:
         return False
     if bool(operation.output.isnan().any()):
         return not any(bool(tensor.isnan().any()) for tensor in given)
-    is_fill = operation.line.startswith(("masked_fill", "where", "fill", "copy", "full", "add"))
     finite = all(bool(tensor.isfinite().all()) for tensor in given)
-    return finite and not is_fill and bool(operation.output.isinf().any())
+    return finite and bool(operation.output.isinf().any())
