@@ -38,6 +38,8 @@ _SECONDS = 20.0
 _TRIES = 10
 """Most executions of Hypothesis to draw enough cases, if many are rejected."""
 
+_NO_CASE = "sizes and dtypes of the subject, and filters of its strategy, leave none of its cases"
+
 
 class IllegalCaseError(Exception):
     """A strategy drew an object that is not a legal case of the subject."""
@@ -76,7 +78,6 @@ class CaseSearch:
         self.failing: Case | None = None
         self.error: BaseException | None = None
         self.shrunk = self.replayed = self.device_lost = False
-        self._obstacle: str | None = None
         self._budget, self._deadline = _SHRINK_CASES, math.inf
         self._verdicts: dict[Case, BaseException | None] = {}
         self._counted_cases: set[Case] = set()
@@ -119,15 +120,6 @@ class CaseSearch:
         raws = [(p, raw) for p in self.space.parts for raw in p.scheduled(seed, brief=is_brief)]
         entries = [(self._legal_case(part, raw), part, raw) for part, raw in raws]
         cases = [case for case, _, _ in entries if case is not None]
-        spaces = [part for part in self.space.parts if isinstance(part, Space)]
-        if spaces and not cases:
-            domain = spaces[0].domain
-            self._obstacle = (
-                "its strategy's filters leave none of its cases"
-                if any(part.steps for part in self.space.parts)
-                else f"sizes allows none of its cases: L and S up to {domain.max_len}, "
-                f"Eq, Ek and Ev up to {domain.max_features}"
-            )
         selection = affordable(self.subject, cases, self.profile, self.quota)
         self.omitted = sum(case not in selection for case in cases)
         for case, part, raw in entries:
@@ -141,7 +133,6 @@ class CaseSearch:
         count = hypothesis_engine.drawn_count(max(self.profile.drawn, shortage))
         limit = drawn_limit(self.subject, count, self.profile, self.quota) if parts else count
         self.omitted += count - limit
-        others = set[str]()
         drawn = st.one_of([st.tuples(st.just(part), part.raw(wide=is_wide)) for part in parts])
         for attempt in range(_TRIES if parts else 0):
             rest = limit - self.counts["drawn"]
@@ -149,24 +140,19 @@ class CaseSearch:
                 return
             hypothesis_engine.search(
                 drawn,
-                lambda one: self._fails_drawn(*one, limit, others),
+                lambda one: self._fails_drawn(*one, limit),
                 phases=hypothesis_engine.phases(Phase.generate),
                 examples=rest + 1,  # the simplest comes twice
                 seed=f"{self.invariant.name} {seed} {attempt}",
             )
-        if others and not self.counts:
-            names = ", ".join(sorted(others))
-            asked = ", ".join(dict.fromkeys(d for part in parts for d in part.dtypes))
-            self._obstacle = f"its strategy draws {names} only, none of {asked}"
 
-    def _fails_drawn(self, part: Part, raw: Case | None, limit: int, others: set[str]) -> bool:
-        """Whether a drawn case fails; ``others`` gets a dtype that a foreign part has not."""
+    def _fails_drawn(self, part: Part, raw: Case | None, limit: int) -> bool:
+        """Whether a drawn case fails."""
         if self.error is None and self.counts["drawn"] >= limit:
             return False
         if isinstance(part, Foreign) and raw is not None:
             _hold_legal(self.subject, self.invariant, raw)
-            if not part.includes(raw):
-                others.add(raw.dtype)
+            if not part.includes(raw):  # it has another dtype
                 reject()
         return self._fails_raw(part, raw, "drawn")
 
@@ -284,9 +270,9 @@ class CaseSearch:
 
     def exclusion(self) -> tuple[str, str] | None:
         """Status and reason if no case could run; this is no verdict on the contract."""
-        message = self.left_out("none") if self.refusals else self._obstacle
-        if self.counts or message is None:
+        if self.counts or (self._verdicts and not self.refusals):
             return None
+        message = self.left_out("none") if self.refusals else _NO_CASE
         return "inconclusive" if self.invariant.name == KEEPS_CONTRACT else "skipped", message
 
 

@@ -19,8 +19,6 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.errors import NoSuchExample, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
-from attnbench.errors import headline
-
 T = TypeVar("T")
 
 _USUAL_EXAMPLES = 100
@@ -96,15 +94,11 @@ def failures() -> Failures | None:
 class Failures:
     """Stored failures, each a text under the key of a subject and an invariant.
 
-    Errors of reading and writing do not affect verdicts, so they raise nothing and are noted.
-
-    Attributes:
-        trouble: the first error, on one line; ``""`` for none.
+    A database that cannot be read or written affects no verdict: nothing is tried first, or kept.
     """
 
     def __init__(self, database: ExampleDatabase) -> None:
         self._database = database
-        self.trouble = ""
 
     def again(
         self, key: str, read: Callable[[str], T | None], fails: Callable[[T], bool]
@@ -116,15 +110,14 @@ class Failures:
             read: makes a value of a text; ``None`` if it is of no concern now.
             fails: whether a value fails.
         """
-        readable = []
-        for entry in sorted(self._entries(key)):
+        entries = list[bytes]()
+        with contextlib.suppress(Exception):
+            entries = sorted(self._database.fetch(key.encode()))
+        for entry in entries:
             try:
-                readable.append((entry, read(entry.decode("ascii"))))
-            except (ValueError, TypeError):
-                self._tell(
-                    "holds failures that cannot be read, which are left there, and not tried first"
-                )
-        for entry, value in readable:
+                value = read(entry.decode("ascii"))
+            except (ValueError, TypeError):  # another version wrote it
+                continue
             if value is not None and fails(value):
                 return value
             if value is not None:
@@ -136,16 +129,3 @@ class Failures:
         """Store a text."""
         with contextlib.suppress(Exception):
             self._database.save(key.encode(), text.encode())
-        if text.encode() not in self._entries(key):  # an unwritable folder raises nothing
-            self._tell("cannot be written: what fails is not kept")
-
-    def _entries(self, key: str) -> list[bytes]:
-        try:
-            return list(self._database.fetch(key.encode()))
-        except Exception as error:
-            self._tell(f"cannot be read ({headline(error)}): what failed before is not tried first")
-            return []
-
-    def _tell(self, trouble: str) -> None:
-        place = getattr(self._database, "path", "") or f"the {type(self._database).__name__}"
-        self.trouble = self.trouble or f"{place} {trouble}"

@@ -136,10 +136,9 @@ def is_undeclared(subject: Subject, invariant: Invariant) -> bool:
 
 def _fields_of(run: CaseSearch) -> tuple[str, str, dict[str, Any]]:
     """The status, the reason, and further fields of the outcome."""
-    trouble = run.store.trouble if run.store is not None else ""
     fields = {
         "cases": run.counts.total() - run.counts["replayed"] * (run.error is None),
-        "note": trouble or run.subject.limited,
+        "note": run.subject.limited,
     }
     if run.error is None:
         return *(run.exclusion() or _verdict(run)), fields

@@ -92,7 +92,7 @@ def test_a_strategy_of_ones_own_looks_only_at_the_dtypes_asked_for() -> None:
     assert run(one, dtypes=("float64",)).status == "passed"
     assert {case.dtype for case in asked} == {"float64"}
     outcome = run(one, dtypes=("float16",))
-    assert (outcome.status, "float32" in outcome.reason) == ("skipped", True)
+    assert (outcome.status, "leave none of its cases" in outcome.reason) == ("skipped", True)
 
 
 def test_a_missing_reference_is_a_skip_for_a_strategy_of_ones_own() -> None:
@@ -137,4 +137,4 @@ def test_a_strategy_of_cases_that_no_subject_has_gets_a_clear_error(
 def test_a_filter_that_leaves_nothing_is_named() -> None:
     one, _ = invariant(lambda case: True, lambda s: cases(s).filter(lambda case: False))
     outcome = run(one, target="dot")
-    assert (outcome.status, "filters leave none" in outcome.reason) == ("skipped", True)
+    assert (outcome.status, "leave none of its cases" in outcome.reason) == ("skipped", True)
