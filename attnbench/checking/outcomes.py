@@ -115,7 +115,7 @@ class Outcome:
         failure: what was found, if the status is ``failed``.
         command: the command that runs this check again, unless it passed or was skipped.
         seed: seed of the drawn cases; ``None`` draws the same cases every time.
-        note: a line about the run itself, such as that its failures could not be kept.
+        note: a line about the run itself, such as who could not explain its failure.
         undeclared: whether it was skipped as a law that the subject does not declare.
     """
 

@@ -32,7 +32,7 @@ class Operation:
     """One operation of a call.
 
     Args:
-        operator: the name of its operator, such as ``softmax`` or ``add_``.
+        name: its name, such as ``softmax``.
         where: ``file.py:line: source`` of the user's line that called it; ``""`` if unknown.
         output: a copy of its first result.
         given: copies of the tensors that it was given, if they are kept, and then the numbers, but
@@ -41,17 +41,12 @@ class Operation:
         is_view: whether it only lays out again what it was given.
     """
 
-    operator: str
+    name: str
     where: str
     output: Tensor
     given: tuple[Tensor, ...]
     sources: tuple[int | None, ...]
     is_view: bool
-
-    @property
-    def name(self) -> str:
-        """Its name, such as ``softmax``."""
-        return self.operator.strip("_")
 
     @property
     def line(self) -> str:
@@ -81,13 +76,14 @@ class Operations(OperationMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and record it."""
-        name = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
+        called = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
+        name = called.strip("_")
         number, (leaves, layout) = len(self.found), tree_flatten((args, kwargs or {}))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         given, sources = self._kept(func, name, leaves), tuple(map(self.number_of, tensors))
         for place, tensor in enumerate(tensors):
             other = self.others.get((number, place))
-            if other is not None and name.endswith("_"):
+            if other is not None and called.endswith("_"):
                 tensor.copy_(other)
             elif other is not None:
                 leaves = [other.to(tensor.dtype) if leaf is tensor else leaf for leaf in leaves]
@@ -108,7 +104,7 @@ class Operations(OperationMode):
         if not self.keeps_given:
             return ()
         begins = str(getattr(func, "_overloadname", "")).startswith("start")  # of a range
-        kinds = float | int if begins or name.strip("_") in _ARITHMETIC else float
+        kinds = float | int if begins or name in _ARITHMETIC else float
         numbers = [leaf for leaf in leaves[: 1 if begins else None] if isinstance(leaf, kinds)]
         tensors = [leaf.detach().clone() for leaf in leaves if isinstance(leaf, Tensor)]
         return *tensors, *(torch.tensor(one, dtype=torch.float64) for one in numbers)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from attnbench.testing import Operations
 
 _COPIES = re.compile(
-    "clone|copy_|_to_copy|_unsafe_view|arange|scalar_tensor|(new_)?(zeros|ones|full|empty)(_like)?"
+    "clone|copy|to_copy|unsafe_view|arange|scalar_tensor|(new_)?(zeros|ones|full|empty)(_like)?"
 )
-"""Operators that make or copy a tensor, and compute nothing."""
+"""Operations that make or copy a tensor, and compute nothing."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ def _computes(operation: Any) -> bool:
     """Whether it computes numbers of its own, and neither makes, copies nor lays them out."""
     output: Tensor = operation.output
     is_number = output.is_floating_point() and output.numel() > 0
-    return is_number and not operation.is_view and not _COPIES.fullmatch(operation.operator)
+    return is_number and not operation.is_view and not _COPIES.fullmatch(operation.name)
 
 
 def _note(trace: Trace, name: str) -> Any:
