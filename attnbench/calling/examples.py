@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,10 +63,10 @@ def example_spec(
             "the file, as module = ..., and name that."
         )
     shown = shown_call(prepared(target), *call_of(example))
-    if _attends(shown):
+    for prior in _as_attention(shown):
         with contextlib.suppress(StyleError):  # what follows needs no names
             known = {"name": called_name(target), **fields}
-            callee, prior = _as_attention(shown)
+            callee = Callee(shown.another, (sides := _sides(shown))[0], sides)
             if prior.given:  # which a style would leave out
                 return bound_spec(target, *bound(shown.callee, callee, prior), known)
             return spec_of(shown.callee, callee, prior, **known)
@@ -92,22 +92,40 @@ def example_spec(
     )
 
 
-def _as_attention(shown: Example) -> tuple[Callee, Prior]:
-    """What an example says of a call of a query and other keys, before anything is tried."""
-    query, key, value = (t.shape[-1] for t in (shown.states, _keys(shown), _keys(shown, "value")))
+def _as_attention(shown: Example) -> Iterator[Prior]:
+    """What an example says of a call of a query and other keys, before anything is tried.
+
+    Keys of other features than the query's may be those of a layer, whose output has the query's.
+    """
+    if not _attends(shown):
+        return
     named = [a for a in _arguments(shown) if a.name in shown.named]
     axes, slots = [one for one, _ in _layouts(shown)], _slots(shown)
     others = {a.name: _as_given(a, shown, slots, axes) for a in named if a.role is None}
     roles = {a.name: a.role for a in named if a.role in TENSORS and not a.required}
     given = {name: each for name, each in others.items() if each.given}
-    return Callee(shown.another, query, (query, key, value)), Prior(_layouts(shown), roles, given)
+    yield Prior(_layouts(shown), roles, given)
+    if len({*_sides(shown)}) > 1:
+        as_layer = {"query": "hidden", "key": "memory", "value": "memory"}
+        roles = {a.name: as_layer.get(a.role, a.role) for a in named if a.role in TENSORS}
+        yield Prior(_layouts(shown), roles, given)
+
+
+def _sides(shown: Example) -> tuple[int, int, int]:
+    """The features of query, key and value."""
+    query, key, value = (t.shape[-1] for t in (shown.states, _keys(shown), _keys(shown, "value")))
+    return query, key, value
 
 
 def _attends(shown: Example) -> bool:
-    """Whether an example gives a query, and other keys or a memory."""
+    """Whether an example gives a query, and other keys or a memory.
+
+    One tensor that is all of them is a layer's hidden states, but where it has heads.
+    """
     roles = {*_by_role(shown)}
     others = {"key", "memory", "value"} & roles
-    return len(shown.hidden) == 1 and bool({"query", "hidden"} & roles) and bool(others)
+    is_apart = len(shown.hidden) == 1 or (shown.states.dim() == 4 and {"query", "key"} <= roles)
+    return is_apart and bool({"query", "hidden"} & roles) and bool(others)
 
 
 def _by_role(shown: Example) -> dict[str | None, Tensor]:
@@ -264,8 +282,9 @@ def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Bi
     for name, value in shown.named.items():
         if name not in mains:  # of no other sequence do calls have another
             role = role_of(name, "forward")
+            is_plain = role in TENSORS or isinstance(value, int | float | str)
             cut = _cuts(value, {"B": {items}, "L": {tokens}})
-            given.append(Argument(name, None if role in TENSORS else role, given=cut))
+            given.append(Argument(name, None if is_plain else role, given=cut))
     free = [replace(a, given=()) if _is_mask_of_items(a) else a for a in given]
     free += [a for a in _arguments(shown) if a.role in _MASKS and a.name not in shown.named]
     asked = [a for a in free if a.role in _MASKS and not a.given]

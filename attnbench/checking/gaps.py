@@ -84,7 +84,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     alone, decodes = spec.same_as is None and spec.reference is None, padding and cache
     left, right = (f"{side}_padding_is_inert" for side in ("left", "right"))
     narrower = [name for name in DTYPES if name not in subject.dtypes]
-    drops = subject.conventions.empty_rows == "nan" and padding
+    empty = {"nan": "give NaN", "refused": "raise"}.get(subject.conventions.empty_rows, "")
     fixed = not spec.causal and subject.conventions.positions == "absolute"
     fixed = fixed and "positions" not in spec.conventions  # where it is said, it is known
     mixes = subject.conventions.positions != "none"  # causal without an order: tokens stay apart
@@ -99,7 +99,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     transposes = "transposes_with_the_grid"
     moved = "tokens in another order were not tried"
     turned = "the grid was not transposed: rows may be taken for columns"
-    empty = "items without a real token give NaN, and were not tried"
+    drops = f"items without a real token {empty}, and were not tried"
     real = f'laws=("{right}",), if its positions count real tokens only'
     return [
         (alone, 2, _NO_REFERENCE, same),
@@ -108,7 +108,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
         (decodes and left not in subject.laws, HEAVY, cached, f'laws=("{left}",)', _DECODES),
         (decodes and right not in subject.laws, 3, prompts, real),
         (bool(narrower), 2, f"not tried in {' and '.join(narrower)}", "dtypes"),
-        (drops, 3, empty, "the convention empty_rows=zeros"),
+        (bool(empty and padding), 3, drops, "the convention empty_rows=zeros"),
         (spec.causal and mixes and not cache, 2, uncached, held),
         (not spec.causal and not grid, 3, future, declared),
     ]

@@ -100,6 +100,11 @@ class Failure:
     script: str | None = None
     clues: tuple[Clue, ...] = ()
 
+    @property
+    def is_nan_alone(self) -> bool:
+        """Whether both of what is compared are NaN, of which no property says more."""
+        return str(self.got) == str(self.expected) == "nan"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -275,6 +280,8 @@ def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
 
 def _rank(outcome: Outcome) -> int:
     failure = outcome.failure
-    is_nan = failure is not None and (failure.fault == "nan" or str(failure.got) == "nan")
+    is_nan = failure is not None and (
+        failure.fault == "nan" or "nan" in (str(failure.got), str(failure.expected))
+    )
     rank = -1 if outcome.invariant == KEEPS_CONTRACT else _RANK_OF.get(outcome.invariant, 0)
     return rank + (len(_RANKS) + 2) * is_nan

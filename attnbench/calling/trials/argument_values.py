@@ -48,7 +48,7 @@ _CONSTANTS: Mapping[str, tuple[Any, ...]] = {
     "step": (0, None),
     "dropout": (0.0, None),
     "previous_weights": tuple(Fill(axes) for axes in ("BS", "B2S", "B1S", "GS", "BS1")),
-    "coverage": tuple(Fill(axes) for axes in ("BS", "B1S", "GS", "BS1")),
+    "coverage": tuple(Fill(axes, 0.25) for axes in ("BS", "B1S", "GS", "BS1")),
 }
 """What is tried for an argument of a role in every layout."""
 

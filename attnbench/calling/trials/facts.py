@@ -102,7 +102,7 @@ def _layer(calls: Calls, found: Facts, is_random: bool) -> None:
         nothing[-1] = False
         output = calls(padding_mask=nothing)
         if output is None or not bool(output.isfinite().all()):
-            found.conventions["empty_rows"] = "nan"
+            found.conventions["empty_rows"] = "refused" if output is None else "nan"
     if (parts := folds(calls)) > 1:
         found.notes.append(f"its output of {parts}·E features is folded to E")
 
@@ -212,7 +212,9 @@ def _formula(calls: Calls, found: Facts) -> None:
     if both is None or constant is None:
         return
     output, weights = both
+    turned = calls([query, key, value.roll(1, -1)])  # heads pool features of their own
     pools = close(constant, value[..., :1, :] * 0 + 3)
+    pools = pools and turned is not None and close(turned, output.roll(1, -1))
     if weights is not None:
         pools = pools and close(output, weights @ value)
         accepts.append("return_weights")
