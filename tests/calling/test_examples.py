@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import attnbench
 from attnbench.calling.examples import example_spec
 from attnbench.errors import StyleError
+from tests.attention_functions import statuses
 from tests.cli_runs import run
 
 
@@ -289,6 +290,38 @@ def test_what_belongs_to_heads_tokens_dtypes_or_widths_of_an_example_is_no_fault
     names.append("agrees_with_scalar_reference")
     report = attnbench.check(function, example=example, profile="quick", invariants=names)
     assert report.ok, str(report)
+
+
+def narrow(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q[..., :8] @ k.mT).softmax(-1) @ torch.cat([v, v], -1)
+
+
+def test_keys_of_other_features_and_one_tensor_with_heads_are_read_as_attention() -> None:
+    spec = example_spec(narrow, (torch.randn(3, 9, 16), *[torch.randn(3, 7, 8)] * 2))
+    assert spec.notes[0] == "called with q (B, L, E), k (B, S, E), v (B, S, E)"
+    spec = example_spec(linear, [torch.randn(3, 9, 4, 8)] * 3)
+    assert "queries (B, L, H, E), keys (B, S, H, E)" in spec.notes[0]
+
+
+def covered(query: Tensor, memory: Tensor, mask: Tensor, coverage: Tensor) -> Any:
+    scores = (memory + query[:, None] + coverage[..., None]).tanh().sum(-1)
+    weights = scores.masked_fill(~mask, -1e9).softmax(-1)
+    return (weights[:, None] @ memory).squeeze(1), weights
+
+
+def by_heads(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    q, k, v = (each.unflatten(-1, (4, -1)).transpose(1, 2) for each in (query, key, value))
+    return ((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def test_a_coverage_is_equal_for_any_number_of_keys_and_heads_may_pool_their_own_features() -> None:
+    mask = torch.arange(7) < torch.tensor([[7], [5], [6]])
+    example = torch.randn(3, 16), torch.randn(3, 7, 16), mask, torch.zeros(3, 7)
+    names = ["masking_equals_deleting", "masked_slots_are_inert", "weights_sum_to_one"]
+    report = attnbench.check(covered, example=example, profile="quick", invariants=names)
+    assert set(statuses(report).values()) == {"passed"}, str(report)
+    spec = example_spec(by_heads, [torch.randn(3, n, 16) for n in (9, 7, 7)])
+    assert "pools_values" not in spec.laws
 
 
 class Cell(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from importlib import resources
 
 import jsonschema
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench.cases.case import Case
-from attnbench.checking.check_report import SCHEMA, CheckReport
-from attnbench.checking.outcomes import Failure, Outcome
+from attnbench.checking.check_report import SCHEMA, CheckReport, failure_text
+from attnbench.checking.outcomes import Failure, Outcome, lead_of
 
 SHIPPED = json.loads(
     resources.files("attnbench.checking").joinpath("outcomes.schema.json").read_text("utf-8")
@@ -76,3 +77,20 @@ def test_a_check_gives_json_that_the_schema_describes() -> None:
     assert outcome.failure.quantity.startswith("scores")
     assert isinstance(outcome.failure.got, float)
     jsonschema.validate(json.loads(report.to_json()), SHIPPED)
+
+
+def test_nan_where_a_wide_dtype_has_it_does_not_lead_and_has_no_hint() -> None:
+    both = replace(FOUND, expected=math.nan, hint="something")
+    outcomes = [
+        Outcome(
+            "mine",
+            "half_types_agree",
+            "failed",
+            "",
+            failure=replace(FOUND, got=1.5, expected="nan"),
+        ),
+        Outcome("mine", "copies_agree", "failed", "", failure=both),
+        Outcome("mine", "scale_multiplies_scores", "failed", "", failure=replace(FOUND, got=1.0)),
+    ]
+    assert lead_of(outcomes) is outcomes[2]
+    assert "usually" not in failure_text(outcomes[1])
