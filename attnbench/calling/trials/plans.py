@@ -58,9 +58,13 @@ def _by_trial(required: Sequence[Argument]) -> Iterator[dict[str, str]]:
     own = {"hidden": "query"}
     known = {name: own.get(role, role) for name, role in known.items()}
     unknown = [a.name for a in required if a.role is None]
-    for roles in (("query", "memory"), ("query", "key", "value")):
-        free = [role for role in roles if role not in known.values()]
-        if unknown and len(free) == len(unknown) and {*known.values()} <= {*roles}:
-            for order in itertools.permutations(free):
-                given = {**known, **dict(zip(unknown, order, strict=True))}
-                yield {a.name: given[a.name] for a in required if a.name in given}
+    for is_rest in (False, True):  # one that is no tensor of the call is None, at last
+        for roles in (("query", "memory"), ("query", "key", "value")):
+            free = [role for role in roles if role not in known.values()]
+            rest = len(unknown) - len(free)
+            if not free or not {*known.values()} <= {*roles} or rest != is_rest:
+                continue
+            for some in itertools.combinations(unknown, len(free)):
+                for order in itertools.permutations(free):
+                    given = {**known, **dict(zip(some, order, strict=True))}
+                    yield {a.name: given[a.name] for a in required if a.name in given}
