@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ def traced(module: nn.Module) -> Iterator[Trace]:
     """
     trace, mode = Trace(), Operations(keeps_given=False)
     parts = [(name, part) for name, part in module.named_modules() if name]
-    handles = [part.register_forward_hook(_note(trace, name)) for name, part in parts]
+    handles = [part.register_forward_hook(partial(_note, trace, name)) for name, part in parts]
     try:
         with mode:
             yield trace
@@ -58,10 +59,7 @@ def _computes(operation: Any) -> bool:
     return is_number and not operation.is_view and not _COPIES.fullmatch(operation.name)
 
 
-def _note(trace: Trace, name: str) -> Any:
-    def hook(_: nn.Module, __: Any, output: Any) -> None:
-        first = output[0] if isinstance(output, tuple | list) and output else output
-        if isinstance(first, Tensor) and first.is_floating_point():
-            trace.modules.setdefault(name, []).append(first.detach().clone())
-
-    return hook
+def _note(trace: Trace, name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+    first = output[0] if isinstance(output, tuple | list) and output else output
+    if isinstance(first, Tensor) and first.is_floating_point():
+        trace.modules.setdefault(name, []).append(first.detach().clone())

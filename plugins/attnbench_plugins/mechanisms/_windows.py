@@ -92,10 +92,8 @@ def band(
     if mask is not None:
         lead = index.shape[:-2] if index.dim() > 2 else mask.shape[:-2]
         mask = mask.expand(*lead, q_len, kv_len).gather(-1, index.expand(*lead, q_len, width))
-        if mask.dtype == torch.bool:
-            allowed = allowed & mask
-        else:
-            return Band(index, mask.masked_fill(~allowed, float("-inf")), kv_len)
+        hides = mask.dtype == torch.bool
+        allowed = allowed & mask if hides else mask.masked_fill(~allowed, float("-inf"))
     return Band(index, allowed, kv_len)
 
 
