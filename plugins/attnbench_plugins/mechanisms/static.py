@@ -51,10 +51,7 @@ class StaticAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The output ``(..., L, Ev)``, and on request the weights ``(..., L, S)``."""
         call = prepare(self, query, key, value, attn_mask, valid_lens, is_causal, dropout_p)
-        if 0 in query.shape or 0 in key.shape:
-            mean = query
-        else:
-            mean = widen(query)[0].mean(-2, keepdim=True).to(query.dtype)
+        mean = widen(query)[0].mean(-2, keepdim=True).to(query.dtype)
         weights = softmax_weights(scores_of(self.scoring, mean, call.key), call.mask)
         output = pool(weights, call.value, dropout_p=dropout_p if self.training else 0.0)
         rows = (*query.shape[:-1], -1)
