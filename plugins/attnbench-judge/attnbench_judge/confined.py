@@ -26,16 +26,7 @@ from torch import Tensor
 from attnbench_judge.decision import RefusedError, plain_text
 from attnbench_judge.entry import THREADS, Answer, Limits, enter
 from attnbench_judge.old_outputs import OldOutputs
-from attnbench_judge.process_account import (
-    ComputingClock,
-    Patience,
-    WaitingClock,
-    alive,
-    ending,
-    resident_bytes,
-    stopped,
-    tree,
-)
+from attnbench_judge.process_account import Clocks, alive, ending, resident_bytes, stopped, tree
 from attnbench_judge.shared_bytes import SharedBytes, same_bytes
 
 _MESSAGE = 1 << 18
@@ -74,18 +65,16 @@ class Confined:
         self.refused: RefusedError | None = None
         self._took_s = 0.0
         self._rested: float | None = None
-        self._turn, self._last = 0, (torch.empty(0), torch.empty(0))
         self._old = OldOutputs(chance or random.SystemRandom())
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(_LOOK_S)
         self._stack.callback(self._channel.close)
         try:
             with theirs:
                 entered = enter(limits, scratch, self.shared, theirs.fileno())
             self.pid, self.held, self.missing = entered
-            self._clock = ComputingClock(self.pid)
-            self._waiting = WaitingClock(self.pid, os.getpid())
-            for clock in (self._clock, self._waiting):
-                self._stack.callback(clock.close)
+            self._clocks = Clocks(self.pid)
+            self._stack.callback(self._clocks.close)
             self.callees = self._loaded({"callees": list(callees), "paths": list(paths)})
         except BaseException:
             self.close()
@@ -137,17 +126,13 @@ class Confined:
         return answer
 
     def _asked(self, request: dict[str, Any]) -> Answer:
-        """The answer to a call; that before it, and some of older ones, are read again."""
-        answer, view = self._answered(request, 1 - self._turn)
-        if view is None or answer.output is None:
-            return answer  # the last output stays where it is, to be read again
-        if not same_bytes(*self._last):
-            self.refused = RefusedError("changed_later", "others after the next call")
-            raise self.refused
-        self._turn, self._last = 1 - self._turn, (view, answer.output)
+        """The answer to a call; some older ones are read again."""
+        answer = self._answered(request)
+        if answer.output is None:
+            return answer
         self._old.add(answer.output)
         for later, copy in self._old.due():
-            found = self._answered({"again": later}, 1 - self._turn)[0].output
+            found = self._answered({"again": later}).output
             if found is None or not same_bytes(found, copy):
                 self.refused = RefusedError("changed_later", f"{later} outputs after it")
                 raise self.refused
@@ -156,40 +141,34 @@ class Confined:
     def again(self, wait_s: float = 0.05) -> Tensor | None:
         """Let the process run for some seconds of its own, and read its last output again."""
         if self.refused is None:
-            patience = Patience(self.pid, self._clock)
+            start = self._clocks.read()
             self._rested = None
             os.kill(self.pid, signal.SIGCONT)
-            while patience.spent() < wait_s:
+            while self._clocks.since(start) < wait_s:
                 time.sleep(wait_s / 10)
-        answer, view = self._answered({"again": 0}, self._turn)
-        if view is not None and answer.output is not None:
-            self._last = (view, answer.output)
-        return answer.output
+        return self._answered({"again": 0}).output
 
-    def _answered(self, request: dict[str, Any], turn: int) -> tuple[Answer, Tensor | None]:
-        """The answer to a request, and a view of the output in the place whose turn it is."""
+    def _answered(self, request: dict[str, Any]) -> Answer:
         if self.refused is not None:
             raise self.refused
-        place = self.shared.places[turn]
         try:
-            return self._exchange({**request, "out": place, "room": self.shared.room}, place)
+            return self._exchange(request)
         except RefusedError as refused:
             self.refused = refused
             raise
 
-    def _exchange(self, request: dict[str, Any], place: int) -> tuple[Answer, Tensor | None]:
-        self._check_silent()
-        number = secrets.token_hex(8)
-        self._send({**request, "id": number})
-        before = self._spent()
+    def _exchange(self, request: dict[str, Any]) -> Answer:
+        number = secrets.token_hex(8)  # a message that came before is no answer to it
+        self._send({**request, "id": number, "out": self.shared.place, "room": self.shared.room})
+        before = self._clocks.read()
         if self._rested is not None and before[0] > self._rested + _STILL_S:
             raise RefusedError("went_on", f"for {before[0] - self._rested:.1e} s")
         os.kill(self.pid, signal.SIGCONT)
         answer = self._received(self.limits.call_s)
         self._freeze()
         self._check_alone()  # before the clock is read: what it has started computes on
-        after = self._spent()
-        self._rested = after[0] if self._clock.counts else None
+        after = self._clocks.read()
+        self._rested = after[0] if self._clocks.counts else None
         seconds, passed = (b - a for a, b in zip(before, after, strict=True))
         idle_s = max(0.0, passed - seconds)
         self._took_s += seconds + idle_s
@@ -205,34 +184,29 @@ class Confined:
             raise RefusedError("too_much_memory", f"more than {self.limits.memory_gib:g} GiB")
         if "raised" in answer:
             raised = plain_text(answer["raised"]), plain_text(answer.get("text"))
-            return Answer(None, seconds, idle_s, raised), None
+            return Answer(None, seconds, idle_s, raised)
         try:
-            view = self.shared.claimed(place, answer.get("dtype"), answer.get("shape"))
+            view = self.shared.claimed(answer.get("dtype"), answer.get("shape"))
         except ValueError as error:
             raise RefusedError("broke_protocol", str(error)) from None
-        return Answer(view.clone(), seconds, idle_s), view
+        return Answer(view.clone(), seconds, idle_s)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         try:
             self._channel.send(json.dumps(message).encode())
-        except (BlockingIOError, TimeoutError):
+        except TimeoutError:
             raise RefusedError("broke_protocol", "it leaves requests unread") from None
         except OSError:
             raise RefusedError("ended", self._end()) from None
 
-    def _spent(self) -> tuple[float, float]:
-        """Readings: what it computed, and time in which neither it nor the judge waited to run."""
-        return self._clock.seconds(), time.perf_counter() - self._waiting.seconds()
-
     def _received(self, limit_s: float) -> dict[str, Any]:
-        patience = Patience(self.pid, self._clock)
-        self._channel.settimeout(_LOOK_S)
+        start = self._clocks.read()
         message: bytes | None = None
         while message is None:
             try:
                 message = self._channel.recvmsg(_MESSAGE)[0]
             except TimeoutError:
-                self._check_resources(patience, limit_s)
+                self._check_resources(start, limit_s)
             except OSError:
                 message = b""
         if not message:
@@ -244,24 +218,17 @@ class Confined:
             raise RefusedError("broke_protocol", f"{message[:80]!r} is not an answer")
         return answer
 
-    def _check_resources(self, patience: Patience, limit_s: float) -> None:
-        if patience.spent() > limit_s:
+    def _check_resources(self, start: tuple[float, float], limit_s: float) -> None:
+        if self._clocks.since(start) > limit_s:
             raise RefusedError("hung", f"after {limit_s:g} s")
         held = sum(map(resident_bytes, tree(self.pid)))
         if held > self.limits.memory_gib * 2**30:
             raise RefusedError("too_much_memory", f"{held / 2**30:.1f} GiB")
 
-    def _check_silent(self) -> None:
-        self._channel.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            if self._channel.recvmsg(_MESSAGE)[0]:
-                raise RefusedError("broke_protocol", "a message came without a request")
-            raise RefusedError("ended", self._end())
-
     def _freeze(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGSTOP)
-        pid, status = stopped(self.pid, self._clock, _STOP_S)
+        pid, status = stopped(self.pid, self._clocks, _STOP_S)
         if pid and not os.WIFSTOPPED(status):
             self.pid = 0
             raise RefusedError("ended", ending(status))

@@ -45,10 +45,9 @@ class Answer:
     """An answer to a request.
 
     Args:
-        output: a copy of the output, not to be changed before the next call; ``None`` if the
-            candidate raised an error.
+        output: a copy of the output, not to be changed; ``None`` if the candidate raised an error.
         seconds: that all its threads and processes computed, from the moment it went on until it
-            had stopped; see :class:`~attnbench_judge.process_account.ComputingClock`.
+            had stopped; see :class:`~attnbench_judge.process_account.Clocks`.
         idle_s: between these moments, without that and without waiting for a core.
         raised: name and text of the error that was raised.
     """

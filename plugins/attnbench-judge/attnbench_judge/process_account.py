@@ -29,16 +29,8 @@ def tree(pid: int) -> list[int]:
 
 def alive(pid: int) -> bool:
     """Whether a thread of a process has not ended; its first may have."""
-    return bool(set(_states(pid)) - {"Z", "X"})
-
-
-def _running(pid: int) -> bool:
-    """Whether a thread of a process, or of what descends from it, computes or waits for a core."""
-    return any("R" in _states(process) for process in tree(pid))
-
-
-def _states(pid: int) -> list[str]:
-    return [text.rpartition(")")[2].split()[0] for text in _of_threads(pid, "stat")]
+    states = {text.rpartition(")")[2].split()[0] for text in _of_threads(pid, "stat")}
+    return bool(states - {"Z", "X"})
 
 
 def _of_threads(pid: int, name: str) -> list[str]:
@@ -65,12 +57,12 @@ def ending(status: int) -> str:
     return f"exit code {os.waitstatus_to_exitcode(status)}"
 
 
-class ComputingClock:
-    """Seconds that all threads of a process and of its descendants computed.
+class Clocks:
+    """What a process and its descendants computed, and how long they were let to.
 
-    It counts by a performance event that threads and processes inherit, also those that nobody
-    waits for. Where the system refuses events, it is the time that passes: on its one core, a
-    candidate cannot compute for longer.
+    It counts what all threads computed by a performance event that threads and processes inherit,
+    also those that nobody waits for. Where the system refuses events, it is the time that passes:
+    on its one core, a candidate cannot compute for longer.
 
     Args:
         pid: a process that has not started others yet.
@@ -84,90 +76,50 @@ class ComputingClock:
             if self._event < 0:
                 attributes = told.ljust(_SIZE, b"\0")
                 self._event = _LIBC.syscall(number, attributes, pid, -1, -1, 8)
+        self._waits = []
+        for one in (pid, os.getpid()):
+            with contextlib.suppress(OSError):
+                self._waits.append(os.open(f"/proc/{one}/schedstat", os.O_RDONLY | os.O_CLOEXEC))
 
     @property
     def counts(self) -> bool:
         """Whether it counts what is computed, and nothing else."""
         return self._event >= 0
 
-    def seconds(self) -> float:
-        """The reading of the clock."""
-        if not self.counts:
-            return time.perf_counter()
-        (nanoseconds,) = struct.unpack("Q", os.read(self._event, 8))
-        return float(nanoseconds) / 1e9
+    def read(self) -> tuple[float, float]:
+        """Seconds that were computed, and that passed while neither side waited for a core.
 
-    def close(self) -> None:
-        """Close the event."""
-        if self._event >= 0:
-            os.close(self._event)
-            self._event = -1
-
-
-class WaitingClock:
-    """Seconds that the first threads of processes were ready and waited for a core, in all.
-
-    Args:
-        pids: the processes.
-    """
-
-    def __init__(self, *pids: int) -> None:
-        self._files = []
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                self._files.append(os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC))
-
-    def seconds(self) -> float:
-        """The reading of the clock."""
-        waited = 0
-        for file in self._files:
+        The wait is that of the first thread of the process, and of this process.
+        """
+        passed = time.perf_counter()
+        computed = passed
+        if self.counts:
+            computed = struct.unpack("Q", os.read(self._event, 8))[0] / 1e9
+        for file in self._waits:
             with contextlib.suppress(OSError, IndexError):  # it has ended
-                waited += int(os.pread(file, 64, 0).split()[1])
-        return waited / 1e9
+                passed -= int(os.pread(file, 64, 0).split()[1]) / 1e9
+        return computed, passed
+
+    def since(self, start: tuple[float, float]) -> float:
+        """Seconds since a reading, whichever are more: others may have kept its core meanwhile."""
+        return max(now - before for before, now in zip(start, self.read(), strict=True))
 
     def close(self) -> None:
         """Close its files."""
-        while self._files:
-            os.close(self._files.pop())
+        for file in (*self._waits, *([self._event] if self.counts else [])):
+            os.close(file)
+        self._waits, self._event = [], -1
 
 
-class Patience:
-    """How long a process had to do something, not counting the time that others kept its core.
-
-    Args:
-        pid: the process.
-        clock: its clock.
-    """
-
-    def __init__(self, pid: int, clock: ComputingClock) -> None:
-        self._pid, self._clock = pid, clock
-        self._begun, self._looked = clock.seconds(), time.monotonic()
-        self._idle = 0.0
-
-    def spent(self) -> float:
-        """Seconds that it computed, and those in which nothing of it could run.
-
-        To be called several times a second: what passed since the last call counts as idle unless
-        a thread is ready to run now.
-        """
-        now = time.monotonic()
-        if not _running(self._pid):
-            self._idle += now - self._looked
-        self._looked = now
-        return self._clock.seconds() - self._begun + self._idle
-
-
-def stopped(pid: int, clock: ComputingClock, most_s: float) -> tuple[int, int]:
+def stopped(pid: int, clocks: Clocks, most_s: float) -> tuple[int, int]:
     """Wait until a child has stopped or ended: its process id, 0 if it did not, and its status."""
     found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
-    tries, patience = 1, None
+    tries, start = 1, clocks.read()
     while not found:
         if tries > _AT_ONCE:  # let it run, where it waits for this core
             time.sleep(1e-5 if tries < 100 else 1e-3)
-        if tries % 100 == 0:
-            patience = patience or Patience(pid, clock)
-            if patience.spent() > most_s:
-                break
+        if tries % 100 == 0 and clocks.since(start) > most_s:
+            break
         found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
         tries += 1
     return found, status

@@ -51,8 +51,7 @@ def elements_of(tensor: Tensor) -> Tensor:
 class SharedBytes:
     """A piece of memory whose size neither side can change.
 
-    The first half is for inputs; two places in the second half are for outputs in turn, so that
-    an earlier answer can be read again.
+    The first half is for inputs, the second, from ``place`` on, for an output.
 
     Args:
         size: bytes; pages that nobody writes take no memory.
@@ -67,8 +66,7 @@ class SharedBytes:
         self._map = mmap.mmap(self.file, size)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self._integers = {width: self.bytes.view(dtype) for width, dtype in _INTEGERS.items()}
-        self.room = size // 4
-        self.places = (size // 2, size // 4 * 3)
+        self.place = self.room = size // 2
 
     def close(self) -> None:
         """Close the file; the memory goes with its last tensor."""
@@ -91,10 +89,10 @@ class SharedBytes:
             storage = tensor.untyped_storage()
             offset = known.setdefault(storage.data_ptr(), -(-end // _ALIGNED) * _ALIGNED)
             end = max(end, offset + storage.nbytes())
-            if end > self.places[0]:
+            if end > self.place:
                 raise ShapeError(
                     f"the inputs of a call take {end} bytes or more, and the judge shares "
-                    f"{self.places[0]}; use smaller cases."
+                    f"{self.place}; use smaller cases."
                 )
             dtype = str(tensor.dtype).removeprefix("torch.")
             told = [dtype, list(tensor.shape), list(tensor.stride()), offset, count, before]
@@ -105,8 +103,8 @@ class SharedBytes:
             placed.append((told, own, there))
         return placed
 
-    def claimed(self, place: int, dtype: object, shape: object) -> Tensor:
-        """A view of the output at a place, as the one who wrote it describes it.
+    def claimed(self, dtype: object, shape: object) -> Tensor:
+        """A view of the output, as the one who wrote it describes it.
 
         Raises:
             ValueError: there is no such tensor, or no room for it.
@@ -118,5 +116,5 @@ class SharedBytes:
         count = math.prod(shape)
         if math.prod(n or 1 for n in shape) * named.itemsize > self.room:  # also if it is empty
             raise ValueError(f"an answer that claims the shape {shape}")
-        flat = self.bytes[place : place + count * named.itemsize]
+        flat = self.bytes[self.place : self.place + count * named.itemsize]
         return flat.view(named).view(*shape) if count else torch.empty(shape, dtype=named)

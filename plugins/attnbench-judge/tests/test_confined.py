@@ -5,6 +5,7 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -118,16 +119,7 @@ def test_all_answers_together_are_limited(confined: Any, code: Path) -> None:
 def test_what_processes_beside_it_compute_after_it_stands_still_counts(
     confined: Any, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Clock:
-        counts, now = True, 0.0
-
-        def seconds(self) -> float:
-            return self.now
-
-        def close(self) -> None:
-            pass
-
-    cell, clock = confined(code, "sleeps"), Clock()
-    monkeypatch.setattr(cell, "_clock", clock)
-    monkeypatch.setattr(cell, "_check_alone", lambda: setattr(clock, "now", 0.25))
+    cell, computed = confined(code, "sleeps"), [0.0]
+    monkeypatch.setattr(cell, "_clocks", Mock(counts=True, read=lambda: (computed[0], 0.0)))
+    monkeypatch.setattr(cell, "_check_alone", lambda: computed.append(computed.pop() + 0.25))
     assert cell.call(INPUTS, {}).seconds == 0.25

@@ -62,15 +62,15 @@ def test_inputs_that_do_not_fit_are_told() -> None:
 
 @pytest.mark.parametrize("dtype", ["complex64", 3, {"a": 1}])
 def test_only_plain_dtypes_are_known(shared: SharedBytes, dtype: object) -> None:
-    assert shared.claimed(shared.places[0], "float32", [2, 3]).shape == (2, 3)
+    assert shared.claimed("float32", [2, 3]).shape == (2, 3)
     with pytest.raises(ValueError, match="without shape and dtype of a tensor"):
-        shared.claimed(shared.places[0], dtype, [2, 3])
+        shared.claimed(dtype, [2, 3])
 
 
 @pytest.mark.parametrize("shape", [None, [-1], [True], [2.0], [1] * 17])
 def test_a_shape_that_no_tensor_has_is_refused(shared: SharedBytes, shape: object) -> None:
     with pytest.raises(ValueError, match="without shape and dtype of a tensor"):
-        shared.claimed(shared.places[0], "float32", shape)
+        shared.claimed("float32", shape)
     for large in ([1 << 13], [1 << 39, 1 << 39, 0]):
         with pytest.raises(ValueError, match="claims the shape"):
-            shared.claimed(shared.places[0], "float32", large)
+            shared.claimed("float32", large)
