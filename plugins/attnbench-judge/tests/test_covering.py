@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attnbench_judge.axes import AXES, FEW, MANY, axes_for
-from attnbench_judge.covering import Coverage, Pair, Row, cover, pairs_of
+from attnbench_judge.covering import Coverage, Pair, Row, pairs_of
 from attnbench_judge.drawn_streams import Deck
 
 NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}
@@ -34,7 +34,7 @@ def found_at_random(axes: Mapping[str, list[str]], count: int) -> set[Pair]:
 
 @pytest.mark.parametrize("axes", [SDPA, FLASH, BARE], ids=["sdpa", "flash", "bare"])
 def test_every_pair_that_any_row_has_is_covered(axes: Mapping[str, list[str]]) -> None:
-    rows = list(cover(axes, FITS, random.Random(0)))
+    rows = list(Coverage(axes, FITS, random.Random(0)).rows())
     assert all(set(row) == set(AXES) and MANY.fits(row) for row in rows)
     covered = {pair for row in rows for pair in pairs_of(row)}
     assert not found_at_random(axes, 600) - covered
@@ -51,7 +51,7 @@ def test_every_kind_comes_twice_among_few_keys_and_among_many(
     chance = random.Random(seed)
     deck = Deck(chance)
     dealt: dict[bool, Counter[tuple[str, str]]] = {True: Counter(), False: Counter()}
-    for row in cover(axes, FITS, chance):
+    for row in Coverage(axes, FITS, chance).rows():
         many = deck.many = list(AXES["S"]).index(row["S"]) >= 4
         for axis in (axis for axis in row if axis not in ("S", "work")):
             level = AXES[axis][row[axis]]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from attnbench_judge.axes import AXES, FEW, MANY, axes_for, typical_rows
-from attnbench_judge.covering import Row, cover
+from attnbench_judge.covering import Coverage, Row
 from attnbench_judge.drawn_streams import Deck, stream_of
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
@@ -22,7 +22,7 @@ def streams(style: str = "sdpa") -> Iterator[tuple[Row, Stream]]:
     causal = "top_left" if style == "sdpa" else "bottom_right"
     axes = axes_for(NAMES, causal=causal, grouped=True, style=style)
     deck = Deck(chance)
-    for row in cover(axes, (FEW.fits, MANY.fits), chance):
+    for row in Coverage(axes, (FEW.fits, MANY.fits), chance).rows():
         stream = stream_of(row, style, causal, deck, secret)
         stream.draw()
         yield row, stream
