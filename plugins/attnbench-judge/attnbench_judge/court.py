@@ -15,14 +15,12 @@ from attnbench.errors import UsageError
 from attnbench.testing import bench_cases, parse_address
 from attnbench_judge.confined import Confined
 from attnbench_judge.decision import Judgement
-from attnbench_judge.entry import SETTLED_BYTES, Limits
+from attnbench_judge.entry import Limits
 from attnbench_judge.trial import Trial
-from attnbench_judge.turns import TEXTBOOK
 
 _LENGTHS = (256, 512)
-_SETTLING = 2048
-"""Length of the first calls of the honest process. They leave it memory that later calls use again;
-else the textbook form takes 1.7 times as long, until a candidate has long cases."""
+_SETTLED_BYTES = 31 * 2**20
+"""glibc raises its mmap threshold to at most 32 MiB, including its header of a block."""
 _HONEST = Path(__file__).with_name("honest.py")
 
 
@@ -106,11 +104,8 @@ class Court:
     def honest(self) -> Confined:
         """A process with what candidates are measured against."""
         if self._honest is None or self._honest.refused is not None:
-            places = [(str(_HONEST), name) for name in ("fused", "textbook", "empty", "product")]
+            places = [(str(_HONEST), name) for name in ("fused", "empty", "product")]
             self._honest = Confined(places, Limits(total_s=math.inf))
-            large = [torch.ones(1, 1, _SETTLING, 32) for _ in range(3)]
-            for _ in range(3):
-                self._honest.call(large, {}, callee=TEXTBOOK)
         return self._honest
 
     def judge(self, target: str, **options: Any) -> Judgement:
@@ -121,7 +116,7 @@ class Court:
         trial = Trial(target, place, self.limits, **options)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        torch.empty(SETTLED_BYTES, dtype=torch.uint8)  # or each large temporary is mapped anew
+        torch.empty(_SETTLED_BYTES, dtype=torch.uint8)  # or each large temporary is mapped anew
         try:
             return trial.run(self)
         finally:

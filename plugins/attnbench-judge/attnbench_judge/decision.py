@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnbench import Case, Outcome
+from attnbench import Outcome
 from attnbench.commands import printable
 from attnbench.errors import AttnbenchError
 
@@ -49,13 +49,9 @@ class Row:
         time_s: of a call of the candidate.
         wait_s: in which it neither computed nor waited for a core, above that of fused attention.
         fused_s: of torch's fused attention.
-        textbook_s: of the textbook form.
         overhead_s: of an empty call, already taken off.
         ratio: fused over candidate: above 1, the candidate is faster.
         ratio_low, ratio_high: its 95 % interval.
-        textbook_ratio: textbook over candidate.
-        roofline_share: the least time that the machine's matrix product allows, over the
-            candidate's.
         blocks: number of blocks.
         reason: why it is not scored.
     """
@@ -65,13 +61,10 @@ class Row:
     time_s: float | None = None
     wait_s: float | None = None
     fused_s: float | None = None
-    textbook_s: float | None = None
     overhead_s: float | None = None
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
-    textbook_ratio: float | None = None
-    roofline_share: float | None = None
     blocks: int = 0
     reason: str = ""
 
@@ -90,7 +83,6 @@ class Judgement:
         calls, calls_right: calls with the judge's own inputs that gave an output, and those right.
         calls_whole: right ones of which all rows were compared, or of large ones many rows.
         untried: what was not tried, by name.
-        largest: the largest sizes that were tried, by ``B``, ``H``, ``L``, ``S`` and ``E``.
         held, missing: which restrictions of the system held, and which did not, with the reason.
         seed: seed of everything that was drawn.
         seconds: that judging took.
@@ -105,19 +97,10 @@ class Judgement:
     calls_right: int = 0
     calls_whole: int = 0
     untried: list[str] = field(default_factory=list)
-    largest: dict[str, int] = field(default_factory=lambda: dict.fromkeys("BHLSE", 0))
     held: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     seconds: float = 0.0
-
-    def count(self, case: Case, *, whole: bool) -> None:
-        """Count a right answer, and the sizes of its call."""
-        self.calls_right += 1
-        self.calls_whole += whole
-        sizes = *case.lead[-2:], case.q_len, case.kv_len, case.query_size
-        for name, size in zip("BHLSE"[-len(sizes) :], sizes, strict=True):
-            self.largest[name] = max(self.largest[name], size)
 
     @property
     def ok(self) -> bool:
@@ -152,17 +135,16 @@ class Judgement:
 
     @property
     def score(self) -> dict[str, float | None]:
-        """Shares of what was right, and geometric means of the ratios over the timed cases."""
+        """Shares of what was right, and the geometric mean of the ratios over the timed cases."""
         ran = [o for o in self.outcomes if o.status != "skipped"]
         passed = [o for o in ran if o.status == "passed"]
         rows = [row for row in self.rows if row.status == "ok" and self.ok and not self.unranked]
+        ratios = [row.ratio for row in rows if row.ratio]
         return {
             "properties_held": len(passed) / len(ran) if ran else None,
             "calls_right": self.calls_right / self.calls if self.calls else None,
             "cases_timed": len(rows) / len(self.rows) if self.rows else None,
-            "speed_against_fused": _mean([row.ratio for row in rows]),
-            "speed_against_textbook": _mean([row.textbook_ratio for row in rows]),
-            "roofline_share": _mean([row.roofline_share for row in rows]),
+            "speed_against_fused": statistics.geometric_mean(ratios) if ratios else None,
         }
 
     def as_data(self) -> dict[str, Any]:
@@ -179,7 +161,6 @@ class Judgement:
             "calls": [self.calls, self.calls_right, self.calls_whole],
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
             "untried": self.untried,
-            "largest": self.largest,
             "sandbox": {"held": list(self.held), "missing": dict(self.missing)},
             "seed": self.seed,
             "seconds": round(self.seconds, 3),
@@ -188,11 +169,6 @@ class Judgement:
     def to_json(self) -> str:
         """Convert to JSON text."""
         return json.dumps(self.as_data(), indent=2, ensure_ascii=False)
-
-
-def _mean(ratios: Sequence[float | None]) -> float | None:
-    found = [ratio for ratio in ratios if ratio]
-    return statistics.geometric_mean(found) if found else None
 
 
 def plain_text(thing: object) -> str:

@@ -16,8 +16,6 @@ from attnbench_judge.shared_bytes import SharedBytes
 
 _SCRIPT = Path(__file__).with_name("starting.py")
 THREADS = 1
-SETTLED_BYTES = 31 * 2**20
-"""glibc raises its mmap threshold to at most 32 MiB, including its header of a block."""
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "LIBRARY_PATH")
 
 

@@ -93,7 +93,8 @@ class Caller:
         if answer.output is not None:
             if check.error(answer.output) > 1.0:
                 self._refuse(check, answer.output)
-            self.found.count(stream.case, whole=whole)
+            self.found.calls_right += 1
+            self.found.calls_whole += whole
         return answer
 
     def _ask(self, cell: Confined, stream: Stream) -> Answer:

@@ -6,12 +6,13 @@ Each function takes ``(B, H, L, E)``, or ``(B, L, H, E)`` where the heads are ``
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+torch.empty(31 * 2**20, dtype=torch.uint8)  # or large temporaries are mapped anew at first
 
 
 def _in_both_layouts(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -34,28 +35,6 @@ def empty(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
 def fused(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
     """Torch's fused attention."""
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, **given)
-
-
-@_in_both_layouts
-def textbook(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """Attention as it is written in textbooks."""
-    if enable_gqa:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = (t.repeat_interleave(groups, -3) for t in (key, value))
-    scores = query @ key.mT / math.sqrt(query.shape[-1])
-    if is_causal:
-        scores = scores.masked_fill(torch.ones_like(scores[0, 0]).tril() == 0, -math.inf)
-    if attn_mask is not None:
-        boolean = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, -math.inf) if boolean else scores + attn_mask
-    return scores.softmax(-1) @ value
 
 
 def product(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -3,10 +3,10 @@
 The clock is the kernel's account of what all threads and processes of the candidate computed; on a
 shared core it scatters less than the time that passes, and nothing computes without being counted.
 
-A block is four calls, ABBA or BAAB, each with fresh inputs and each checked. After the blocks, the
-textbook form and an empty call are timed, both behind a call of their own process. So what a
-candidate leaves in the caches of the core costs others no time, unless its own time counts. The
-empty call's time, of messages and of copying the output, is taken off all others. A block's value
+A block is four calls, ABBA or BAAB, each with fresh inputs and each checked. After the blocks, an
+empty call is timed, behind a call of its own process. So what a candidate leaves in the caches of
+the core costs others no time, unless its own time counts. The empty call's time, of messages and of
+copying the output, is taken off all others. A block's value
 is half the log of the ratio of products; the ratio is the median over blocks, with the interval of
 order statistics. Where the ratio of the total times is less, beyond its interval, it takes the
 place of the median: rare calls that take long count.
@@ -32,7 +32,7 @@ from attnbench_judge.entry import Answer
 from attnbench_judge.fresh_calls import Caller
 from attnbench_judge.streams import Stream
 
-FUSED, TEXTBOOK, EMPTY, PRODUCT = range(4)  # callees of the honest process
+FUSED, EMPTY, PRODUCT = range(3)  # callees of the honest process
 FUSED_PLACE = (str(Path(__file__).with_name("honest.py")), "fused")
 """The second callee of a candidate's process, which has the same desk as the first."""
 _INSIDE = 1
@@ -57,7 +57,6 @@ class _Table:
         self.theirs: list[list[float]] = []
         self.idle: tuple[list[float], list[float]] = [], []
         self.fused: list[list[float]] = []
-        self.textbook: list[float] = []
         self.empty: list[float] = []
         self.inside: list[tuple[float, float]] = []
 
@@ -94,12 +93,6 @@ class _Table:
         self.theirs.append(theirs)
         self.fused.append(fused)
 
-    def others(self) -> None:
-        """Time the textbook form and an empty call, both behind a call of the honest process."""
-        for callee, times in ((EMPTY, self.empty), (TEXTBOOK, self.textbook)):
-            self.known(FUSED)
-            times.append(self.known(callee))
-
     def fused_inside(self) -> float:
         """The time of fused attention in the candidate's process, for what its desk saves.
 
@@ -123,7 +116,7 @@ def timed(
 
     Args:
         caller: calls the candidate.
-        honest: process with torch's fused attention, the textbook form and the empty call.
+        honest: process with torch's fused attention, the empty call and the product.
         stream: inputs of the case.
         budget_s: seconds to spend, after the least number of blocks.
         chance: draws the order within blocks.
@@ -134,13 +127,14 @@ def timed(
     table = _Table(caller, honest, stream)
     for _ in range(2):
         table.candidate(whole=True)
-        for callee in (FUSED, TEXTBOOK, EMPTY):
+        for callee in (FUSED, EMPTY):
             table.known(callee)
     deadline = time.monotonic() + budget_s
     while len(table.theirs) < _MOST and (len(table.theirs) < _LEAST or time.monotonic() < deadline):
         table.block(chance)
     for _ in range(_LEAST):  # between blocks they would leave the candidate colder caches
-        table.others()
+        table.known(FUSED)
+        table.empty.append(table.known(EMPTY))
     for _ in range(3 * _LEAST):  # a busy machine would hide what the desk saves
         table.inside.append((table.fused_inside(), table.known(FUSED)))
     table.candidate(whole=True)
@@ -173,7 +167,6 @@ def _row(table: _Table, chance: random.Random) -> Row:
         low, middle_log, high = (one + statistics.median(saved) for one in found)
         found = (low, middle_log, high)
     mine, fused = (middle([s for pair in pairs for s in pair[i]]) for i in (0, 1))
-    textbook = middle([net(s) for s in table.textbook])
     bound = _bound_s(case, table.honest)
     if bound > 2 * overhead and mine < bound / _IMPOSSIBLE:
         raise RefusedError(
@@ -190,13 +183,10 @@ def _row(table: _Table, chance: random.Random) -> Row:
         mine,
         wait,
         fused,
-        textbook,
         overhead,
         math.exp(found[1]),
         math.exp(found[0]),
         math.exp(found[2]),
-        textbook / mine,
-        bound / mine,
         len(logs),
         _REASONS.get(status, ""),
     )

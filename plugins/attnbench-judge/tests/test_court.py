@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ import torch
 from attnbench_judge.court import Court
 from attnbench_judge.decision import REFUSALS, RefusedError
 from attnbench_judge.entry import Limits
-from attnbench_judge.turns import TEXTBOOK
 
 import attnbench
 
@@ -217,8 +215,7 @@ def test_what_was_not_tried_is_told(court: Court) -> None:
     found = court.judge(target, style="sdpa", invariants=FEW, seed=SEED)
     assert found.ok, found.sentence
     assert {"dropout", "float64", "scale above 2", "mask (H, L, S)"} <= set(found.untried)
-    assert found.largest["L"] > 1024 < found.largest["S"]
-    assert found.largest["E"] > 128
+    assert not {"L of 1101 to 4096", "S of 1101 to 4096", "E of 513 to 1024"} & set(found.untried)
     assert found.as_data()["untried"] == list(found.untried)
 
 
@@ -242,18 +239,6 @@ def test_error_between_two_answers_accuses_nobody(confined: Any) -> None:
     assert cell.call(first, {}).output is not None
     assert cell.call(first, {"no_such_argument": 1}).raised is not None
     assert cell.call(second, {}).output is not None
-
-
-def test_the_textbook_form_takes_as_long_before_long_cases_as_after() -> None:
-    def calls(length: int) -> float:
-        tensors = [torch.randn(1, 2, length, 32) for _ in range(3)]
-        found = [court.honest().call(tensors, {}, callee=TEXTBOOK) for _ in range(20)]
-        return statistics.median(answer.seconds for answer in found)
-
-    with Court(Limits(memory_gib=3.0)) as court:
-        before = calls(512)
-        calls(1500)
-        assert before < 1.4 * calls(512)
 
 
 def test_what_is_wrong_while_invariants_run_at_short_lengths_is_refused() -> None:
