@@ -71,7 +71,6 @@ def _described(callee: Any) -> dict[str, Any]:
     told: dict[str, Any] = {
         "name": getattr(callee, "__name__", type(callee).__name__),
         "class": isinstance(callee, type),
-        "callable": callable(callee),
         "text": "",
     }
     with contextlib.suppress(Exception):  # a docstring may be a property
@@ -183,7 +182,6 @@ def main(file: int, shared: int) -> None:
     channel = socket.socket(fileno=file)
     given = json.loads(channel.recv(1 << 16))
     memory = mmap.mmap(shared, given["size"])
-    torch.set_num_threads(given["threads"])
     torch.set_grad_enabled(False)
     try:
         file = given["callees"][0][0].endswith(".py")  # others in its folder stand behind all

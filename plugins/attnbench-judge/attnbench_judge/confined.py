@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from attnbench_judge.decision import RefusedError, plain_text
-from attnbench_judge.entry import THREADS, Answer, Limits, enter
+from attnbench_judge.entry import Answer, Limits, enter
 from attnbench_judge.old_outputs import OldOutputs
 from attnbench_judge.process_account import Clocks, alive, ending, resident_bytes, stopped, tree
 from attnbench_judge.shared_bytes import SharedBytes, same_bytes
@@ -82,7 +82,7 @@ class Confined:
 
     def _loaded(self, places: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What each of the callees is called and which arguments it takes, once it is loaded."""
-        self._send({"size": self.shared.size, "threads": THREADS, **places})
+        self._send({"size": self.shared.size, **places})
         answer = self._received(self.limits.load_s)
         if "loaded" not in answer:  # its process may have ended since
             raise RefusedError("not_loaded", str(answer.get("unloaded", answer)))

@@ -17,11 +17,11 @@ from attnbench_judge.confined import Confined
 from attnbench_judge.decision import Judgement
 from attnbench_judge.entry import Limits
 from attnbench_judge.trial import Trial
+from attnbench_judge.turns import HONEST
 
 _LENGTHS = (256, 512)
 _SETTLED_BYTES = 31 * 2**20
 """glibc raises its mmap threshold to at most 32 MiB, including its header of a block."""
-_HONEST = Path(__file__).with_name("honest.py")
 
 
 def judge(
@@ -104,8 +104,7 @@ class Court:
     def honest(self) -> Confined:
         """A process with what candidates are measured against."""
         if self._honest is None or self._honest.refused is not None:
-            places = [(str(_HONEST), name) for name in ("fused", "empty", "product")]
-            self._honest = Confined(places, Limits(total_s=math.inf))
+            self._honest = Confined(HONEST, Limits(total_s=math.inf))
         return self._honest
 
     def judge(self, target: str, **options: Any) -> Judgement:

@@ -15,7 +15,6 @@ from attnbench_judge.decision import RefusedError
 from attnbench_judge.shared_bytes import SharedBytes
 
 _SCRIPT = Path(__file__).with_name("starting.py")
-THREADS = 1
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "LIBRARY_PATH")
 
 
@@ -105,6 +104,6 @@ def enter(
 
 def _environment(scratch: str) -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(THREADS))
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     places = dict.fromkeys(("HOME", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"), scratch)
     return {**passed, **threads, **places, "TORCHINDUCTOR_COMPILE_THREADS": "1"}

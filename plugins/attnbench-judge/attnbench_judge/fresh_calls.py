@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import random
 from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from attnbench import Inputs
 from attnbench_judge.confined import Confined
 from attnbench_judge.decision import Judgement, RefusedError
 from attnbench_judge.entry import Answer
@@ -17,39 +15,23 @@ from attnbench_judge.right_answers import RightOutput
 from attnbench_judge.streams import Stream
 
 
-class Comparison:
-    """What the answer to a call is compared with.
+def error_of(stream: Stream, output: Tensor, seed: int, *, whole: bool) -> float:
+    """The error of an output as a multiple of what is allowed; infinite for a wrong shape.
 
     Args:
-        stream: what the call is given.
+        stream: what the call was given.
+        output: of the call.
         seed: draws which rows are compared.
         whole: compare all rows, or as many as there is time for, and not one or a few.
     """
-
-    def __init__(self, stream: Stream, seed: int, *, whole: bool) -> None:
-        self.stream, self.seed, self.whole = stream, seed, whole
-
-    @functools.cached_property
-    def inputs(self) -> Inputs:
-        """The inputs of the call."""
-        return self.stream.inputs()
-
-    @functools.cached_property
-    def right(self) -> RightOutput:
-        """The right answer."""
-        chance = random.Random(self.seed)  # noqa: S311  # to be repeated by seed
-        return RightOutput(self.inputs, chance, few=not self.whole)
-
-    def error(self, output: Tensor) -> float:
-        """The error of an output as a multiple of what is allowed; infinite for a wrong shape."""
-        inputs, output = self.inputs, self.stream.by_heads(output)
-        wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
-        if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:
-            return math.inf
-        error = self.right.error(output)
-        if error <= 1.0:
-            return error
-        return self.right.error(self.stream.averaged(output, inputs.value))
+    inputs, output = stream.inputs(), stream.by_heads(output)
+    wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+    if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:
+        return math.inf
+    chance = random.Random(seed)  # noqa: S311  # to be repeated by seed
+    right = RightOutput(inputs, chance, few=not whole)
+    error = right.error(output)
+    return error if error <= 1.0 else right.error(stream.averaged(output, inputs.value))
 
 
 class Caller:
@@ -87,12 +69,12 @@ class Caller:
         Raises:
             RefusedError: the answer is wrong, and why.
         """
-        check = Comparison(stream, self.chance.getrandbits(32), whole=whole)
+        seed = self.chance.getrandbits(32)
         answer = self._ask(self.cell, stream)
         self.found.calls += 1
         if answer.output is not None:
-            if check.error(answer.output) > 1.0:
-                self._refuse(check, answer.output)
+            if error_of(stream, answer.output, seed, whole=whole) > 1.0:
+                self._refuse(stream, answer.output, seed)
             self.found.calls_right += 1
             self.found.calls_whole += whole
         return answer
@@ -101,13 +83,14 @@ class Caller:
         keywords = {self.names[name]: value for name, value in stream.keywords.items()}
         return cell.call(stream.tensors(), keywords)
 
-    def _refuse(self, check: Comparison, wrong: Tensor) -> None:
+    def _refuse(self, stream: Stream, wrong: Tensor, seed: int) -> None:
         """Refuse for a wrong answer; the same rows of other calls are compared to find out why."""
-        stream, shown = check.stream, _shown(check, wrong)
-        checks = [Comparison(stream, check.seed, whole=whole) for whole in (False, True)]
+        shown = _shown(stream, wrong, seed)
 
         def right(output: Tensor | None) -> bool:
-            return output is not None and all(one.error(output) <= 1.0 for one in checks)
+            return output is not None and all(
+                error_of(stream, output, seed, whole=whole) <= 1.0 for whole in (False, True)
+            )
 
         if right(self.cell.again()):
             raise RefusedError("arrived_late", f"at {stream.in_words()}")
@@ -127,16 +110,15 @@ class Caller:
         raise RefusedError(name, f"{seen}; a new process gives {answer}")
 
 
-def _shown(check: Comparison, output: Tensor) -> str:
+def _shown(stream: Stream, output: Tensor, seed: int) -> str:
     """The worst element of a wrong output, or its shape and dtype if those are wrong."""
-    inputs, stream = check.inputs, check.stream
-    answer = stream.by_heads(output)
+    inputs, answer = stream.inputs(), stream.by_heads(output)
     (*lead, q_len, _), last = inputs.query.shape, inputs.value.shape[-1]
     if answer.shape != (*lead, q_len, last) or answer.dtype != inputs.query.dtype:
         got = f"{tuple(output.shape)} in {output.dtype}"
         shape = (lead[0], q_len, lead[1], last) if stream.turned else (*lead, q_len, last)
         return f"the output has shape {got}, but should have {shape} in {inputs.query.dtype}"
-    chance = random.Random(check.seed)  # noqa: S311  # draws the rows of the comparison
+    chance = random.Random(seed)  # noqa: S311  # draws the rows of the comparison
     (item, head, row, column), found, right = RightOutput(inputs, chance).furthest(answer)
     place = [item, row, head, column] if stream.turned else [item, head, row, column]
     return f"output{place} = {found:.6g}, but should be {right:.6g}"

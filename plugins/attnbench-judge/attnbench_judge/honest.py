@@ -5,8 +5,6 @@ Each function takes ``(B, H, L, E)``, or ``(B, L, H, E)`` where the heads are ``
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,26 +13,16 @@ from torch import Tensor
 torch.empty(31 * 2**20, dtype=torch.uint8)  # or large temporaries are mapped anew at first
 
 
-def _in_both_layouts(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(function)
-    def call(*tensors: Tensor, turned: bool = False, **given: Any) -> Tensor:
-        if not turned:
-            return function(*tensors, **given)
-        return function(*(t.transpose(1, 2) for t in tensors), **given).transpose(1, 2)
-
-    return call
-
-
-@_in_both_layouts
 def empty(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
     """Answer at once with anything of the right size: what a call costs besides attention."""
     return query.new_empty(*query.shape[:-1], value.shape[-1])
 
 
-@_in_both_layouts
-def fused(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
+def fused(query: Tensor, key: Tensor, value: Tensor, turned: bool = False, **given: Any) -> Tensor:
     """Torch's fused attention."""
-    return torch.nn.functional.scaled_dot_product_attention(query, key, value, **given)
+    query, key, value = (t.transpose(1, 2) if turned else t for t in (query, key, value))
+    output = torch.nn.functional.scaled_dot_product_attention(query, key, value, **given)
+    return output.transpose(1, 2) if turned else output
 
 
 def product(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench import Inputs, Subject
+from attnbench import Inputs
 from attnbench.adapters import flash, sdpa
-from attnbench.errors import StyleError
+from attnbench.errors import UsageError
 from attnbench.testing import expected, keywords_of, resolve
 from attnbench_judge.confined import Confined
 
@@ -40,16 +40,29 @@ _ERRORS = (NotImplementedError, AssertionError, ValueError, TypeError)
 
 
 class Proxy:
-    """A function that a confined process computes.
+    """A function that a confined process computes, and the subject that the invariants see.
 
     Args:
-        cell: the process.
-        style: a key of :data:`STYLES`.
-        described: name and arguments of the callee, as its side tells them.
+        cell: the process; the function is its first callee, of which its side tells name and
+            arguments.
+        style: a key of :data:`STYLES`, which only torch's own function needs not be told.
+        conventions: which it follows.
+
+    Raises:
+        UsageError: the style is missing, or cannot be judged.
+        StyleError: the callee's arguments do not fit it.
     """
 
-    def __init__(self, cell: Confined, style: str, described: Mapping[str, Any]) -> None:
+    def __init__(self, cell: Confined, style: str | None, conventions: Mapping[str, Any]) -> None:
+        described = cell.callees[0]
+        if style is None and described.get("name") == "scaled_dot_product_attention":
+            style = "sdpa"
+        if style is None or style not in STYLES:
+            what = "no style is given" if style is None else f"style {style} cannot be judged"
+            raise UsageError(f"{what}: add --as {' or --as '.join(STYLES)}.")
         self.cell, self.style = cell, style
+        adapter, causal = STYLES[style]
+        self.causal = conventions.get("causal", causal)
 
         def function(*tensors: Tensor, **given: Any) -> Any:
             return self._call(*tensors, **given)
@@ -58,13 +71,21 @@ class Proxy:
         function.__doc__ = str(described.get("text"))
         # what is no signature makes inspect raise, as for functions without one
         function.__signature__ = _signature(described.get("arguments")) or 0  # type: ignore[attr-defined]
-        self.function = function
         keywords = keywords_of(function)
         self.names: Mapping[str, str] = {} if keywords is None else keywords.named
+        spec = adapter(
+            function,
+            conventions={"hidden_slots": "finite", "gradients": False, **conventions},
+            dtypes=("float32", "bfloat16", "float16"),
+        )
+        exempt = {"scale_multiplies_scores": _SCALES, **dict.fromkeys(_REPEATED, _IN_OTHERS)}
+        kept = tuple(one for one in spec.accepts if one in _ACCEPTED)
+        (self.subject,) = resolve(replace(spec, accepts=kept, exempt={**spec.exempt, **exempt}))
 
-    def grouped(self, subject: Subject) -> bool:
+    @property
+    def grouped(self) -> bool:
         """Whether it takes grouped heads: by a keyword, or in the style of flash without one."""
-        return "enable_gqa" in (subject.accepts if self.style == "flash" else self.names)
+        return "enable_gqa" in (self.subject.accepts if self.style == "flash" else self.names)
 
     def _call(self, *tensors: Tensor, **given: Any) -> Any:
         if tensors[0].dtype == torch.float64:
@@ -82,8 +103,7 @@ class Proxy:
         keywords = {meanings[name]: value for name, value in given.items()}
         turned = self.style == "flash"
         query, key, value = (t.transpose(1, 2) if turned else t for t in tensors)
-        causal = STYLES[self.style][1]
-        output = expected(Inputs(query, key, value, causal=causal, **keywords)).output
+        output = expected(Inputs(query, key, value, causal=self.causal, **keywords)).output
         return output.transpose(1, 2) if turned else output
 
 
@@ -100,35 +120,3 @@ def _signature(arguments: Any) -> Any:
         )
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
-
-
-def style_of(described: Mapping[str, Any], style: str | None) -> str:
-    """The style of call, which only torch's own function needs not be told.
-
-    Raises:
-        StyleError: it is missing, or cannot be judged.
-    """
-    if style is None and described.get("name") == "scaled_dot_product_attention":
-        return "sdpa"
-    if style is None or style not in STYLES:
-        what = "no style is given" if style is None else f"a callee of style {style} cannot"
-        end = "" if style is None else " be judged"
-        raise StyleError(f"{what}{end}: add --as {' or --as '.join(STYLES)}.")
-    return style
-
-
-def subject_of(proxy: Proxy, conventions: Mapping[str, Any]) -> Subject:
-    """The subject that the invariants see.
-
-    Raises:
-        StyleError: the callee's arguments do not fit the style.
-    """
-    spec = STYLES[proxy.style][0](
-        proxy.function,
-        conventions={"hidden_slots": "finite", "gradients": False, **conventions},
-        dtypes=("float32", "bfloat16", "float16"),
-    )
-    exempt = {"scale_multiplies_scores": _SCALES, **dict.fromkeys(_REPEATED, _IN_OTHERS)}
-    kept = tuple(one for one in spec.accepts if one in _ACCEPTED)
-    (subject,) = resolve(replace(spec, accepts=kept, exempt={**spec.exempt, **exempt}))
-    return subject

@@ -54,8 +54,7 @@ class RightOutput:
 
     def __init__(self, inputs: Inputs, chance: random.Random, *, few: bool = False) -> None:
         self._inputs, self._chance = inputs, chance
-        chosen = [_few(inputs, chance)] if few else _chosen(inputs, chance)
-        self._parts = [_Part(*one, chance) for one in chosen]
+        self._parts = [_Part(*one, chance) for one in _chosen(inputs, chance, few=few)]
 
     def error(self, output: Tensor) -> float:
         """An error above what is allowed, or else the largest error that was looked at closely.
@@ -207,18 +206,20 @@ def _drawn(length: int, count: int, chance: random.Random) -> list[int]:
     return drawn[:count]
 
 
-def _few(inputs: Inputs, chance: random.Random) -> tuple[Inputs, list[int], list[int]]:
-    """A few rows of one item: the last, or some that are drawn, or both."""
-    (*lead, q_len, _) = inputs.query.shape
-    chosen = [q_len - 1, *(chance.randrange(q_len) for _ in range(2))]
-    rows = sorted({*chosen[chance.randrange(2) :]})
-    item = chance.randrange(math.prod(lead))
-    return _cut(inputs, item, rows), [item], rows
+def _chosen(
+    inputs: Inputs, chance: random.Random, *, few: bool
+) -> Iterator[tuple[Inputs, list[int], list[int]]]:
+    """What is compared at a time, its items and their rows: all, or what there is time for.
 
-
-def _chosen(inputs: Inputs, chance: random.Random) -> Iterator[tuple[Inputs, list[int], list[int]]]:
-    """What is compared at a time, its items and their rows: all, or what there is time for."""
+    A few are the last row of an item, or some that are drawn, or both.
+    """
     count, q_len = inputs.query.shape[:-2].numel(), inputs.query.shape[-2]
+    if few:
+        chosen = [q_len - 1, *(chance.randrange(q_len) for _ in range(2))]
+        rows = sorted({*chosen[chance.randrange(2) :]})
+        item = chance.randrange(count)
+        yield _cut(inputs, item, rows), [item], rows
+        return
     kv_len = max(1, inputs.key.shape[-2])
     if count * q_len * kv_len <= _PAIRS:
         yield inputs, list(range(count)), list(range(q_len))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench import Case, Outcome, Subject
+from attnbench import Case, Outcome
 from attnbench.errors import StyleError
 from attnbench.testing import run_invariants
 from attnbench_judge.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for, typical_rows
@@ -20,10 +20,10 @@ from attnbench_judge.decision import Judgement, RefusedError, Row
 from attnbench_judge.drawn_streams import Deck, keywords_of_case, stream_of
 from attnbench_judge.entry import Limits
 from attnbench_judge.fresh_calls import Caller
-from attnbench_judge.proxy import Proxy, style_of, subject_of
+from attnbench_judge.proxy import Proxy
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
-from attnbench_judge.turns import FUSED_PLACE, timed
+from attnbench_judge.turns import FUSED, HONEST, timed
 
 if TYPE_CHECKING:
     from attnbench_judge.court import Court
@@ -49,6 +49,7 @@ class Trial:
     """
 
     caller: Caller  # once it has begun
+    proxy: Proxy
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Trial:
         """A new process of the candidate."""
         source = Path(self.place[0])
         paths = (str(source.parent if source.suffix == ".py" else Path.cwd()),)
-        callees = [self.place, FUSED_PLACE]
+        callees = [self.place, HONEST[FUSED]]
         return Confined(callees, self.limits, paths, self.secret.chance("old outputs"))
 
     def run(self, court: Court) -> Judgement:
@@ -95,10 +96,10 @@ class Trial:
     def _verdict(self, court: Court) -> str:
         """Calls, with the invariants beside them, and times; a refusal is raised."""
         found = self.found
-        proxy, subject = self._begin()
+        self._begin()
         wrong = None
         try:
-            self._first_calls(proxy, subject)
+            self._first_calls()
         except RefusedError as refused:
             if refused.name != "wrong":  # which the invariants may explain
                 raise
@@ -110,44 +111,41 @@ class Trial:
             return "failed"
         self.caller.timing = True
         for bench in court.cases:
-            found.rows.append(self._timed(court, bench.case, bench.kv_heads, proxy))
+            found.rows.append(self._timed(court, bench.case, bench.kv_heads))
         self.caller.timing = False
         self._calls_again(_CALLS_AFTER)
         enough = any(o.status == "passed" for o in found.outcomes) and found.calls_right
         return "accepted" if enough else "inconclusive"
 
-    def _begin(self) -> tuple[Proxy, Subject]:
+    def _begin(self) -> None:
         """Load the candidate; one that the invariants cannot call ends its own trial only."""
         self.cell = self.cell_of()
         self.found.held, self.found.missing = self.cell.held, self.cell.missing
         described = self.cell.callees[0]
-        style = style_of(described, self.style)
         if described.get("class"):
             name = described.get("name")
             raise RefusedError("not_loaded", f"{name} is a class; name a function or a module")
         try:
-            proxy = Proxy(self.cell, style, described)
-            subject = subject_of(proxy, self.conventions)
+            self.proxy = Proxy(self.cell, self.style, self.conventions)
         except (StyleError, TypeError) as error:
             raise RefusedError("not_loaded", str(error)) from error
-        self.caller = Caller(self.cell, self.cell_of, proxy.names, self.hidden, self.found)
+        self.caller = Caller(self.cell, self.cell_of, self.proxy.names, self.hidden, self.found)
         self.checks = run_invariants(
-            subject.spec,
+            self.proxy.subject.spec,
             self.invariants,
             profile=self.profile,
             seed=self.secret.number("invariants") % 2**31,
         )
-        return proxy, subject
 
-    def _first_calls(self, proxy: Proxy, subject: Subject) -> None:
+    def _first_calls(self) -> None:
         """A call for each pair of levels, some that models make, and others of these shapes.
 
         Many errors before anything was right end it.
         """
-        conventions = subject.conventions
+        proxy, conventions = self.proxy, self.proxy.subject.conventions
         axes = axes_for(
             proxy.names,
-            grouped=proxy.grouped(subject),
+            grouped=proxy.grouped,
             style=proxy.style,
             masks=conventions.masks,
             causal=conventions.causal,
@@ -194,8 +192,8 @@ class Trial:
             if calls and outcome.status == "passed":
                 self._calls_again(1)
 
-    def _timed(self, court: Court, case: Case, kv_heads: int | None, proxy: Proxy) -> Row:
-        case = case.replace(seed=self.chance.getrandbits(31))
+    def _timed(self, court: Court, case: Case, kv_heads: int | None) -> Row:
+        proxy, case = self.proxy, case.replace(seed=self.chance.getrandbits(31))
         keywords = keywords_of_case(case, proxy.names, proxy.style)
         if kv_heads is not None and keywords is not None:
             grouped = "enable_gqa" in proxy.names

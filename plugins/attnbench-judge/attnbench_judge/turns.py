@@ -33,8 +33,10 @@ from attnbench_judge.fresh_calls import Caller
 from attnbench_judge.streams import Stream
 
 FUSED, EMPTY, PRODUCT = range(3)  # callees of the honest process
-FUSED_PLACE = (str(Path(__file__).with_name("honest.py")), "fused")
-"""The second callee of a candidate's process, which has the same desk as the first."""
+HONEST = [
+    (str(Path(__file__).with_name("honest.py")), name) for name in ("fused", "empty", "product")
+]
+"""These callees; the first is the second of a candidate's process, too, and has the same desk."""
 _INSIDE = 1
 _LEAST, _MOST = 12, 200
 _WHOLE = 1 / 6

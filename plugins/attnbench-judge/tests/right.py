@@ -12,11 +12,11 @@ def wrapped(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, s
     return fused(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
 
 
-def _scores(query, key, attn_mask, is_causal, scale):
+def _scores(query, key, attn_mask, is_causal, scale, last=0):
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query.float() * scale) @ key.float().mT
     if is_causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + last)
         scores = scores.masked_fill(hidden, -math.inf)
     if attn_mask is not None:
         boolean = attn_mask.dtype == torch.bool
@@ -26,6 +26,12 @@ def _scores(query, key, attn_mask, is_causal, scale):
 
 def textbook(query, key, value, attn_mask=None, is_causal=False, scale=None):
     weights = _scores(query, key, attn_mask, is_causal, scale).softmax(-1)
+    return (weights.nan_to_num(0.0) @ value.float()).to(query.dtype)
+
+
+def ends_at_the_last_key(query, key, value, attn_mask=None, is_causal=False):
+    last = key.shape[-2] - query.shape[-2]
+    weights = _scores(query, key, attn_mask, is_causal, None, last).softmax(-1)
     return (weights.nan_to_num(0.0) @ value.float()).to(query.dtype)
 
 

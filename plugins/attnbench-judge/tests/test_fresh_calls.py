@@ -10,7 +10,7 @@ import pytest
 import torch
 from attnbench_judge.decision import Judgement, RefusedError
 from attnbench_judge.entry import Answer
-from attnbench_judge.fresh_calls import Caller, Comparison
+from attnbench_judge.fresh_calls import Caller, error_of
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
 from torch import Tensor
@@ -103,7 +103,6 @@ def test_any_mean_of_the_values_is_right_where_a_mask_rounds_the_scores_away() -
     zeros[..., 3, :] = 0.0
     first[..., 0, :] = merged[..., 1, :]
     errors = [
-        Comparison(stream, 0, whole=True).error(one) > 1.0
-        for one in (whole, merged, beyond, zeros, first)
+        error_of(stream, one, 0, whole=True) > 1.0 for one in (whole, merged, beyond, zeros, first)
     ]
     assert errors == [False, False, True, True, True]
