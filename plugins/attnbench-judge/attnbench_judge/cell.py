@@ -217,11 +217,6 @@ def fork_beside() -> int:
     return child
 
 
-def die_with_parent(number: int) -> None:
-    """Get a signal when the parent ends."""
-    _call("prctl", _DEATH_SIGNAL, number, 0, 0, 0)
-
-
 def _confine(given: dict[str, Any], report: int, apart: bool) -> None:
     """Restrict this process, and report what holds."""
     held: list[str] = []
@@ -244,7 +239,7 @@ def _confine(given: dict[str, Any], report: int, apart: bool) -> None:
     else:
         missing["own processes, network and shared memory (namespaces)"] = given["refused"]
     hold("limits of memory and file size", _limit_resources, given["memory"], given["file_size"])
-    hold("dies with the judge", die_with_parent, signal.SIGKILL)
+    hold("dies with the judge", _call, "prctl", _DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     hold("no capabilities", _drop_capabilities)
     _call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     hold("no writing, connecting or signalling outside (Landlock)", _landlock, given["scratch"])

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from attnbench import Case
 from attnbench.errors import UsageError
 from attnbench.testing import bench_cases, parse_address
 from attnbench_judge.confined import Confined
@@ -89,7 +88,13 @@ class Court:
         self.limits, self.budget_s = limits, budget_s
         lengths = lengths if lengths or set_name else _LENGTHS
         found = bench_cases(None if lengths else set_name, lengths)
-        self.cases = [one for one in found if one.direction == "forward" and _fits(one.case)]
+        self.cases = [
+            (one.case, one.kv_heads)
+            for one in found
+            if one.direction == "forward"
+            and one.case.query_size == one.case.key_size
+            and len(one.case.lead) <= 2
+        ]
         if not self.cases:
             raise UsageError(f"the set {set_name} has no forward case of q·k attention to time.")
         self._honest: Confined | None = None
@@ -112,19 +117,14 @@ class Court:
         place, style, conventions = _place(target)
         options["style"] = options.get("style") or style
         options["conventions"] = {**conventions, **(options.get("conventions") or {})}
-        trial = Trial(target, place, self.limits, **options)
+        trial = Trial(self, target, place, **options)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         torch.empty(_SETTLED_BYTES, dtype=torch.uint8)  # or each large temporary is mapped anew
         try:
-            return trial.run(self)
+            return trial.run()
         finally:
             torch.set_num_threads(threads)
-
-
-def _fits(case: Case) -> bool:
-    """Whether a case is one of q·k attention, with at most two leading sizes."""
-    return case.query_size == case.key_size and len(case.lead) <= 2
 
 
 def _place(target: str) -> tuple[tuple[str, str], str | None, Mapping[str, Any]]:

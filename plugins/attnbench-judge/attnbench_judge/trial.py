@@ -18,7 +18,6 @@ from attnbench_judge.confined import Confined
 from attnbench_judge.covering import Coverage
 from attnbench_judge.decision import Judgement, RefusedError, Row
 from attnbench_judge.drawn_streams import Deck, keywords_of_case, stream_of
-from attnbench_judge.entry import Limits
 from attnbench_judge.fresh_calls import Caller
 from attnbench_judge.proxy import Proxy
 from attnbench_judge.secret import Secret
@@ -43,8 +42,8 @@ class Trial:
     """The judging of one candidate.
 
     Args:
+        court: where it is tried.
         target, place: its address, and its file or module with its attribute.
-        limits: what the candidate may use.
         style, conventions, profile, invariants, seed: as of :func:`attnbench_judge.court.judge`.
     """
 
@@ -53,9 +52,9 @@ class Trial:
 
     def __init__(
         self,
+        court: Court,
         target: str,
         place: tuple[str, str],
-        limits: Limits,
         *,
         style: str | None = None,
         conventions: Mapping[str, Any] | None = None,
@@ -63,7 +62,7 @@ class Trial:
         invariants: Iterable[str] | None = None,
         seed: int | None = None,
     ) -> None:
-        self.place, self.limits, self.style = place, limits, style
+        self.court, self.place, self.style = court, place, style
         self.conventions, self.profile, self.invariants = conventions or {}, profile, invariants
         self.found = Judgement(target, seed=secrets.randbits(62) if seed is None else seed)
         self.checks: Iterator[Outcome] = iter(())
@@ -77,13 +76,13 @@ class Trial:
         source = Path(self.place[0])
         paths = (str(source.parent if source.suffix == ".py" else Path.cwd()),)
         callees = [self.place, HONEST[FUSED]]
-        return Confined(callees, self.limits, paths, self.secret.chance("old outputs"))
+        return Confined(callees, self.court.limits, paths, self.secret.chance("old outputs"))
 
-    def run(self, court: Court) -> Judgement:
+    def run(self) -> Judgement:
         """Load it, call it and time it, end its process, and tell all that was found."""
         found, started = self.found, time.monotonic()
         try:
-            found.verdict = self._verdict(court)
+            found.verdict = self._verdict()
         except RefusedError as refused:
             found.verdict, found.refused = "refused", refused
         finally:
@@ -93,7 +92,7 @@ class Trial:
         found.seconds = time.monotonic() - started
         return found
 
-    def _verdict(self, court: Court) -> str:
+    def _verdict(self) -> str:
         """Calls, with the invariants beside them, and times; a refusal is raised."""
         found = self.found
         self._begin()
@@ -110,8 +109,7 @@ class Trial:
         if any(o.status not in ("passed", "skipped") for o in found.outcomes):
             return "failed"
         self.caller.timing = True
-        for bench in court.cases:
-            found.rows.append(self._timed(court, bench.case, bench.kv_heads))
+        found.rows += itertools.starmap(self._timed, self.court.cases)
         self.caller.timing = False
         self._calls_again(_CALLS_AFTER)
         enough = any(o.status == "passed" for o in found.outcomes) and found.calls_right
@@ -192,7 +190,7 @@ class Trial:
             if calls and outcome.status == "passed":
                 self._calls_again(1)
 
-    def _timed(self, court: Court, case: Case, kv_heads: int | None) -> Row:
+    def _timed(self, case: Case, kv_heads: int | None) -> Row:
         proxy, case = self.proxy, case.replace(seed=self.chance.getrandbits(31))
         keywords = keywords_of_case(case, proxy.names, proxy.style)
         if kv_heads is not None and keywords is not None:
@@ -202,8 +200,8 @@ class Trial:
             return Row(case.id, "unsupported", reason="it does not take what the case needs")
         return timed(
             self.caller,
-            court.honest(),
+            self.court.honest(),
             Stream(case, keywords, proxy.style, self.secret, kv_heads),
-            budget_s=court.budget_s,
+            budget_s=self.court.budget_s,
             chance=self.chance,
         )

@@ -3,6 +3,7 @@
 import random
 
 import torch
+from attnbench_judge.court import Court
 from attnbench_judge.entry import Limits
 from attnbench_judge.secret import Secret
 from attnbench_judge.streams import Stream
@@ -37,5 +38,5 @@ def test_the_state_of_one_generator_tells_no_other() -> None:
 
 
 def test_what_is_verified_is_drawn_apart_from_what_is_seen() -> None:
-    trial = Trial("x", ("x.py", "x"), Limits(), seed=7)
+    trial = Trial(Court(Limits()), "x", ("x.py", "x"), seed=7)
     assert trial.chance.getstate() != trial.hidden.getstate()
