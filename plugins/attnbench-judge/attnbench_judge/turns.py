@@ -6,10 +6,10 @@ shared core it scatters less than the time that passes, and nothing computes wit
 A block is four calls, ABBA or BAAB, each with fresh inputs and each checked. After the blocks, an
 empty call is timed, behind a call of its own process. So what a candidate leaves in the caches of
 the core costs others no time, unless its own time counts. The empty call's time, of messages and of
-copying the output, is taken off all others. A block's value
-is half the log of the ratio of products; the ratio is the median over blocks, with the interval of
-order statistics. Where the ratio of the total times is less, beyond its interval, it takes the
-place of the median: rare calls that take long count.
+copying the output, is taken off all others. A block's value is half the log of the ratio of
+products; the ratio is the median over blocks, with an interval of blocks drawn with replacement.
+Where the ratio of the total times is less, beyond its interval, it takes the place of the median:
+rare calls that take long count.
 Where fused attention is faster in the candidate's process than in its own, beyond the interval,
 the ratio is to that: a faster way of answering requests is no gain.
 """
@@ -20,8 +20,9 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -43,6 +44,7 @@ _WHOLE = 1 / 6
 """How often all rows of a timed call are compared, so that nobody knows where."""
 _SIDE, _PRODUCTS = 768, 4
 _RESAMPLES = 400
+T = TypeVar("T")
 _REASONS = {
     "too_short": "it takes no longer than the judge's messages; choose a greater length",
     "waits": "it waits for longer than it computes",
@@ -155,19 +157,19 @@ def _row(table: _Table, chance: random.Random) -> Row:
         ([net(s) for s in theirs], [net(s) for s in known])
         for theirs, known in zip(table.theirs, table.fused, strict=True)
     ]
-    logs = sorted(
+    logs = [
         sum(map(math.log, known)) / 2 - sum(map(math.log, theirs)) / 2 for theirs, known in pairs
-    )
-    low, high = interval(logs)
-    found = (low, statistics.median(logs), high)
+    ]
+    found = interval(logs, statistics.median, chance)
     middle: Callable[[list[float]], float] = statistics.median
-    of_totals = total_ratio([(sum(theirs), sum(known)) for theirs, known in pairs], chance)
+    totals = [(sum(theirs), sum(known)) for theirs, known in pairs]
+    of_totals = interval(totals, total_ratio, chance)
     if of_totals[2] < found[1]:
         found, middle = of_totals, statistics.fmean
-    saved = sorted(math.log(net(inside) / net(outside)) for inside, outside in table.inside)
-    if interval(saved)[1] < 0.0:  # calls there are faster, whatever is called
-        low, middle_log, high = (one + statistics.median(saved) for one in found)
-        found = (low, middle_log, high)
+    savings = [math.log(net(inside) / net(outside)) for inside, outside in table.inside]
+    _, saved, most = interval(savings, statistics.median, chance)
+    faster = saved if most < 0.0 else 0.0  # calls there are, whatever is called
+    low, log, high = (one + faster for one in found)
     mine, fused = (middle([s for pair in pairs for s in pair[i]]) for i in (0, 1))
     bound = _bound_s(case, table.honest)
     if bound > 2 * overhead and mine < bound / _IMPOSSIBLE:
@@ -186,41 +188,25 @@ def _row(table: _Table, chance: random.Random) -> Row:
         wait,
         fused,
         overhead,
-        math.exp(found[1]),
-        math.exp(found[0]),
-        math.exp(found[2]),
+        math.exp(log),
+        math.exp(low),
+        math.exp(high),
         len(logs),
         _REASONS.get(status, ""),
     )
 
 
-def total_ratio(
-    totals: list[tuple[float, float]], chance: random.Random
+def total_ratio(totals: Sequence[tuple[float, float]]) -> float:
+    """Log of the ratio of total times, second over first, of two times of each block."""
+    return math.log(sum(pair[1] for pair in totals) / sum(pair[0] for pair in totals))
+
+
+def interval(
+    blocks: Sequence[T], value: Callable[[Sequence[T]], float], chance: random.Random
 ) -> tuple[float, float, float]:
-    """Log of the ratio of total times, second over first, between the ends of its 95 % interval.
-
-    Args:
-        totals: two times of each block.
-        chance: draws blocks with replacement.
-    """
-
-    def log(chosen: list[tuple[float, float]]) -> float:
-        return math.log(sum(pair[1] for pair in chosen) / sum(pair[0] for pair in chosen))
-
-    drawn = sorted(log(chance.choices(totals, k=len(totals))) for _ in range(_RESAMPLES))
-    return drawn[_RESAMPLES // 40], log(totals), drawn[-1 - _RESAMPLES // 40]
-
-
-def interval(logs: list[float]) -> tuple[float, float]:
-    """The 95 % interval of a median, by order statistics (binomial with probability 1/2)."""
-    count, tail, rank = len(logs), 0.0, 0
-    while rank < count // 2:
-        tail += math.comb(count, rank) / 2**count
-        if tail > 0.025:
-            break
-        rank += 1
-    place = max(rank - 1, 0)
-    return logs[place], logs[count - 1 - place]
+    """A value of blocks between the ends of its 95 % interval, by blocks drawn with replacement."""
+    drawn = sorted(value(chance.choices(blocks, k=len(blocks))) for _ in range(_RESAMPLES))
+    return drawn[_RESAMPLES // 40], value(blocks), drawn[-1 - _RESAMPLES // 40]
 
 
 def _bound_s(case: Case, honest: Confined) -> float:
