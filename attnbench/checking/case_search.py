@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections import Counter
@@ -96,24 +95,25 @@ class CaseSearch:
         if shrink and not self.device_lost:
             self._shrink(*self._origin)
         if self.store is not None:
-            part, raw = self._origin
-            self.store.save(self._key_of(part), raw.id)
+            self.store.save(self._key, self._origin[1].id)
 
-    def _key_of(self, part: Part) -> str:
-        number = self.space.parts.index(part)
-        return (
-            f"attnbench {self.subject.stored_as} {self.invariant.name}{f' {number}' * bool(number)}"
-        )
+    @property
+    def _key(self) -> str:
+        return f"attnbench {self.subject.stored_as} {self.invariant.name}"
 
     def _replay(self) -> None:
-        for part in self.space.parts if self.store is not None else ():
-            if self.store is not None and not self.replayed:
-                found = self.store.again(
-                    self._key_of(part),
-                    functools.partial(_included, part),
-                    functools.partial(self._fails_raw, part, kind="replayed"),
-                )
-                self.replayed = found is not None
+        def parts(raw: Case) -> list[Part]:
+            return [part for part in self.space.parts if part.includes(raw)]
+
+        def read(text: str) -> Case | None:
+            raw = Case.from_id(text)
+            return raw if parts(raw) else None
+
+        def fails(raw: Case) -> bool:
+            return any(self._fails_raw(part, raw, "replayed") for part in parts(raw))
+
+        if self.store is not None:
+            self.replayed = self.store.again(self._key, read, fails) is not None
 
     def _schedule(self, seed: int) -> None:
         is_brief = self.profile.name == "quick"
@@ -274,12 +274,6 @@ class CaseSearch:
             return None
         message = self.left_out("none") if self.refusals else _NO_CASE
         return "inconclusive" if self.invariant.name == KEEPS_CONTRACT else "skipped", message
-
-
-def _included(part: Part, text: str) -> Case | None:
-    """The raw case of an id, if it is still in a part."""
-    raw = Case.from_id(text)
-    return raw if part.includes(raw) else None
 
 
 def _hold_legal(subject: Subject, invariant: Invariant, case: Any) -> None:
