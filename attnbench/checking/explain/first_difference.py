@@ -48,7 +48,7 @@ def first_difference(comparison: Comparison) -> Clue | None:
             return _first_healing(_losing(got), got, expected, comparison.allowed or 0.0)
         other = row_of(comparison.expected, comparison)
         if other is not None and other.call.number != got.call.number:
-            small, large = sorted((other, got), key=_size)
+            small, large = sorted((other, got), key=lambda row: row.output.numel())
             expected = large.output[large.place]
             suspects = _Pair(small, large).suspects()
             return _first_healing(suspects, small, expected, comparison.allowed or 0.0)
@@ -78,10 +78,6 @@ def _first_healing(
             file, number, _ = operation.where.split(":", 2)
             return Clue(text=f"{text} {operation.line}", file=file, line=int(number))
     return None
-
-
-def _size(row: Row) -> int:
-    return row.output.numel() + sum(tensor.numel() for tensor in row.call.tensors)
 
 
 def _run_again(
