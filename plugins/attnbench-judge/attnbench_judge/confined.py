@@ -26,7 +26,15 @@ from torch import Tensor
 from attnbench_judge.decision import RefusedError, plain_text
 from attnbench_judge.entry import Answer, Limits, enter
 from attnbench_judge.old_outputs import OldOutputs
-from attnbench_judge.process_account import Clocks, alive, ending, resident_bytes, stopped, tree
+from attnbench_judge.process_account import (
+    Clocks,
+    alive,
+    ending,
+    patience,
+    resident_bytes,
+    stopped,
+    tree,
+)
 from attnbench_judge.shared_bytes import SharedBytes, same_bytes
 
 _MESSAGE = 1 << 18
@@ -141,10 +149,10 @@ class Confined:
     def again(self, wait_s: float = 0.05) -> Tensor | None:
         """Let the process run for some seconds of its own, and read its last output again."""
         if self.refused is None:
-            start = self._clocks.read()
+            spent = patience(self.pid, self._clocks)
             self._rested = None
             os.kill(self.pid, signal.SIGCONT)
-            while self._clocks.since(start) < wait_s:
+            while next(spent) < wait_s:
                 time.sleep(wait_s / 10)
         return self._answered({"again": 0}).output
 
@@ -200,13 +208,13 @@ class Confined:
             raise RefusedError("ended", self._end()) from None
 
     def _received(self, limit_s: float) -> dict[str, Any]:
-        start = self._clocks.read()
+        spent = patience(self.pid, self._clocks)
         message: bytes | None = None
         while message is None:
             try:
                 message = self._channel.recvmsg(_MESSAGE)[0]
             except TimeoutError:
-                self._check_resources(start, limit_s)
+                self._check_resources(next(spent), limit_s)
             except OSError:
                 message = b""
         if not message:
@@ -218,8 +226,8 @@ class Confined:
             raise RefusedError("broke_protocol", f"{message[:80]!r} is not an answer")
         return answer
 
-    def _check_resources(self, start: tuple[float, float], limit_s: float) -> None:
-        if self._clocks.since(start) > limit_s:
+    def _check_resources(self, spent_s: float, limit_s: float) -> None:
+        if spent_s > limit_s:
             raise RefusedError("hung", f"after {limit_s:g} s")
         held = sum(map(resident_bytes, tree(self.pid)))
         if held > self.limits.memory_gib * 2**30:

@@ -8,6 +8,7 @@ import os
 import signal
 import struct
 import time
+from collections.abc import Iterator
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _OPEN = {"x86_64": 298, "aarch64": 241}
@@ -29,8 +30,11 @@ def tree(pid: int) -> list[int]:
 
 def alive(pid: int) -> bool:
     """Whether a thread of a process has not ended; its first may have."""
-    states = {text.rpartition(")")[2].split()[0] for text in _of_threads(pid, "stat")}
-    return bool(states - {"Z", "X"})
+    return bool(set(_states(pid)) - {"Z", "X"})
+
+
+def _states(pid: int) -> list[str]:
+    return [text.rpartition(")")[2].split()[0] for text in _of_threads(pid, "stat")]
 
 
 def _of_threads(pid: int, name: str) -> list[str]:
@@ -100,10 +104,6 @@ class Clocks:
                 passed -= int(os.pread(file, 64, 0).split()[1]) / 1e9
         return computed, passed
 
-    def since(self, start: tuple[float, float]) -> float:
-        """Seconds since a reading, whichever are more: others may have kept its core meanwhile."""
-        return max(now - before for before, now in zip(start, self.read(), strict=True))
-
     def close(self) -> None:
         """Close its files."""
         for file in (*self._waits, *([self._event] if self.counts else [])):
@@ -111,14 +111,29 @@ class Clocks:
         self._waits, self._event = [], -1
 
 
+def patience(pid: int, clocks: Clocks) -> Iterator[float]:
+    """Seconds that a process computed, and those in which nothing of it could run.
+
+    To be asked several times a second: what passed since the last time counts as idle unless a
+    thread of it, or of what descends from it, computes or waits for a core that others keep.
+    """
+    begun, looked, idle = clocks.read()[0], time.monotonic(), 0.0
+    while True:
+        now = time.monotonic()
+        if not any("R" in _states(process) for process in tree(pid)):
+            idle += now - looked
+        looked = now
+        yield clocks.read()[0] - begun + idle
+
+
 def stopped(pid: int, clocks: Clocks, most_s: float) -> tuple[int, int]:
     """Wait until a child has stopped or ended: its process id, 0 if it did not, and its status."""
     found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
-    tries, start = 1, clocks.read()
+    tries, spent = 1, patience(pid, clocks)
     while not found:
         if tries > _AT_ONCE:  # let it run, where it waits for this core
             time.sleep(1e-5 if tries < 100 else 1e-3)
-        if tries % 100 == 0 and clocks.since(start) > most_s:
+        if tries % 100 == 0 and next(spent) > most_s:
             break
         found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
         tries += 1

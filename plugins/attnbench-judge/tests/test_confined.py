@@ -120,7 +120,6 @@ def test_what_processes_beside_it_compute_after_it_stands_still_counts(
     confined: Any, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell, computed = confined(code, "sleeps"), [0.0]
-    clocks = Mock(counts=True, read=lambda: (computed[0], 0.0), since=lambda start: 0.0)
-    monkeypatch.setattr(cell, "_clocks", clocks)
+    monkeypatch.setattr(cell, "_clocks", Mock(counts=True, read=lambda: (computed[0], 0.0)))
     monkeypatch.setattr(cell, "_check_alone", lambda: computed.append(computed.pop() + 0.25))
     assert cell.call(INPUTS, {}).seconds == 0.25
