@@ -56,6 +56,20 @@ class Table(nn.Module):
         return (scores * query.shape[-1] ** -0.5).softmax(-1) @ value
 
 
+class Squared(nn.Module):
+    """Tokens of an image, whose number is a square; the trials' numbers of items are some, too."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = int(x.shape[1] ** 0.5)
+        placed = x + torch.arange(side * side, dtype=x.dtype).sin()[:, None]
+        scores = self.query(placed) @ self.key(placed).mT * x.shape[-1] ** -0.5
+        return scores.softmax(-1) @ x if side > 1 else x[:, :0]
+
+
 class Either(nn.Module):
     """It runs on (B, H, L, E), too, where its heads would not be apart."""
 
@@ -130,3 +144,11 @@ def test_a_number_of_features_that_an_odd_multiple_of_it_does_not_fit_is_no_unit
     assert isinstance(spec, LayerSpec)
     assert spec.sizes is not None
     assert [spec.sizes(size) for size in (2, 6, 10)] == [4, 8, 12]
+
+
+def test_items_that_attend_to_each_other_are_tokens() -> None:
+    spec = spec_of(Squared)
+    assert isinstance(spec, LayerSpec)
+    assert spec.notes[0].startswith("called with x (B, L, E)")
+    assert spec.tokens is not None
+    assert int(spec.tokens**0.5) ** 2 == spec.tokens

@@ -200,13 +200,19 @@ def layer_trials(
                 raised += [] if kind else [f"{way['layout']}: {binding}"]
             elif not _mixing(callee, binding):  # in other layouts only where tokens are apart, too
                 return binding
-            elif "Y" in way["layout"]:  # four axes may mean much else
+            elif "Y" in way["layout"] or _is_turned(callee, binding):  # axes may mean much else
                 raised.append(f"{way['layout']}: an item changes with the others")
             else:
                 mixing = mixing or binding
         if mixing is not None:
             break
     return mixing
+
+
+def _is_turned(callee: Callee, binding: Binding) -> bool:
+    """Whether no token reaches another, as where those are that are taken for items."""
+    seen = Calls(callee, binding).reach()
+    return seen is not None and not bool((seen.triu(1) | seen.tril(-1)).any())
 
 
 def _fixed(
