@@ -241,7 +241,7 @@ class Binding:
         """What is said of the arguments that nothing varies."""
         shown = [name for name, value in self.values.items() if isinstance(value, Given)]
         others = {
-            "held as in the example's first item:": shown if self.shape != "layer" else [],
+            "held as in the example's first item:": shown,
             "prepared by": [each for each in (self.reset, self.prepare) if each],
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
             "by its tokens:": self._following(),

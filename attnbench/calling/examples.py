@@ -313,9 +313,6 @@ def _keeps_equal_items(calls: Calls) -> bool:
 def _spec(
     target: Any, callee: Callee, binding: Binding, fields: Mapping[str, Any]
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
-    shown = [n for n, v in binding.values.items() if v is not None and n not in binding.masks]
-    given = ", ".join(shown)
-    said = [f"held as in the example's first item: {given}"] if given else []
-    said += [f"masks of its own in place of the example's {name}" for name in binding.masks]
+    said = [f"masks of its own in place of the example's {name}" for name in binding.masks]
     known = {"name": called_name(target), "sizes": lambda size: callee.width, **fields}
     return bound_spec(target, callee, binding, known, tuple(said))
