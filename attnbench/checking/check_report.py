@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import textwrap
 from collections import Counter
@@ -125,10 +124,6 @@ class CheckReport:
             text += f"; {lead.status}: {lead.invariant} on {lead.subject}: {message}"
         end = ") str(report) has the rest" if self.failures else ")"
         return textwrap.shorten(text, _REPR_WIDTH - len(end), placeholder=" ...") + end
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return f'<pre style="white-space: pre-wrap">{html.escape(str(self))}</pre>'
 
     def __str__(self) -> str:
         """The facts about the subjects, each finding in full, the counts and the notes."""

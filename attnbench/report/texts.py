@@ -1,11 +1,8 @@
-"""Texts of the page: numbers with units, breakable names, and positions."""
+"""Texts of the page: numbers with units, and positions."""
 
 from __future__ import annotations
 
 import math
-import re
-
-from markupsafe import Markup
 
 from attnbench.benchmark.records import Record
 
@@ -45,15 +42,9 @@ def sizes(record: Record) -> str:
     return f"lead {lead}{heads}, L {record.q_len}, S {record.kv_len}, E {', '.join(features)}"
 
 
-def breakable(name: str) -> Markup:
-    """A name that may be broken after its punctuation."""
-    return Markup("<wbr>").join(re.split("(?<=[_/(])", name))
-
-
 FILTERS = {
     "seconds": seconds_text,
     "bytes": bytes_text,
     "log_share": log_share,
     "sizes": sizes,
-    "breakable": breakable,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
 
@@ -102,11 +101,3 @@ def test_what_the_property_itself_varies_is_told_apart_from_the_case() -> None:
 def test_what_to_declare_where_it_is_meant_is_said() -> None:
     found = replace(FOUND, by_design="the convention extra_keys says so")
     assert "by design? the convention extra_keys" in failure_text(replace(BAD, failure=found))
-
-
-def test_a_notebook_shows_the_report_escaped() -> None:
-    text = CheckReport((replace(BAD, reason="a < b & c"),), notes=("a > note",))._repr_html_()
-    told = ElementTree.fromstring(text).text or ""  # it is well-formed
-    assert "FAILED mine: weights_sum_to_one" in told
-    assert "a < b & c" in told
-    assert "a > note" in told
