@@ -1,4 +1,4 @@
-"""The pages of findings follow from their data, and the data keep the pages' promises.
+"""The data of findings keep the promises of their pages.
 
 That the scripts still print what the page says is tested where the libraries are installed, in
 ``plugins/attnbench-peers/tests``.
@@ -37,20 +37,6 @@ def loaded(path: Path) -> Any:
 @pytest.fixture(scope="module")
 def table() -> Any:
     return loaded(FOLDER / "table.py")
-
-
-@pytest.fixture(scope="module")
-def made(table: Any) -> Any:
-    found, _ = table.read()
-    return loaded(FOLDER / "pages.py").pages(found, table.accusations(), table.report, "https://x/")
-
-
-def test_every_finding_and_every_library_has_a_page(table: Any, made: Any) -> None:
-    findings, _ = table.read()
-    names = {finding["name"] for finding in findings}
-    assert len(names) == len(findings)
-    assert {f"{name}.md" for name in names} < set(made)
-    assert f"library_{findings[0]['library']}.md" in made
 
 
 def test_every_verdict_says_what_it_rests_on(table: Any) -> None:
