@@ -106,7 +106,8 @@ def _space(
     case: Case | None,
 ) -> CaseSpace:
     if case is not None:
-        if (legal := subject.legal(case)) != case:
+        legal = subject.legal(case)
+        if legal != case and subject.legal(legal) == legal:  # as for the cases of a strategy
             raise NoCaseError(f"not legal for {subject.name}; the nearest legal case is {legal.id}")
         return space_of(listed(case))
     strategy = (invariant.cases or cases)(subject)
