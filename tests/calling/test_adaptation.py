@@ -312,6 +312,16 @@ def test_what_fits_no_call_is_refused_with_what_was_tried(tmp_path: Path) -> Non
     target = found(tmp_path, "def attend(q, k, v): raise RuntimeError('a gate is shut')", "attend")
     with pytest.raises(StyleError, match=r"attend cannot be called: (.|\n)*a gate is shut"):
         spec_of(target)
+    text = "class Shut(torch.nn.Module):\n    def forward(self, q, k, v): raise E"
+    with pytest.raises(StyleError, match=r"\nIt was made by Shut\(\); --make"):
+        spec_of(found(tmp_path, text, "Shut"))
+
+
+def test_a_required_argument_that_is_no_tensor_of_the_call_is_none(tmp_path: Path) -> None:
+    text = """def step(s_t, h, total):
+    weights = (h @ s_t[..., None]).squeeze(-1).softmax(-1)
+    return (weights[:, None] @ h).squeeze(1), weights if total is None else weights / total"""
+    assert "always total=None" in spec_of(found(tmp_path, text, "step")).notes[0]
 
 
 def test_how_it_was_imported_and_made_is_told_of_what_is_found_and_of_what_somebody_wrote(

@@ -296,11 +296,17 @@ def narrow(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q[..., :8] @ k.mT).softmax(-1) @ torch.cat([v, v], -1)
 
 
+def counted(x: Tensor, rope_count: int) -> Tensor:
+    return (x @ x.mT * rope_count).softmax(-1) @ x
+
+
 def test_keys_of_other_features_and_one_tensor_with_heads_are_read_as_attention() -> None:
     spec = example_spec(narrow, (torch.randn(3, 9, 16), *[torch.randn(3, 7, 8)] * 2))
     assert spec.notes[0] == "called with q (B, L, E), k (B, S, E), v (B, S, E)"
     spec = example_spec(linear, [torch.randn(3, 9, 4, 8)] * 3)
     assert "queries (B, L, H, E), keys (B, S, H, E)" in spec.notes[0]
+    spec = example_spec(counted, (torch.randn(3, 9, 16), 2))
+    assert "rotary" not in spec.notes[0]
 
 
 def covered(query: Tensor, memory: Tensor, mask: Tensor, coverage: Tensor) -> Any:

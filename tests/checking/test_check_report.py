@@ -96,8 +96,3 @@ def test_what_the_property_itself_varies_is_told_apart_from_the_case() -> None:
     case = Case().tried(heads="own")
     varied = replace(BAD, failure=replace(FOUND, case=case.id))
     assert f"seed {case.seed} (the property varies heads=own)\n" in failure_text(varied)
-
-
-def test_what_to_declare_where_it_is_meant_is_said() -> None:
-    found = replace(FOUND, by_design="the convention extra_keys says so")
-    assert "by design? the convention extra_keys" in failure_text(replace(BAD, failure=found))

@@ -107,6 +107,8 @@ def test_an_order_and_a_grid_that_nothing_is_declared_of_are_gaps() -> None:
     assert set(gaps(spec)) == {NO_REFERENCE, *named}
     for what, declared in named.items():
         assert what not in gaps(replace(spec, **declared))
+    known = {"grid": False, "accepts": ("padding_mask",), "conventions": {"empty_rows": "refused"}}
+    assert "items without a real token raise, and were not tried" in gaps(replace(spec, **known))
 
 
 def test_padding_with_a_cache_that_a_failure_shows_was_tested() -> None:

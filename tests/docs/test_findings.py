@@ -7,9 +7,10 @@ That the scripts still print what the page says is tested where the libraries ar
 from __future__ import annotations
 
 import ast
-import importlib.util
+import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,18 +26,9 @@ NEEDED = {
 }
 
 
-def loaded(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"findings_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def table() -> Any:
-    return loaded(FOLDER / "table.py")
+    return SimpleNamespace(**runpy.run_path(str(FOLDER / "table.py")))
 
 
 def test_every_verdict_says_what_it_rests_on(table: Any) -> None:
@@ -49,15 +41,11 @@ def test_every_verdict_says_what_it_rests_on(table: Any) -> None:
         assert finding.get("ground") != "documentation" or "quote" in finding, finding
 
 
-def test_a_property_is_an_invariant_or_is_said_in_words(table: Any) -> None:
+def test_properties_are_invariants_or_in_words_and_accusations_are_explained(table: Any) -> None:
+    findings, _ = table.read()
+    scripts = {finding["script"] for finding in findings if finding["verdict"] == "defect"}
     known = {invariant.name for invariant in registry().invariants()}
-    named = {finding["property"] for finding in table.read()[0]}
-    assert {name for name in named if " " not in name} <= known
-
-
-def test_an_accusation_is_explained_by_a_defect_or_in_words(table: Any) -> None:
-    scripts = {f["script"] for f in table.read()[0] if f["verdict"] == "defect"}
-    known = {invariant.name for invariant in registry().invariants()}
+    assert {f["property"] for f in findings if " " not in f["property"]} <= known
     for row in table.accusations():
         assert set(row["invariants"]) <= known
         assert row["verdict"] in NEEDED
