@@ -76,7 +76,7 @@ def masked_weights_are_zero(subject: Subject, case: Case) -> None:
     """The weight of a key that a mask hides from a query is exactly 0."""
     module, inputs = subject.build(case)
     allowed = allowed_and_bias(inputs)[0].to(inputs.query.device)
-    weights = needs(subject.weights(module, inputs))
+    weights = _weights(subject, module, inputs, case)
     holds(
         allowed | (weights == 0),
         "weights",

@@ -272,7 +272,7 @@ ACCUSED_ONCE = {
     "kinked": ("gradients_are_right",),
     "cosine": ("every_attendable_key_matters",),
     "layer_normed": ("agrees_with_float64",),
-    "polynomial": ("weights_sum_to_one",),
+    "polynomial": ("weights_sum_to_one", "masked_weights_are_zero"),
     "compiled": ("backward_leaves_no_trace", "second_derivatives_are_right_or_refused"),
     "dropping": (
         "dropout_acts_on_weights",
