@@ -81,7 +81,9 @@ def _line_of(recipe: Recipe) -> str:
     return made if len(made) < 160 else f"{made[:156]}..."
 
 
-def _bound(target: Any, recipe: Recipe | None, callee: Callee, prior: Prior) -> tuple[Any, ...]:
+def _bound(
+    target: Any, recipe: Recipe | None, callee: Callee, prior: Prior
+) -> tuple[Callee, Binding]:
     """The callee and how it is called; a refusal says how it was made, which may be wrong."""
     try:
         return bound(target, callee, prior)

@@ -257,7 +257,8 @@ class Binding:
         return [
             name if name == role else f"{name} as {role}"
             for name, role in self.roles.items()
-            if role in _FOLLOWING and not (role in _TABLES and self.values.get(name) is None)
+            if role in _FOLLOWING and not isinstance(value := self.values.get(name), Given)
+            if role not in _TABLES or value is not None
         ]
 
     def _constants(self) -> dict[str, Any]:

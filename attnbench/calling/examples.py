@@ -282,9 +282,8 @@ def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Bi
     for name, value in shown.named.items():
         if name not in mains:  # of no other sequence do calls have another
             role = role_of(name, "forward")
-            is_plain = role in TENSORS or isinstance(value, int | float | str)
             cut = _cuts(value, {"B": {items}, "L": {tokens}})
-            given.append(Argument(name, None if is_plain else role, given=cut))
+            given.append(Argument(name, None if role in TENSORS else role, given=cut))
     free = [replace(a, given=()) if _is_mask_of_items(a) else a for a in given]
     free += [a for a in _arguments(shown) if a.role in _MASKS and a.name not in shown.named]
     asked = [a for a in free if a.role in _MASKS and not a.given]

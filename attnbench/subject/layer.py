@@ -83,7 +83,7 @@ class LayerSubject(Subject):
         """The most rows, and the most tokens, that it takes; 0 where it is not seen to have any."""
         return limits_of(self, MOST_ROWS, self._most_tokens)
 
-    @property
+    @functools.cached_property
     def limited(self) -> str:
         """Lines on these limits, and on outputs that follow the number of tokens."""
         return limits_in_words(self)

@@ -30,7 +30,7 @@ class _Watched(OperationMode):  # type: ignore[no-untyped-call]  # torch has not
     """Notes the masks of causality among what operations take and give."""
 
     def __init__(self, tokens: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # the same
+        super().__init__()  # type: ignore[no-untyped-call]  # nor this
         self.tokens, self.kinds = tokens, set[str]()
 
     def __torch_dispatch__(
