@@ -14,34 +14,20 @@ are checked and measured like any others::
     SPEC = layer(lambda size: Block(size, heads=4), sizes=lambda size: max(4, size // 4 * 4))
 
 All of them accept fields of the spec (``name``, ``conventions`` ...) as keywords, which override
-what they find out themselves. Importing this module imports torch, but none of the libraries that
-it adapts.
+what they find out themselves. Each comes from a plugin when it is first used.
 """
 
 from typing import Any
 
-from attnbench.calling.adaptation import spec_of, textbook
-from attnbench.calling.layers import layer
-from attnbench.calling.presets import flash, multihead, sdpa
-from attnbench.calling.probing import probe
-from attnbench.distributions import NAME_GROUP, advice, entry_points
-
-__all__ = [
-    "flash",
-    "layer",
-    "multihead",
-    "probe",
-    "sdpa",
-    "spec_of",
-    "textbook",
-]
+from attnbench.distributions import advice, named_by_plugin
+from attnbench.errors import UnknownNameError
 
 
 def __getattr__(name: str) -> Any:
-    """An adapter that another distribution brings, by an entry point ``adapters.NAME``."""
-    point = entry_points(NAME_GROUP).get(f"adapters.{name}")
-    if point is not None:
-        globals()[name] = value = point.load()
-        return value
-    message = f"module {__name__!r} has no attribute {name!r}. {advice(f'adapters.{name}')}"
-    raise AttributeError(message.strip(), name=name)
+    """An adapter, which a plugin brings by an entry point ``adapters.NAME``."""
+    try:
+        globals()[name] = value = named_by_plugin(f"adapters.{name}")
+    except UnknownNameError as error:
+        message = f"module {__name__!r} has no attribute {name!r}. {advice(f'adapters.{name}')}"
+        raise AttributeError(message.strip(), name=name) from error
+    return value

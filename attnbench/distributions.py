@@ -16,7 +16,9 @@ Nothing of it is imported before it is used.
 from __future__ import annotations
 
 from importlib import metadata
+from typing import Any
 
+from attnbench.errors import UnknownNameError
 from attnbench.hookspecs import PROJECT
 
 COMMAND_GROUP = f"{PROJECT}.commands"
@@ -40,6 +42,17 @@ BROUGHT_BY = {
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
     """The entry points of a group by name, sorted; metadata alone is read."""
     return {point.name: point for point in sorted(metadata.entry_points(group=group))}
+
+
+def named_by_plugin(name: str) -> Any:
+    """What a distribution brings under a public name.
+
+    Raises:
+        UnknownNameError: none does; the message says which one to install.
+    """
+    if (point := entry_points(NAME_GROUP).get(name)) is None:
+        raise UnknownNameError(f"no distribution brings {name}. {advice(name)}".strip())
+    return point.load()
 
 
 def origin(point: metadata.EntryPoint) -> str:

@@ -6,11 +6,12 @@ used: importing the compiler takes a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -80,3 +81,8 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # otherwise the compiler is imported (1 s), only to be skipped
+
+
+def nested_tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors of nested tuples, lists and dictionaries; none of other objects."""
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.benchmark.timed_calls import StepInputs
-from attnbench.calling.trials.formulas import scaled_dot_rows
+from attnbench.calling.scaled_dot import scaled_dot_rows
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.oracle.budget import Oracle, expected
 from attnbench.subject.layer import LayerSubject

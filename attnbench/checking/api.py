@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnbench.calling.examples import example_spec
-from attnbench.calling.shown_call import seen_calls
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import KnownFault, known_from
 from attnbench.checking.check_report import CheckReport
@@ -32,6 +30,7 @@ from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.checking.suite_guard import SuiteGuard
+from attnbench.distributions import named_by_plugin
 from attnbench.errors import StyleError, ending_here
 from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec
@@ -78,7 +77,7 @@ def check(
     """
     guard = SuiteGuard()
     if example is not None:
-        target = example_spec(target, example)
+        target = named_by_plugin("adapters.example_spec")(target, example)
     options: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtypes}
     subjects, selection = planned(target, style=style, invariants=invariants, **options)
     try_options(subjects)
@@ -113,7 +112,8 @@ def check_calls(model: nn.Module, batch: Any, **options: Any) -> CheckReport:
             none of them can be checked.
     """
     reports, refused = [], []
-    for place, module, call in seen_calls(model, batch):
+    example_spec = named_by_plugin("adapters.example_spec")
+    for place, module, call in named_by_plugin("adapters.seen_calls")(model, batch):
         try:
             note = f"the module {place}, on its call in {type(model).__name__}"
             spec = example_spec(module, call, notes=(note,))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.calling.trials.formulas import is_found, scaled_dot_rows
+from attnbench.calling.scaled_dot import is_found, scaled_dot_rows
 from attnbench.cases.case import Case
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from attnbench.attention.torch_internals import OperationMode
-from attnbench.calling.binding import nested_tensors
+from attnbench.attention.torch_internals import OperationMode, nested_tensors
 
 _ATEN = torch.ops.aten
 _MEANS = (_ATEN.mean, _ATEN.var_mean, _ATEN.std_mean)

@@ -99,12 +99,10 @@ def serve(
 
 def _of_its_own(error: BaseException) -> errors.AttnbenchError | None:
     """An error that attnbench raised on purpose, of a class that a parent without torch has."""
-    if type(error).__module__ == errors.__name__:
-        return error if isinstance(error, errors.AttnbenchError) else None
-    if not type(error).__module__.startswith("attnbench."):
+    if not isinstance(error, errors.AttnbenchError):
         return None
-    known = (kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-    return next((kind(str(error)) for kind in known), None)
+    known = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    return error if type(error) is known else known(str(error))
 
 
 def _values(task: Task) -> Iterator[Any]:

@@ -14,10 +14,9 @@ from torch import nn
 
 from attnbench._signing import check_options
 from attnbench.calling import CALLED
-from attnbench.calling.examples import example_spec
-from attnbench.calling.making.importing import candidates, load, notes_of
-from attnbench.calling.making.recipes import recipe_from
+from attnbench.calling.importing import candidates, load, notes_of
 from attnbench.calling.styles import LAYOUTS, adapted, known_style
+from attnbench.distributions import named_by_plugin
 from attnbench.errors import (
     AddressError,
     OptionError,
@@ -227,9 +226,10 @@ def _of_attribute(address: Address) -> list[Subject]:
 def _specs_in(value: Any, address: Address) -> list[Spec]:
     """The specs of an attribute: itself, its items, or the spec that a style makes of it."""
     if address.made:
-        value = recipe_from(address.made, value)
+        value = named_by_plugin("adapters.recipe_from")(address.made, value)
     if address.style is not None and address.style.startswith("example("):
         shown = attribute(parse_address(address.style.removeprefix("example(")[:-1]))
+        example_spec = named_by_plugin("adapters.example_spec")
         return [example_spec(value, shown() if callable(shown) else shown)]
     if not isinstance(value, _SPECS) and (callable(value) or address.style is not None):
         return [_adapted(value, address.style)]
@@ -252,11 +252,10 @@ def _adapted(target: Any, style: str | None) -> Spec:
     if not callable(target) or (style is not None and told != CALLED and layouts is None):
         spec: Spec = adapted(target, style)
         return spec
-    # its masks are tensors, and nothing may make one where a suite is only listed
-    from attnbench.calling.adaptation import spec_of
-    from attnbench.calling.trials.fitting import prior_of
-
-    return spec_of(target) if style is None else spec_of(target, prior=prior_of(call, layouts))
+    spec_of = named_by_plugin("adapters.spec_of")
+    known = {} if style is None else {"prior": named_by_plugin("adapters.prior_of")(call, layouts)}
+    found: Spec = spec_of(target, **known)
+    return found
 
 
 def _is_no_spec(spec: Spec, style: str | None, target: str) -> None:

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from attnbench.calling.making.importing import load
+from attnbench.calling.importing import load
 
 HEAD = """
 import enum, math, typing

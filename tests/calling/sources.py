@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from attnbench.calling.making.importing import load
+from attnbench.calling.importing import load
 
 HEAD = """
 import math

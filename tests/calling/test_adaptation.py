@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from attnbench_plugins.adapters.adaptation import callee_of, spec_of
+from attnbench_plugins.adapters.binding import Binding
+from attnbench_plugins.adapters.making.recipes import recipe_from, recipe_of
+from attnbench_plugins.adapters.trials import formulas
+from attnbench_plugins.adapters.trials.fitting import bound
+from attnbench_plugins.adapters.trials.small_calls import Calls
 from torch import nn
 
 import attnbench
-from attnbench.calling.adaptation import callee_of, spec_of
-from attnbench.calling.binding import Binding
-from attnbench.calling.making.recipes import recipe_from, recipe_of
-from attnbench.calling.trials import formulas
-from attnbench.calling.trials.fitting import bound
-from attnbench.calling.trials.small_calls import Calls
 from attnbench.checking.gaps import gaps_of
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from attnbench_plugins.adapters.adaptation import spec_of
 
 import attnbench
-from attnbench.calling.adaptation import spec_of
 from tests.calling.sources import found
 
 LAYER = """

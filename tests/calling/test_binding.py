@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_plugins.adapters.binding import output_and_more
 
-from attnbench.calling.binding import output_and_more
 from attnbench.errors import RefusalError
 
 OUTPUT, WEIGHTS = torch.zeros(2), torch.ones(2)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
+from attnbench_plugins.adapters.binding import Binding, Mask
+from attnbench_plugins.adapters.calls.attention_call import Attention
+from attnbench_plugins.adapters.trials.small_calls import Callee
 from torch import Tensor, nn
-
-from attnbench.calling.binding import Binding, Mask
-from attnbench.calling.calls.attention_call import Attention
-from attnbench.calling.trials.small_calls import Callee
 
 
 class WithAGraph(nn.Module):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from attnbench_plugins.adapters.adaptation import spec_of
+from attnbench_plugins.adapters.examples import example_spec
+from attnbench_plugins.adapters.trials.fitting import prior_of
 from torch import Tensor, nn
 from torch.nn.utils import weight_norm
 
 import attnbench
-from attnbench.calling.adaptation import spec_of
-from attnbench.calling.examples import example_spec
-from attnbench.calling.trials.fitting import prior_of
 from attnbench.errors import StyleError
 
 FEW = ["keeps_the_contract", "leading_sizes_fold", "keys_permute_freely"]

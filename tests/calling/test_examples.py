@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_plugins.adapters.examples import example_spec
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.calling.examples import example_spec
 from attnbench.errors import StyleError
 from tests.attention_functions import statuses
 from tests.cli_runs import run

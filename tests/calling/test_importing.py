@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnbench.calling.making.importing import candidates, load, notes_of
+from attnbench.calling.importing import candidates, load, notes_of
 from attnbench.errors import AddressError, UnknownNameError
 from tests.calling.conftest import written
 
@@ -24,7 +24,7 @@ def test_a_file_does_not_stand_for_the_standard_library_module_of_its_name(tmp_p
     file = written(tmp_path / "profile.py", "import profile_parts\nNAME = 'mine'\n")
     written(tmp_path / "profile_parts.py", "")  # its folder is importable
     code = (
-        "from attnbench.calling.making.importing import load\n"
+        "from attnbench.calling.importing import load\n"
         f"module = load({file!r})\n"
         "import cProfile, profile\n"
         "assert hasattr(profile, 'Profile'), profile\n"
@@ -206,7 +206,7 @@ def test_what_a_script_sets_where_it_is_run_is_set(repository: Path) -> None:
 
 
 def test_a_script_that_trains_is_stopped(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnbench.calling.making.importing.LIMIT_S", 0.2)
+    monkeypatch.setattr("attnbench.calling.importing.LIMIT_S", 0.2)
     module = load(written(repository / "loop.py", "WIDTH = 8\nwhile True:\n    pass"))
     assert module.WIDTH == 8
     assert " raises TooLongError: it takes more than" in notes_of(module)[0]

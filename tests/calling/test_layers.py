@@ -70,8 +70,8 @@ def test_rows_crops_and_copies_of_a_cache_are_its_own(name: str) -> None:
     module(hidden[:, :4], cache=cache)
     twin = copy.deepcopy(cache)
     module(hidden[:, 4:], cache=twin)
-    cache = cache_spec.select(cache, torch.tensor([1, 0, 1]))  # type: ignore[misc]
-    cache = cache_spec.crop(cache, 2)  # type: ignore[misc]
+    cache = cache_spec.select(cache, torch.tensor([1, 0, 1]))
+    cache = cache_spec.crop(cache, 2)
     rows = hidden[[1, 0, 1]]
     torch.testing.assert_close(module(rows[:, 2:3], cache=cache), module(rows[:, :3])[:, 2:])
     torch.testing.assert_close(module(hidden, cache=other), module(hidden))

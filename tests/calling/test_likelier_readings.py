@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_plugins.adapters.adaptation import spec_of
+from attnbench_plugins.adapters.examples import example_spec
+from attnbench_plugins.adapters.making.recipes import recipe_of
+from attnbench_plugins.adapters.refusing import not_called
 
 import attnbench
-from attnbench.calling.adaptation import spec_of
-from attnbench.calling.examples import example_spec
-from attnbench.calling.making.importing import load
-from attnbench.calling.making.recipes import recipe_of
-from attnbench.calling.making.refusing import not_called
+from attnbench.calling.importing import load
 from attnbench.calling.signature import Argument
 from attnbench.errors import StyleError
 from tests.attention_functions import statuses

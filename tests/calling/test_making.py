@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_plugins.adapters.making.maker import MakingError
+from attnbench_plugins.adapters.making.recipes import recipe_from, recipe_of
+from attnbench_plugins.adapters.making.widths import Widths
 from torch import nn
 
-from attnbench.calling.making.maker import MakingError
-from attnbench.calling.making.recipes import recipe_from, recipe_of
-from attnbench.calling.making.widths import Widths
 from tests.calling.conftest import loaded
 
 HEADS = """
@@ -213,7 +213,7 @@ def test_a_choice_to_do_nothing_is_not_made(repository: Path) -> None:
 def test_a_size_that_is_too_large_does_not_hide_what_others_raise(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnbench.calling.making.sandbox.LIMIT_ELEMENTS", 2**14)
+    monkeypatch.setattr("attnbench.calling.sandbox.LIMIT_ELEMENTS", 2**14)
     text = heads("dim, act=None", "dim", "self.x = torch.ones(dim, 2 * dim); act()")
     with pytest.raises(MakingError, match="'NoneType' object is not callable"):
         recipe_of(last_class(repository, text))

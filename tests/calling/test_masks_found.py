@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from attnbench_plugins.adapters.adaptation import spec_of
 
 import attnbench
-from attnbench.calling.adaptation import spec_of
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec, MechanismSpec
 from tests.attention_functions import statuses

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from attnbench_plugins.adapters.adaptation import spec_of
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.calling.adaptation import spec_of
 from tests.attention_functions import statuses
 
 

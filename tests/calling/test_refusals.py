@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench import adapters
-from attnbench.calling.making.refusing import refusal_in
+from attnbench.calling.refusals import refusal_in
 from attnbench.errors import RefusalError
 from attnbench.subject.lookup import resolve
 from tests.attention_functions import FEW, statuses

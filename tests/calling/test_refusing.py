@@ -5,12 +5,12 @@ import traceback
 from pathlib import Path
 
 import pytest
+from attnbench_plugins.adapters.adaptation import spec_of
+from attnbench_plugins.adapters.making.maker import MakingError
+from attnbench_plugins.adapters.making.recipes import recipe_from, recipe_of
+from attnbench_plugins.adapters.refusing import not_called
 
 import attnbench
-from attnbench.calling.adaptation import spec_of
-from attnbench.calling.making.maker import MakingError
-from attnbench.calling.making.recipes import recipe_from, recipe_of
-from attnbench.calling.making.refusing import not_called
 from attnbench.calling.signature import call_arguments
 from attnbench.errors import StyleError
 from attnbench.subject.lookup import resolve

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from attnbench_plugins.adapters.adaptation import spec_of
+from attnbench_plugins.adapters.examples import example_spec
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.calling.adaptation import spec_of
-from attnbench.calling.examples import example_spec
 from attnbench.errors import StyleError
 from attnbench.specs import LayerSpec
 from tests.attention_functions import statuses

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+from attnbench_plugins.adapters.adaptation import spec_of
 from torch import Tensor, nn
 
-from attnbench.calling.adaptation import spec_of
 from attnbench.specs import LayerSpec, MechanismSpec, Sizes
 
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from attnbench_plugins.adapters.adaptation import spec_of
 from attnbench_zoo.right.attention import Attention
 from torch import Tensor, nn
 
 from attnbench import check
-from attnbench.calling.adaptation import spec_of
 from tests.invariant_runs import mutant, run
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from attnbench_plugins.adapters.adaptation import spec_of
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.calling.adaptation import spec_of
 from tests.attention_functions import statuses
 
 

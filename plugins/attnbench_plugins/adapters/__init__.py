@@ -1,0 +1,1 @@
+"""How the code that people have is made and called, by its names and by small calls."""

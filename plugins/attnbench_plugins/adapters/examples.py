@@ -1,0 +1,315 @@
+"""A module or a function with an example of its call: nothing is made, other calls are cut from it.
+
+What varies are the hidden states: the first tensor of numbers, or what an embedding makes of token
+ids. Every other tensor comes from the example, of its first item for all items, and of its first
+tokens for fewer tokens. Which of its axes are items and tokens is tried where sizes agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from attnbench import LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.errors import StyleError
+from attnbench.styles import NOTHING, TENSORS, Argument, call_arguments, name_of, role_of
+from attnbench_plugins.adapters.adaptation import bound_spec, spec_of
+from attnbench_plugins.adapters.binding import Binding, Given
+from attnbench_plugins.adapters.making.recipes import Recipe
+from attnbench_plugins.adapters.shown_call import (
+    STATES,
+    Example,
+    call_of,
+    called_name,
+    is_states,
+    prepared,
+    shown_call,
+)
+from attnbench_plugins.adapters.trials.fitting import Prior, bound, with_values
+from attnbench_plugins.adapters.trials.mask_trials import masked
+from attnbench_plugins.adapters.trials.small_calls import Callee, Calls, close
+from attnbench_plugins.adapters.trials.trial_layouts import LAYOUTS, trials, tried
+
+_FEWEST = 5
+
+
+def example_spec(
+    target: Any, example: Any, **fields: Any
+) -> MechanismSpec | ScoringSpec | LayerSpec:
+    """The spec of a module or a function that is called as in an example.
+
+    Args:
+        target: a module, which is copied and left as it is, or a function.
+        example: ``(args, kwargs)``, a tuple of arguments, a dict of them by name, or a tensor.
+        fields: further fields of the spec.
+
+    Raises:
+        StyleError: the call raises, or holds no hidden states of at least five tokens, or no
+            smaller call can be cut from it.
+    """
+    if inspect.isclass(target) or isinstance(target, Recipe):
+        made = target.target if isinstance(target, Recipe) else target
+        raise StyleError(
+            f"{name_of(made)} is a class, and an example is a call of an instance: make one in "
+            "the file, as module = ..., and name that."
+        )
+    shown = shown_call(prepared(target), *call_of(example))
+    for prior in _as_attention(shown):
+        with contextlib.suppress(StyleError):  # what follows needs no names
+            known = {"name": called_name(target), **fields}
+            callee = Callee(shown.another, (sides := _sides(shown))[0], sides)
+            if prior.given:  # which a style would leave out
+                return bound_spec(target, *bound(shown.callee, callee, prior), known)
+            return spec_of(shown.callee, callee, prior, **known)
+    raised: list[str] = []
+    if (step := _step(shown, raised)) is not None:
+        return bound_spec(target, *step, {"name": called_name(target), **fields})
+    mixing: list[tuple[Callee, Binding]] = []
+    for is_fixed, layout in itertools.product((False, True), STATES.get(shown.states.dim(), ())):
+        callee = Callee(shown.another, shown.states.shape[layout.index("E")])
+        found = _as_layer(shown, callee, layout, is_fixed)
+        if isinstance(found, str):
+            raised += [] if is_fixed else [f"{layout}: {found}"]
+        elif "B" not in layout or not Calls(callee, found).mixes():
+            return _spec(target, callee, found, fields)
+        elif _keeps_equal_items(Calls(callee, found)):
+            mixing.append((callee, found))
+    if mixing:  # its items know each other, and a check says so
+        return _spec(target, *mixing[0], fields)
+    said = "\n  ".join(dict.fromkeys(raised))
+    raise StyleError(
+        f"{called_name(target)}: no call of fewer tokens or other items can be cut from the "
+        f"example, whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n{_ADVICE}"
+    )
+
+
+def _as_attention(shown: Example) -> Iterator[Prior]:
+    """What an example says of a call of a query and other keys, before anything is tried.
+
+    Keys of other features than the query's may be those of a layer, whose output has the query's.
+    """
+    if not _attends(shown):
+        return
+    named = [a for a in _arguments(shown) if a.name in shown.named]
+    axes, slots = [one for one, _ in _layouts(shown)], _slots(shown)
+    others = {a.name: _as_given(a, shown, slots, axes) for a in named if a.role is None}
+    roles = {a.name: a.role for a in named if a.role in TENSORS and not a.required}
+    given = {name: each for name, each in others.items() if each.given}
+    yield Prior(_layouts(shown), roles, given)
+    if len({*_sides(shown)}) > 1:
+        as_layer = {"query": "hidden", "key": "memory", "value": "memory"}
+        roles = {a.name: as_layer.get(a.role, a.role) for a in named if a.role in TENSORS}
+        yield Prior(_layouts(shown), roles, given)
+
+
+def _sides(shown: Example) -> tuple[int, int, int]:
+    """The features of query, key and value."""
+    query, key, value = (t.shape[-1] for t in (shown.states, _keys(shown), _keys(shown, "value")))
+    return query, key, value
+
+
+def _attends(shown: Example) -> bool:
+    """Whether an example gives a query, and other keys or a memory.
+
+    One tensor that is all of them is a layer's hidden states, but where it has heads.
+    """
+    roles = {*_by_role(shown)}
+    others = {"key", "memory", "value"} & roles
+    is_apart = len(shown.hidden) == 1 or (shown.states.dim() == 4 and {"query", "key"} <= roles)
+    return is_apart and bool({"query", "hidden"} & roles) and bool(others)
+
+
+def _by_role(shown: Example) -> dict[str | None, Tensor]:
+    """The tensors of an example by the roles of their names."""
+    return {role_of(n, "forward"): v for n, v in shown.named.items() if isinstance(v, Tensor)}
+
+
+def _keys(shown: Example, first: str = "key") -> Tensor:
+    """The keys of an example, or its values, or its memory where it has none of them."""
+    roles = _by_role(shown)
+    return next(roles[role] for role in (first, "key", "memory", "value") if role in roles)
+
+
+def _layouts(shown: Example) -> tuple[tuple[str, str], ...]:
+    """The axes that query and keys of an example may have; any, if none fit."""
+    keys = _keys(shown)
+    fitting = [(one, two) for one, two in LAYOUTS if _fit(shown.states, one, keys, two)]
+    return tuple(fitting) or LAYOUTS
+
+
+def _slots(shown: Example) -> int:
+    """The number of keys in an example: the size that they have and the query has not, or L."""
+    keys = _keys(shown)
+    apart = [n for n in keys.shape[:-1] if n not in shown.states.shape[:-1]]
+    return next(iter(apart or [n for n in keys.shape[:-1] if n != shown.states.shape[0]]), 0)
+
+
+_ADVICE = (
+    f"Give an example of at least {_FEWEST} tokens, in which the numbers of items, tokens and "
+    "features differ; or one of a function or module of hidden states (B, L, E), or of a query "
+    "(B, E) and a memory (B, S, E), which makes what else a call needs for any numbers of them."
+)
+
+
+def _step(shown: Example, raised: list[str]) -> tuple[Callee, Binding] | None:
+    """How a decoder's step is called, if an example is one: one query an item, over a memory.
+
+    Keys that are given beside the values, as projected ones are, are theirs.
+    """
+    states = {n: v for n, v in shown.named.items() if isinstance(v, Tensor) and is_states(v)}
+    for names in (*itertools.permutations(states, 3), *itertools.permutations(states, 2)):
+        query, *keys = (states[name] for name in names)
+        layouts = [
+            (a, b) for a, b in LAYOUTS if "L" not in a and all(_fit(query, a, k, b) for k in keys)
+        ]
+        sides = tuple(tensor.shape[-1] for tensor in (query, keys[0], keys[-1]))
+        callee = Callee(shown.another, sides[0], (sides[0], sides[1], sides[2]))
+        roles = ("query", "key", "value") if len(keys) == 2 else ("query", "memory")
+        mains = dict(zip(names, roles, strict=True))
+        for layout in layouts:
+            slots = keys[0].shape[layout[1].index("S")]
+            named = [_as_given(each, shown, slots) for each in _arguments(shown)]
+            for binding in trials(callee, named, mains, raised, [layout])[0]:
+                if _pools(callee, binding):
+                    found = masked(callee, with_values(callee, binding), named)
+                    return callee, found
+    return None
+
+
+def _pools(callee: Callee, binding: Binding) -> bool:
+    """Whether weights over a memory are given, or values apart from the keys are pooled."""
+    if binding.shape != "attention":
+        return binding.weights is not None or binding.one_query
+    calls = Calls(callee, binding)
+    query, key, value = calls.tensors()
+    output = calls([query, key, value * 0 + 3])
+    return output is not None and close(output, output * 0 + 3)
+
+
+def _arguments(shown: Example) -> list[Argument]:
+    """The arguments of what an example calls."""
+    return call_arguments(shown.callee) or []
+
+
+def _as_given(
+    argument: Argument, shown: Example, slots: int, layouts: Sequence[str] = ()
+) -> Argument:
+    """An argument that an example gives, with its value where no role says what to try.
+
+    Args:
+        argument: the argument.
+        shown: the example.
+        slots: its number of keys.
+        layouts: axes that its query may have.
+    """
+    if argument.name not in shown.named:
+        return argument
+    value, states = shown.named[argument.name], shown.states.shape
+    if argument.role not in (None, *TENSORS):
+        return replace(argument, default=NOTHING)
+    sizes = {"B": {states[0]}, "S": {slots} - {1}}
+    for letter in "LH":
+        own = {states[each.index(letter)] for each in layouts if letter in each}
+        sizes[letter] = own - {1}
+    given: tuple[Any, ...] = (value,)
+    if isinstance(value, Tensor) and sizes["S"] and value.shape[:1] == (states[0] * slots,):
+        value = value.reshape(states[0], slots, *value.shape[1:])
+        given = (Given(value, ("bS" + "." * (value.dim() - 2),)),)
+    elif isinstance(value, Tensor):
+        given = _cuts(value, sizes)
+    return replace(argument, role=None, default=NOTHING, given=given)
+
+
+def _cuts(value: Any, sizes: Mapping[str, Collection[int]]) -> tuple[Given, ...]:
+    """What an example gives, with what axes its tensors may have, what says most first.
+
+    Args:
+        value: a tensor, or a tree with some.
+        sizes: those that each letter of an axis may have; two axes may be tokens without keys.
+    """
+    each = []
+    for leaf in pytree.tree_leaves(value):
+        shape = leaf.shape if isinstance(leaf, Tensor) else ()
+        letters = ["".join(n for n, known in sizes.items() if size in known) for size in shape]
+        ways = map("".join, itertools.product(*[f"{known}." for known in letters]))
+        once = {*sizes} - ({*"L"} if "S" not in sizes else set())
+        found = [way for way in ways if all(way.count(letter) < 2 for letter in once)]
+        found.sort(key=lambda axes: (-axes.count("B"), axes.count("."), axes.find("B")))
+        each.append(found[:6])
+    return tuple(Given(value, axes) for axes in itertools.islice(itertools.product(*each), 24))
+
+
+def _fit(state: Tensor, one: str, states: Tensor, other: str) -> bool:
+    """Whether a query and a memory have these axes, with as many items and more than one slot."""
+    if (state.dim(), states.dim()) != (len(one), len(other)):
+        return False
+    sizes = [*zip(one, state.shape, strict=True), *zip(other, states.shape, strict=True)]
+    items = {size for letter, size in sizes if letter == "B"}
+    slots = [size for letter, size in sizes if letter == "S"]
+    return (
+        len(items) == 1 and min(slots) > 1 and all(n == 1 for letter, n in sizes if letter == "1")
+    )
+
+
+def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Binding | str:
+    """How an example's hidden states and what comes with them are cut, or why they cannot be.
+
+    Args:
+        shown: the example.
+        callee: what it calls.
+        layout: axes of its hidden states.
+        is_fixed: whether it takes as many tokens as the example has, as a table has a row for each.
+    """
+    sizes = dict(zip(layout, shown.states.shape, strict=True))
+    items, tokens = sizes.get("B", 1), sizes.get("L", 0)
+    if 0 < tokens < _FEWEST:
+        return f"the example has {tokens} tokens"
+    if is_fixed and not layout.endswith("E"):
+        return "it is tried at any number of tokens alone"
+    whole = (tokens or sizes["Y"] * sizes["X"]) if is_fixed else 0
+    way = {"layout": layout, "tokens": whole}
+    mains = dict.fromkeys(shown.hidden, "hidden")
+    given = [Argument(name, role) for name, role in mains.items()]
+    for name, value in shown.named.items():
+        if name not in mains:  # of no other sequence do calls have another
+            role = role_of(name, "forward")
+            cut = _cuts(value, {"B": {items}, "L": {tokens}})
+            given.append(Argument(name, None if role in TENSORS else role, given=cut))
+    free = [replace(a, given=()) if _is_mask_of_items(a) else a for a in given]
+    free += [a for a in _arguments(shown) if a.role in _MASKS and a.name not in shown.named]
+    asked = [a for a in free if a.role in _MASKS and not a.given]
+    found = tried(callee, free, mains, way, widens=True) if asked else ""
+    if isinstance(found, Binding) and (form := masked(callee, found, asked)).masks:
+        return form
+    return tried(callee, given, mains, way, widens=True)
+
+
+_MASKS = ("padding", "mask")
+
+
+def _is_mask_of_items(argument: Argument) -> bool:
+    """Whether calls may have another mask for it; one of all items belongs to their tokens."""
+    of_items = any("B" in axes for each in argument.given[:1] for axes in each.axes)
+    return argument.role in _MASKS and (of_items or argument.given[0].tree is None)
+
+
+def _keeps_equal_items(calls: Calls) -> bool:
+    """Whether equal items get the output that one of them gets alone."""
+    one = calls.tensors()[0][:1]
+    alone, many = calls([one]), calls([one.repeat(3, *[1] * (one.dim() - 1))])
+    return alone is not None and many is not None and close(many, alone.expand(many.shape))
+
+
+def _spec(
+    target: Any, callee: Callee, binding: Binding, fields: Mapping[str, Any]
+) -> MechanismSpec | ScoringSpec | LayerSpec:
+    said = [f"masks of its own in place of the example's {name}" for name in binding.masks]
+    known = {"name": called_name(target), "sizes": lambda size: callee.width, **fields}
+    return bound_spec(target, callee, binding, known, tuple(said))

@@ -1,0 +1,104 @@
+"""What is said of code that cannot be made or called.
+
+What was tried, what is missing, and what to add: ``...`` is where only a person can fill in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from attnbench.styles import (
+    Argument,
+    DownloadError,
+    TooLargeError,
+    TooLongError,
+    in_one_line,
+    source_line_of,
+)
+
+_REASONS: tuple[tuple[type[BaseException], str], ...] = (
+    (DownloadError, "it opens a connection, and nothing is downloaded here"),
+    (TooLargeError, "give it a smaller size of its own"),
+    (TooLongError, "give it less to do"),
+    (RecursionError, "what it takes does not end"),
+    (ModuleNotFoundError, "install that"),
+)
+_EXAMPLE = (
+    "attnbench.check(module, example=(args, kwargs)) in Python; FILE.py:MODULE --example "
+    "FILE.py:NAME here, where MODULE is an instance."
+)
+_WORDS = "query, key, value, memory, hidden, mask or lengths"
+_FORM = re.compile(r"unpack|dimension|[0-9]D |dims|shape")
+"""What is raised over another number of dimensions, and so says little."""
+
+
+def not_made(
+    target: Any, error: BaseException, tried: Sequence[str] = (), guessed: Sequence[str] = ()
+) -> str:
+    """Why no module can be made of a class, in two lines.
+
+    Args:
+        target: the class.
+        error: what its constructor raised at last.
+        tried: the calls of it that were tried, as Python for a ``size``.
+        guessed: arguments whose names say nothing.
+    """
+    name = getattr(target, "__name__", str(target))
+    place = source_line_of(error) or ""
+    lines = [f"{name} cannot be made: {in_one_line(error)}{place and f' at {place}'}"]
+    if tried:
+        lines[0] += f" ({len(tried)} calls tried, the last {tried[-1].replace('=size', '=E')})"
+    reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "")
+    names = [guess.rpartition(".")[2] for guess in guessed]
+    missing = f"what {' and '.join(names)} should be" if names else "how it is made"
+    start = f"{reason[0].upper()}{reason[1:]}, or say" if reason else "Say"
+    call = tried[-1].replace("=size", "=E") if tried else f"{name}(...)"
+    for each in names:
+        call = re.sub(rf"\b{each}=(?:[^,()]+|[\w.]+\(\))(?=[,)])", f"{each}=...", call)
+    if not names:  # what is no number of features is a guess, too
+        call = re.sub(r"=(?!E\b)[^,()]+(?=[,)])", "=...", call)
+    call = call if "..." in call else f"{name}(...)"
+    lines.append(f'{start} {missing}, for E features: --make "{call}".')
+    return "\n".join(lines)
+
+
+def not_called(
+    target: Any, arguments: Sequence[Argument], raised: Sequence[str], *, said: bool = False
+) -> str:
+    """Why no call of a callee fits: two lines, and the call that a person can complete.
+
+    Args:
+        target: a class, module or function.
+        arguments: those of its forward.
+        raised: a line for each call that was tried.
+        said: whether somebody said what they are.
+    """
+    name = getattr(target, "__name__", type(target).__name__)
+    required = [a for a in arguments if a.required]
+    unknown = [a.name for a in required if a.role is None and not a.given]
+    tried = "no call of it is known"
+    if raised:
+        pairs = [text for text in raised if ", " in text.partition(":")[0]]
+        likely = (pairs if any(a.role == "query" for a in required) else []) or raised
+        chosen = next((text for text in likely if not _FORM.search(text)), likely[0])
+        layout, _, error = chosen.partition(": ")
+        if layout.isupper():
+            shapes = " and ".join(f"({', '.join(each)})" for each in layout.split(", "))
+            chosen = f"{error}, given {shapes}"
+        tried = f"of {len(raised)} calls that were tried the likeliest raises {chosen}"
+    lines = [f"{name} cannot be called: {tried}"]
+    if said:
+        return "\n".join([*lines, f"That is as --call says. Show one call of it: {_EXAMPLE}"])
+    read = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "none says what it is"
+    missing = f"what {' and '.join(unknown)} should be" if unknown else "which tensors it takes"
+    lines.append(f"Its arguments were read by their names ({read}); say {missing}.")
+    # what the names say was tried: where they say it of all, all may be something else
+    known = {a.name: a.role if unknown and a.role else "..." for a in required}
+    known |= {a.name: repr(a.given[0]) for a in required if a.given}
+    call = ", ".join(f"{each}={role}" for each, role in known.items())
+    if known:
+        lines.append(f'Or say which is {_WORDS}, or its value: --call "f({call})".')
+    lines.append(f"Or show one call, which a tensor of another shape needs: {_EXAMPLE}")
+    return "\n".join(lines)
