@@ -61,7 +61,7 @@ _LAZY = {
     "subjects": "subject.lookup",
 }
 
-_MODULES = ("adapters", "commands", "saved_inputs", "strategies", "testing")
+_MODULES = ("adapters", "commands", "saved_inputs", "strategies", "styles", "testing")
 
 __all__ = [
     "AttnbenchError",

@@ -7,6 +7,16 @@ it within :func:`confined`, calls it within :func:`refusals`, and gives the spec
 
 from attnbench.attention.masks import valid_lens_mask
 from attnbench.attention.torch_internals import OperationMode, nested_tensors
+from attnbench.calling.adapted_specs import (
+    LAYOUTS,
+    FoundScoring,
+    adapted,
+    adapted_spec,
+    fold_mask,
+    known_style,
+    name_of,
+    with_causality,
+)
 from attnbench.calling.importing import computes_attention, is_attention, notes_of
 from attnbench.calling.refusals import in_one_line, refusals
 from attnbench.calling.roles import FORWARD, METHODS, SETTINGS, TENSORS, named, role_of
@@ -31,16 +41,6 @@ from attnbench.calling.signature import (
     plain_type,
     renamed,
     renames,
-)
-from attnbench.calling.styles import (
-    LAYOUTS,
-    FoundScoring,
-    adapted,
-    adapted_spec,
-    fold_mask,
-    known_style,
-    name_of,
-    with_causality,
 )
 from attnbench.processes.tracebacks import source_line_of
 from attnbench.registry.catalog import registry

@@ -29,13 +29,13 @@ from attnbench.attention.dispatch import scoring_of
 from attnbench.attention.masks import Mask
 from attnbench.attention.softmax import pool, softmax_weights, widen
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
+from attnbench.calling.adapted_specs import adapted_spec
+from attnbench.calling.adapted_specs import fold as fold_heads
+from attnbench.calling.adapted_specs import fold_mask as fold_mask_heads
+from attnbench.calling.adapted_specs import unfold as unfold_heads
 from attnbench.calling.refusals import refusals
 from attnbench.calling.scaled_dot import SCALED_DOT, scaled_dot_rows
 from attnbench.calling.signature import keywords_of, renames
-from attnbench.calling.styles import adapted_spec
-from attnbench.calling.styles import fold as fold_heads
-from attnbench.calling.styles import fold_mask as fold_mask_heads
-from attnbench.calling.styles import unfold as unfold_heads
 from attnbench.cases.case import MASKS
 from attnbench.checking.explain.recorded_operations import Operations
 from attnbench.checking.profiles import current_profile

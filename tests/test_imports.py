@@ -51,7 +51,7 @@ def test_every_public_name_can_be_had() -> None:
 
 
 def test_a_door_is_there_once_attnbench_is_imported() -> None:
-    doors = ["adapters", "commands", "saved_inputs", "strategies", "testing"]
+    doors = ["adapters", "commands", "saved_inputs", "strategies", "styles", "testing"]
     code = f"import attnbench; print(*[getattr(attnbench, door).__name__ for door in {doors}])"
     assert run(code).split() == [f"attnbench.{door}" for door in doors]
 
@@ -73,13 +73,12 @@ def test_no_two_modules_share_a_stem() -> None:
     assert [stem for stem, count in stems.items() if count > 1] == []
 
 
-def test_the_toolkit_exports_what_its_reference_documents_and_no_more() -> None:
-    page = ROOT.parent / "docs" / "reference" / "plugins.md"
-    members = re.search(
-        r"::: attnbench.testing\n.*?members: \[(.*?)\]", page.read_text("utf-8"), re.DOTALL
-    )
+@pytest.mark.parametrize("door", ["styles", "testing"])
+def test_the_toolkits_export_what_their_reference_documents_and_no_more(door: str) -> None:
+    page = (ROOT.parent / "docs" / "reference" / "plugins.md").read_text("utf-8")
+    members = re.search(rf"::: attnbench.{door}\n.*?members: \[(.*?)\]", page, re.DOTALL)
     assert members is not None
-    assert sorted(members[1].split(", ")) == sorted(attnbench.testing.__all__)
+    assert sorted(members[1].split(", ")) == sorted(getattr(attnbench, door).__all__)
 
 
 NAMED = re.compile(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attnbench.calling.styles import AdaptedSpec
+from attnbench.calling.adapted_specs import AdaptedSpec
 from attnbench.cases.case import Case
 from attnbench.checking.gaps import gaps_of
 from attnbench.checking.outcomes import running_order

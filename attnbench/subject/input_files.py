@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from attnbench.attention.arguments import check_inputs, check_lead
-from attnbench.calling.styles import with_causality
+from attnbench.calling.adapted_specs import with_causality
 from attnbench.errors import AttnbenchError, InputsError, nearest
 from attnbench.subject.tensors import Inputs
 

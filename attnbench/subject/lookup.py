@@ -14,8 +14,8 @@ from torch import nn
 
 from attnbench._signing import check_options
 from attnbench.calling import CALLED
+from attnbench.calling.adapted_specs import LAYOUTS, adapted, known_style
 from attnbench.calling.importing import candidates, load, notes_of
-from attnbench.calling.styles import LAYOUTS, adapted, known_style
 from attnbench.distributions import named_by_plugin
 from attnbench.errors import (
     AddressError,

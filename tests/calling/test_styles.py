@@ -13,8 +13,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench import adapters, distributions
-from attnbench.calling import STYLES, styles
-from attnbench.calling.styles import adapted
+from attnbench.calling import STYLES, adapted_specs
+from attnbench.calling.adapted_specs import adapted
 from attnbench.errors import StyleError, UnknownNameError
 from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import call_hooks
@@ -36,7 +36,7 @@ def test_what_another_distribution_brings_is_named_with_it(
     with pytest.raises(AttributeError, match="It is part of attnbench-peers: pip"):
         _ = adapters.keras
     with pytest.raises(UnknownNameError, match="It is part of attnbench-peers: pip"):
-        styles.adapted(len, "keras")
+        adapted_specs.adapted(len, "keras")
 
 
 def adapt(target: Any, **fields: Any) -> attnbench.MechanismSpec:
@@ -53,19 +53,19 @@ def _with_style(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = SimpleNamespace(attnbench_styles=lambda: [STYLE])
     assert call_hooks(plugin) == (STYLE,)
     brought = SimpleNamespace(all_of=lambda kind: [STYLE])
-    monkeypatch.setattr(styles, "registry", lambda: brought)
+    monkeypatch.setattr(adapted_specs, "registry", lambda: brought)
 
 
 @pytest.mark.usefixtures("_with_style")
 def test_a_plugins_style_adapts_what_it_says_fits() -> None:
-    spec = styles.adapted(3, "halved", formula="none")
+    spec = adapted_specs.adapted(3, "halved", formula="none")
     assert (spec.name, spec.formula) == ("halved", "none")
 
 
 @pytest.mark.usefixtures("_with_style")
 def test_a_plugins_style_says_why_it_does_not_fit() -> None:
     with pytest.raises(StyleError, match="len cannot be called as halved: it is not 3"):
-        styles.adapted(len, "halved")
+        adapted_specs.adapted(len, "halved")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnbench.calling.styles import AdaptedSpec
+from attnbench.calling.adapted_specs import AdaptedSpec
 
 
 class Unwritable(Exception):  # noqa: N818 -- always caught
