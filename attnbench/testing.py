@@ -53,6 +53,7 @@ from attnbench.invariants.toolkit.comparisons import (
     STANDARD_ERRORS,
     agree,
     agree_within,
+    differentiate,
     fails,
     holds,
     needs,
@@ -62,6 +63,7 @@ from attnbench.invariants.toolkit.comparisons import (
 )
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
+    FREE_MASKS,
     benign,
     grouped,
     has_gradients,
@@ -74,6 +76,7 @@ from attnbench.oracle.operations import RoundedOperations, change_by_moves
 from attnbench.oracle.references import NormEpsilon, allowed_and_bias
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.registry.address import parse_address
+from attnbench.specs import DTYPES, KINDS
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import attribute, make_scoring, resolve
 from attnbench.subject.mechanism_subject import MechanismSubject
@@ -94,6 +97,9 @@ _LAZY = {
 
 __all__ = [
     "ARRANGEMENTS",
+    "DTYPES",
+    "FREE_MASKS",
+    "KINDS",
     "MASKS",
     "SCALED_DOT",
     "STANDARD_ERRORS",
@@ -120,6 +126,7 @@ __all__ = [
     "check_features",
     "check_output",
     "current_profile",
+    "differentiate",
     "eager",
     "expected",
     "fails",

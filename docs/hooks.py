@@ -22,10 +22,11 @@ ROOT = Path(__file__).parent.parent
 CLASSROOM = ROOT / "plugins" / "attnbench-classroom"
 NAME = re.compile(r"[a-z_0-9]+")
 SOURCES = (
-    "attnbench/invariants",
-    "plugins/attnbench_plugins/laws",
-    "plugins/attnbench_plugins/serving",
+    ("attnbench/invariants", "plugins/attnbench_plugins/properties"),
+    ("plugins/attnbench_plugins/laws",),
+    ("plugins/attnbench_plugins/serving",),
 )
+"""Folders of invariants; those of the core and the built-in ones are one list, by topic."""
 MAKERS = ("invariant", "layer_invariant", "_law")
 
 
@@ -174,8 +175,12 @@ def invariants() -> str:
     """Names and statements of all invariants and laws, by topic."""
     trees = {
         path: ast.parse(path.read_text(encoding="utf-8"))
-        for folder in SOURCES
-        for path in sorted((ROOT / folder).rglob("*.py"))
+        for together in SOURCES
+        for _, path in sorted(
+            (path.relative_to(ROOT / folder), path)
+            for folder in together
+            for path in (ROOT / folder).rglob("*.py")
+        )
     }
     names = {key: name for tree in trees.values() for key, name in _properties_of(tree)}
     topics, examples = [], caught()

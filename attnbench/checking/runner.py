@@ -36,6 +36,7 @@ def subject_fault(subject: Subject, error: BaseException) -> bool:
         return True
     core = (
         "attnbench.invariants",
+        "attnbench_plugins.properties",
         "attnbench.checking.case_search",
         "hypothesis",
     )

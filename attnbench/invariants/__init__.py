@@ -37,7 +37,6 @@ MODULES = (
     "masks.masking",
     "masks.positions",
     "numerics",
-    "other_paths",
     "pooling",
     "rounding",
     "scaling",

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-import sys
 import sysconfig
 import traceback
 from pathlib import Path
 
-from attnbench.distributions import NAME_GROUP, entry_points
-
-_LIBRARIES = ("attnbench", "torch", "hypothesis", "pluggy")
+_OURS = ("attnbench", "attnbench_plugins.adapters", "attnbench_plugins.properties")
+_LIBRARIES = (*_OURS, "torch", "hypothesis", "pluggy")
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line \d+ in ')
 _STACK = ("Fatal Python", "Stack (most recent")
 """The first words of a stack by faulthandler, of a crash or of a hanging process."""
@@ -29,12 +27,6 @@ def _libraries() -> tuple[Path, ...]:
     return tuple(Path(spec.origin).resolve().parent for spec in specs if spec and spec.origin)
 
 
-def _adapters() -> list[Path]:
-    """Folders of the adapters that are in use, which call subjects and are none."""
-    modules = [sys.modules.get(p.module) for n, p in entry_points(NAME_GROUP).items() if "." in n]
-    return [Path(each.__file__).parent for each in modules if each and each.__file__]
-
-
 @functools.cache
 def is_own_code(file: str) -> bool:
     """Whether a frame's file belongs to the user, not to a library or the standard library.
@@ -44,7 +36,7 @@ def is_own_code(file: str) -> bool:
     if file.startswith("<"):
         return False
     path = Path(file).resolve()
-    if any(path.is_relative_to(folder) for folder in (*_libraries(), *_adapters())):
+    if any(path.is_relative_to(folder) for folder in _libraries()):
         return False
     installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     if any(path.is_relative_to(folder) for folder in installed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ def invariant(
     applies: Callable[[Any], str | None] | None = None,
     law: bool = False,
     kinds: tuple[str, ...] = KINDS[:3],
+    hints: Mapping[str, str] = HINTS,
     **narrowed: Any,
 ) -> Callable[[_Check], Invariant]:
     """A decorator that makes an invariant of a check.
@@ -39,8 +40,9 @@ def invariant(
     Its name is that of the check, and its statement is the first paragraph of the docstring.
 
     Args:
-        hint, cases, applies, law, kinds: as of :class:`attnbench.Invariant`. The hints of the
-            core are in ``hints.toml``.
+        hint, cases, applies, law, kinds: as of :class:`attnbench.Invariant`.
+        hints: hints by the names of invariants, for those that are given none; by default those of
+            the core, which are in ``hints.toml``.
         narrowed: further arguments of ``cases``.
     """
 
@@ -49,7 +51,7 @@ def invariant(
         return Invariant(
             name=check.__name__,
             statement=" ".join(statement.split()),
-            hint=hint or HINTS.get(check.__name__, ""),
+            hint=hint or hints.get(check.__name__, ""),
             check=check,
             cases=functools.partial(cases, **narrowed) if narrowed else cases,
             applies=applies,

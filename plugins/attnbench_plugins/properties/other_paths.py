@@ -7,24 +7,25 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy, cases
-from attnbench.cases.sizes import DTYPES
-from attnbench.errors import AttnbenchError, JudgementError, RefusalError, headline
-from attnbench.invariants.toolkit.applicability import has_no_gradients
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import (
+from attnbench import AttnbenchError, Case, RefusalError, Subject
+from attnbench.errors import JudgementError, headline
+from attnbench.strategies import CaseStrategy, cases
+from attnbench.testing import (
+    DTYPES,
+    FREE_MASKS,
+    KINDS,
+    Baseline,
+    LayerCase,
     differentiate,
+    has_gradients,
+    has_no_gradients,
+    layer_cases,
     reject,
+    resolve,
     same_gradient,
     same_gradients,
 )
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
-from attnbench.specs.invariant import KINDS
-from attnbench.subject.lookup import resolve
-from attnbench.subject.subject import Subject
+from attnbench_plugins.properties import invariant
 
 _REGIMES = ("normal", "tiny", "equal_keys", "zero_keys")
 
