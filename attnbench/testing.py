@@ -6,6 +6,12 @@ and :func:`pool`. An invariant builds its case through the :class:`Subject` that
 through a :class:`Baseline`, changes the :class:`Inputs`, and compares with :func:`agree_within` or
 :func:`holds`, whose errors name the value and the place.
 
+A property has the reasons why it does not apply, such as :func:`accepts` and :func:`supports`, the
+leaves and slopes of gradients by :func:`leaves_of` and :func:`compare_slopes`, and, to search on
+its own, the :class:`Effort` of the run and :func:`find_simplest`. One of layers compares outputs
+within :func:`rounding_of`. ``layer_invariant``, ``LayerCase``, ``layer_cases`` and ``has_cache``
+come with the plugins of this distribution.
+
 A plugin that brings a style of call makes its specs by :func:`adapted_spec`, reshapes by
 :func:`fold_heads`, :func:`fold_mask_heads` and :func:`unfold_heads`, and calls within
 :func:`refusals`.
@@ -37,18 +43,21 @@ from attnbench.calling.refusals import refusals
 from attnbench.calling.scaled_dot import SCALED_DOT, scaled_dot_rows
 from attnbench.calling.signature import keywords_of, renames
 from attnbench.cases.case import MASKS
+from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.explain.recorded_operations import Operations
-from attnbench.checking.profiles import current_profile
+from attnbench.checking.profiles import Effort, current_effort, current_profile
+from attnbench.distributions import NAME_GROUP, entry_points
 from attnbench.invariants.bitwise import ARRANGEMENTS
-from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import (
+    accepts,
     any_of,
     has_no_gradients,
     has_scores,
     knows_positions,
     resizes,
+    supports,
 )
-from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.baseline import Baseline, SameDraws
 from attnbench.invariants.toolkit.comparisons import (
     STANDARD_ERRORS,
     agree,
@@ -60,6 +69,8 @@ from attnbench.invariants.toolkit.comparisons import (
     reject,
     same_gradient,
     same_gradients,
+    state_is_kept,
+    violation_of,
 )
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
@@ -67,17 +78,20 @@ from attnbench.invariants.toolkit.derivations import (
     benign,
     grouped,
     has_gradients,
+    leaves_of,
     select_items,
     select_keys,
 )
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
+from attnbench.invariants.toolkit.layer_rounding import copied, floor_of, rounding_of
+from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
 from attnbench.oracle.budget import Oracle, expected
 from attnbench.oracle.operations import RoundedOperations, change_by_moves
 from attnbench.oracle.references import NormEpsilon, allowed_and_bias
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.registry.address import parse_address
 from attnbench.specs import DTYPES, KINDS
-from attnbench.subject.layer import LayerSubject
+from attnbench.subject.layer import SOURCE, LayerSubject
+from attnbench.subject.layer_limits import change_by_length
 from attnbench.subject.lookup import attribute, make_scoring, resolve
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.tensors import largest, lay_out, make_inputs
@@ -86,8 +100,11 @@ if TYPE_CHECKING:
     from attnbench.benchmark.workloads import bench_cases
     from attnbench.checking.api import run_invariants
     from attnbench.checking.explain.replay import Comparison, replay
+    from attnbench.checking.hypothesis_engine import Failures, find_simplest
 
 _LAZY = {
+    "find_simplest": "checking.hypothesis_engine",
+    "Failures": "checking.hypothesis_engine",
     "Comparison": "checking.explain.replay",
     "bench_cases": "benchmark.workloads",
     "replay": "checking.explain.replay",
@@ -102,11 +119,13 @@ __all__ = [
     "KINDS",
     "MASKS",
     "SCALED_DOT",
+    "SOURCE",
     "STANDARD_ERRORS",
     "Baseline",
     "Call",
     "Comparison",
-    "LayerCase",
+    "Effort",
+    "Failures",
     "LayerSubject",
     "Mask",
     "MechanismSubject",
@@ -114,6 +133,8 @@ __all__ = [
     "Operations",
     "Oracle",
     "RoundedOperations",
+    "SameDraws",
+    "accepts",
     "adapted_spec",
     "agree",
     "agree_within",
@@ -122,21 +143,27 @@ __all__ = [
     "attribute",
     "bench_cases",
     "benign",
+    "change_by_length",
     "change_by_moves",
     "check_features",
     "check_output",
+    "compare_slopes",
+    "copied",
+    "current_effort",
     "current_profile",
     "differentiate",
     "eager",
     "expected",
     "fails",
+    "find_simplest",
+    "floor_of",
     "fold_heads",
     "fold_mask_heads",
     "grouped",
-    "has_cache",
     "has_gradients",
     "has_no_gradients",
     "has_scores",
+    "has_slopes",
     "holds",
     "invariant",
     "is_textbook",
@@ -144,8 +171,7 @@ __all__ = [
     "knows_positions",
     "largest",
     "lay_out",
-    "layer_cases",
-    "layer_invariant",
+    "leaves_of",
     "make_inputs",
     "make_scoring",
     "needs",
@@ -153,12 +179,14 @@ __all__ = [
     "parse_address",
     "pool",
     "prepare",
+    "raised_text",
     "refusals",
     "reject",
     "renames",
     "replay",
     "resizes",
     "resolve",
+    "rounding_of",
     "run_invariants",
     "same_gradient",
     "same_gradients",
@@ -170,15 +198,22 @@ __all__ = [
     "softmax_backward",
     "softmax_weights",
     "stages_of",
+    "state_is_kept",
+    "supports",
     "textbook_output",
     "transforms_active",
     "unfold_heads",
+    "violation_of",
     "widen",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name in _LAZY:
+        value = getattr(importlib.import_module(f"attnbench.{_LAZY[name]}"), name)
+    elif point := entry_points(NAME_GROUP).get(f"testing.{name}"):
+        value = point.load()
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-    globals()[name] = value = getattr(importlib.import_module(f"attnbench.{_LAZY[name]}"), name)
+    globals()[name] = value
     return value

@@ -72,7 +72,7 @@ LEVELS = {
     "tests/cli": "slow",
     "tests/cluster": "all",
     "tests/docs": "slow",
-    "tests/invariants/caches/test_caches.py::test_a_failure_prints_a_short_"
+    "tests/plugins/properties/caches/test_caches.py::test_a_failure_prints_a_short_"
     "script_that_was_run": "all",
     "tests/invariants": "slow",
     "tests/meta/test_mutants.py::test_a_mutant_is_killed_by_each_invariant_that_is_meant_to": "all",

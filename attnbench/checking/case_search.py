@@ -138,7 +138,7 @@ class CaseSearch:
             rest = limit - self.counts["drawn"]
             if rest <= 0 or self.error is not None:
                 return
-            hypothesis_engine.search(
+            hypothesis_engine.find_simplest(
                 drawn,
                 lambda one: self._fails_drawn(*one, limit),
                 phases=hypothesis_engine.phases(Phase.generate),
@@ -166,7 +166,7 @@ class CaseSearch:
             case = self._legal_case(part, raw)
             return case is not None and self._fails_again(case)
 
-        example = hypothesis_engine.search(
+        example = hypothesis_engine.find_simplest(
             part.below(origin),
             still_fails,
             phases=(Phase.generate, Phase.shrink),

@@ -25,7 +25,7 @@ _USUAL_EXAMPLES = 100
 """The default of ``max_examples`` in a settings profile."""
 
 
-def search(
+def find_simplest(
     strategy: SearchStrategy[T],
     fails: Callable[[T], bool],
     *,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,37 +34,6 @@ def floor_of(subject: LayerSubject, expected: Tensor, dtype: torch.dtype | None 
     eps = subject.eps(dtype or expected.dtype)
     units = 4 if eps > _COARSE else 32  # units of a half type are large
     return units * eps * max(largest(expected), 1e-30)
-
-
-def gradient_floor(subject: LayerSubject, gradient: Tensor) -> float:
-    """The gradient that counts as none, where the outputs' weights and the inputs are near 1.
-
-    All of a gradient may be rounding, as behind a norm of one feature.
-    """
-    return 32 * subject.eps(gradient.dtype) * max(largest(gradient), 1.0)
-
-
-def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Tensor) -> Any:
-    """The index at which two tensors exceed the allowed difference most; ``None`` if nowhere.
-
-    NaN in both is no difference: ``keeps_the_contract`` tells of a layer that gives NaN.
-
-    Args:
-        got, expected: ``(B, L, E)``.
-        allowed: allowed difference, broadcasts to them.
-        real: boolean, broadcasts to them: the elements to compare.
-    """
-    if not got.numel():
-        return None
-    one, two = got.detach().cpu().double(), expected.detach().cpu().double()
-    gap = (one - two).abs().nan_to_num(nan=float("inf"))
-    excess = gap / torch.as_tensor(allowed, dtype=torch.float64)
-    alike = (one == two) | (one.isnan() & two.isnan())
-    excess = torch.where(real.cpu() & ~alike, excess, 0.0)
-    worst = int(excess.flatten().argmax())
-    if float(excess.flatten()[worst]) <= 1.0:
-        return None
-    return tuple(map(int, np.unravel_index(worst, got.shape)))
 
 
 def copied(module: nn.Module, default: nn.Module | None = None) -> nn.Module:

@@ -3,13 +3,13 @@
 from types import ModuleType
 
 import pytest
+from attnbench_plugins.properties.layer_calls import LayerCase, layer_invariant
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
 from attnbench.cases.space_parts import Space
 from attnbench.errors import UsageError
 from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
 from attnbench.registry.discovery import call_hooks
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from attnbench_plugins.properties.caches.stage import Stage
 from torch import Tensor, nn
 
 from attnbench import LayerSpec
 from attnbench.cases.case import Case
-from attnbench.invariants.caches.stage import Stage
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
 

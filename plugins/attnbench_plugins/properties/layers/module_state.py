@@ -5,19 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy, listed
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import state_is_kept
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.layer_calls import (
+from attnbench import Case, Subject
+from attnbench.strategies import CaseStrategy, listed
+from attnbench.testing import KINDS, Baseline, state_is_kept
+from attnbench_plugins.properties import invariant
+from attnbench_plugins.properties.layer_calls import (
     LayerCase,
     layer_cases,
     layer_invariant,
     mixes_items,
 )
-from attnbench.specs import KINDS
-from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding")
 

@@ -8,17 +8,13 @@ from typing import Any
 
 import torch
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy, listed
-from attnbench.checking.answer_faults import raised_text
-from attnbench.checking.profiles import current_effort, current_profile
-from attnbench.invariants.caches.program import in_words
-from attnbench.invariants.caches.properties import PROPERTIES
-from attnbench.invariants.caches.stage import Stage, stage_of
-from attnbench.invariants.toolkit.decorator import HINTS
-from attnbench.specs import Invariant
-from attnbench.subject.layer import LayerSubject
-from attnbench.subject.subject import Subject
+from attnbench import Case, Invariant, Subject
+from attnbench.strategies import CaseStrategy, listed
+from attnbench.testing import LayerSubject, current_effort, current_profile, raised_text
+from attnbench_plugins.properties import HINTS
+from attnbench_plugins.properties.caches.program import in_words
+from attnbench_plugins.properties.caches.properties import PROPERTIES
+from attnbench_plugins.properties.caches.stage import Stage, stage_of
 
 
 def has_cache(subject: LayerSubject, *operations: str) -> str | None:
@@ -81,12 +77,12 @@ def cache_invariant(
     """An invariant that plays programs with caches.
 
     Args:
-        judged: a key of :data:`attnbench.invariants.caches.properties.PROPERTIES`.
+        judged: a key of :data:`attnbench_plugins.properties.caches.properties.PROPERTIES`.
         statement, applies, law: fields of the invariant.
     """
 
     def check(subject: Subject, case: Case) -> None:
-        from attnbench.invariants.caches.search import explore, played  # brings Hypothesis: 0.2 s
+        from attnbench_plugins.properties.caches.search import explore, played
 
         assert isinstance(subject, LayerSubject)
         drawn = case.dtype == "float32" or "float32" not in subject.dtypes

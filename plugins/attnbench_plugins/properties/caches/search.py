@@ -12,14 +12,12 @@ from dataclasses import astuple, replace
 
 from hypothesis import Phase
 
-from attnbench.checking import hypothesis_engine
-from attnbench.checking.hypothesis_engine import Failures
-from attnbench.checking.profiles import Effort
-from attnbench.errors import AttnbenchError
-from attnbench.invariants.caches.player import Player
-from attnbench.invariants.caches.program import Program, Step, programs, shrunk
-from attnbench.invariants.caches.properties import PROPERTIES, operations
-from attnbench.invariants.caches.stage import FoundError, Stage
+from attnbench import AttnbenchError
+from attnbench.testing import Effort, Failures, find_simplest
+from attnbench_plugins.properties.caches.player import Player
+from attnbench_plugins.properties.caches.program import Program, Step, programs, shrunk
+from attnbench_plugins.properties.caches.properties import PROPERTIES, operations
+from attnbench_plugins.properties.caches.stage import FoundError, Stage
 
 _FEW = 4
 """Number of scheduled programs if none are drawn: in half types, and in float64."""
@@ -33,7 +31,7 @@ def explore(stage: Stage, judged: str, drawn: bool, effort: Effort) -> FoundErro
 
     Args:
         stage: stage of the case.
-        judged: a key of :data:`attnbench.invariants.caches.properties.PROPERTIES`.
+        judged: a key of :data:`attnbench_plugins.properties.caches.properties.PROPERTIES`.
         drawn: whether to draw programs in addition to the scheduled ones.
         effort: which programs are tried first, and whether a shorter one is looked for.
     """
@@ -58,7 +56,7 @@ def explore(stage: Stage, judged: str, drawn: bool, effort: Effort) -> FoundErro
         program = next(filter(fails, scheduled if drawn else scheduled[:_FEW]), None)
     if program is None and drawn:
         profile = effort.profile.name
-        program = hypothesis_engine.search(
+        program = find_simplest(
             programs(operations(stage.subject, judged), stage.subject.width, _STEPS[profile]),
             fails,
             phases=(Phase.generate,),

@@ -5,13 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.caches.stage import TOKENS
-from attnbench.invariants.toolkit.comparisons import reject
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, no_gradient
-from attnbench.subject.layer import LayerSubject
-from attnbench.subject.layer_limits import change_by_length
+from attnbench import Case, InvariantViolation
+from attnbench.testing import LayerSubject, change_by_length, reject
+from attnbench_plugins.properties.caches.stage import TOKENS
+from attnbench_plugins.properties.layer_calls import LayerCase, layer_invariant, no_gradient
 
 _MASKS = ("none", "padding", "left_padding")
 

@@ -10,24 +10,23 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy, cases
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import accepts
-from attnbench.invariants.toolkit.comparisons import differentiate, holds, reject
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.layer_rounding import (
+from attnbench import Case, Invariant, InvariantViolation, Subject
+from attnbench.strategies import CaseStrategy, cases
+from attnbench.testing import (
+    LayerSubject,
+    accepts,
+    differentiate,
     floor_of,
-    gradient_floor,
+    holds,
+    largest,
+    reject,
     rounding_of,
-    worst_place,
 )
-from attnbench.specs import Invariant
-from attnbench.subject.layer import LayerSubject
-from attnbench.subject.subject import Subject
+from attnbench_plugins.properties import invariant
 
 _LARGE = {"float64": 1e4, "float32": 1e3, "bfloat16": 64.0, "float16": 16.0}
 
@@ -45,20 +44,6 @@ def layer_cases(subject: Subject, **narrowed: Any) -> CaseStrategy:
     return cases(subject, **{**chosen, **narrowed})
 
 
-def listed(slots: list[int]) -> str:
-    """Numbers in words, with runs as first to last."""
-    runs: list[list[int]] = []
-    for slot in sorted({*slots}):
-        if runs and slot == runs[-1][-1] + 1:
-            runs[-1].append(slot)
-        else:
-            runs.append([slot])
-    parts: list[str] = []
-    for run in runs:
-        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
-
-
 takes_padding = accepts("padding_mask")
 
 
@@ -68,7 +53,7 @@ def layer_invariant(
     """A decorator that makes an invariant on layers of a check of a :class:`LayerCase`.
 
     Args:
-        cases, declared: arguments of :func:`~attnbench.invariants.toolkit.decorator.invariant`.
+        cases, declared: arguments of :func:`attnbench.testing.invariant`.
     """
 
     def made(check: Callable[[LayerCase], None]) -> Invariant:
@@ -193,6 +178,37 @@ class LayerCase:
         if self.mask is None or bool(self.mask.all()):
             reject("nothing is padded")
         return self.mask
+
+
+def gradient_floor(subject: LayerSubject, gradient: Tensor) -> float:
+    """The gradient that counts as none, where the outputs' weights and the inputs are near 1.
+
+    All of a gradient may be rounding, as behind a norm of one feature.
+    """
+    return 32 * subject.eps(gradient.dtype) * max(largest(gradient), 1.0)
+
+
+def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Tensor) -> Any:
+    """The index at which two tensors exceed the allowed difference most; ``None`` if nowhere.
+
+    NaN in both is no difference: ``keeps_the_contract`` tells of a layer that gives NaN.
+
+    Args:
+        got, expected: ``(B, L, E)``.
+        allowed: allowed difference, broadcasts to them.
+        real: boolean, broadcasts to them: the elements to compare.
+    """
+    if not got.numel():
+        return None
+    one, two = got.detach().cpu().double(), expected.detach().cpu().double()
+    gap = (one - two).abs().nan_to_num(nan=float("inf"))
+    excess = gap / torch.as_tensor(allowed, dtype=torch.float64)
+    alike = (one == two) | (one.isnan() & two.isnan())
+    excess = torch.where(real.cpu() & ~alike, excess, 0.0)
+    worst = int(excess.flatten().argmax())
+    if float(excess.flatten()[worst]) <= 1.0:
+        return None
+    return tuple(map(int, np.unravel_index(worst, got.shape)))
 
 
 LEFT = "left_padding_is_inert"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnbench.invariants.caches.program import Program, Step, steps
-from attnbench.invariants.toolkit.layer_calls import holds_left_padding
-from attnbench.subject.layer import LayerSubject
+from attnbench.testing import LayerSubject
+from attnbench_plugins.properties.caches.program import Program, Step, steps
+from attnbench_plugins.properties.layer_calls import holds_left_padding
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_plugins.properties.layers.side_inputs import source_is_that_of_the_item
 from attnbench_zoo.right.crossed import CROSSED, Crossed
 from torch import Tensor, nn
 
@@ -15,7 +16,6 @@ from attnbench import CacheSpec, LayerSpec
 from attnbench.adapters import layer
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, SpecError
-from attnbench.invariants.layers.side_inputs import source_is_that_of_the_item
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import run
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation, RefusalError, headline
-from attnbench.invariants.caches.checks import has_cache
-from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
-from attnbench.invariants.toolkit.baseline import Baseline, SameDraws
-from attnbench.invariants.toolkit.comparisons import (
+from attnbench import Case, InvariantViolation, RefusalError, Subject
+from attnbench.errors import headline
+from attnbench.testing import (
+    Baseline,
+    SameDraws,
     agree_within,
+    any_of,
+    compare_slopes,
     differentiate,
+    has_no_gradients,
+    has_slopes,
+    leaves_of,
     reject,
 )
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import leaves_of
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
-from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
-from attnbench.subject.subject import Subject
+from attnbench_plugins.properties import invariant
+from attnbench_plugins.properties.caches.checks import has_cache
+from attnbench_plugins.properties.layer_calls import LayerCase, layer_cases, layer_invariant
 
 _MASKS = ("none", "padding")
 

@@ -1,6 +1,6 @@
 """Invariants on calls with a cache: their outputs, however a sequence is cut into calls."""
 
-from attnbench.invariants.caches.checks import cache_invariant, has_cache
+from attnbench_plugins.properties.caches.checks import cache_invariant, has_cache
 
 calls_may_be_cut_anywhere = cache_invariant(
     "split",

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.right.layers import ENCODING, STATIC
-from torch import Tensor, nn
-
-import attnbench
-from attnbench import CacheSpec, LayerSpec
-from attnbench.invariants.layers import (
+from attnbench_plugins.properties.layers import (
     dependence,
     layer_gradients,
     layer_runs,
     module_state,
     padding,
 )
+from attnbench_zoo.right.layers import ENCODING, STATIC
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import CacheSpec, LayerSpec
 from tests.invariant_runs import by_name, run
 
 INVARIANTS = by_name(padding, dependence, layer_gradients, layer_runs, module_state)

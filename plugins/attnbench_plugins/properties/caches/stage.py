@@ -15,11 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.caches.program import MOST_ROWS, Program
-from attnbench.invariants.toolkit.layer_rounding import rounding_of
-from attnbench.subject.layer import LayerSubject
+from attnbench import Case, InvariantViolation
+from attnbench.testing import LayerSubject, rounding_of
+from attnbench_plugins.properties.caches.program import MOST_ROWS, Program
 
 TOKENS = 192
 """Columns of the tokens from which chunks are cut."""

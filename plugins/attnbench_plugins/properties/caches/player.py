@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.checking.answer_faults import raised_text
-from attnbench.errors import AttnbenchError, InvariantViolation
-from attnbench.invariants.caches.program import MOST_ROWS, MOST_TRACKS, Step
-from attnbench.invariants.caches.properties import PROPERTIES
-from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage, Track
-from attnbench.invariants.toolkit.layer_calls import LEFT
-from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
+from attnbench import AttnbenchError, InvariantViolation
+from attnbench.testing import floor_of, raised_text
+from attnbench_plugins.properties.caches.program import MOST_ROWS, MOST_TRACKS, Step
+from attnbench_plugins.properties.caches.properties import PROPERTIES
+from attnbench_plugins.properties.caches.stage import TOKENS, FoundError, Stage, Track
+from attnbench_plugins.properties.layer_calls import LEFT, worst_place
 
 
 class Player:
@@ -29,7 +28,7 @@ class Player:
     Args:
         stage: stage of the case.
         judged: the checked property, a key of
-            :data:`attnbench.invariants.caches.properties.PROPERTIES`. Violations of other
+            :data:`attnbench_plugins.properties.caches.properties.PROPERTIES`. Violations of other
             properties are ignored, except for ``mixed`` and ``split``.
     """
 

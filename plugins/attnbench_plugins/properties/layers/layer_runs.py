@@ -8,17 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy
-from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
-from attnbench.invariants.caches.checks import has_cache
-from attnbench.invariants.toolkit.applicability import supports
-from attnbench.invariants.toolkit.comparisons import agree_within
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
-from attnbench.invariants.toolkit.layer_rounding import copied, floor_of
-from attnbench.oracle.references import NormEpsilon
-from attnbench.subject.layer import LayerSubject
-from attnbench.subject.subject import Subject
+from attnbench import AttnbenchError, Case, InvariantViolation, RefusalError, Subject
+from attnbench.strategies import CaseStrategy
+from attnbench.testing import LayerSubject, NormEpsilon, agree_within, copied, floor_of, supports
+from attnbench_plugins.properties.caches.checks import has_cache
+from attnbench_plugins.properties.layer_calls import LayerCase, layer_cases, layer_invariant
 
 _MASKS = ("none", "padding")
 

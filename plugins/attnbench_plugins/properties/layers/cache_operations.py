@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnbench.invariants.caches.checks import cache_invariant, has_cache
+from attnbench_plugins.properties.caches.checks import cache_invariant, has_cache
 
 selected_rows_go_on_as_their_sequences = cache_invariant(
     "rows",

@@ -6,9 +6,9 @@ import functools
 
 import torch
 
-from attnbench.invariants.caches.checks import cache_invariant, has_cache
-from attnbench.invariants.toolkit.comparisons import holds, violation_of
-from attnbench.invariants.toolkit.layer_calls import (
+from attnbench.testing import LayerSubject, holds, violation_of
+from attnbench_plugins.properties.caches.checks import cache_invariant, has_cache
+from attnbench_plugins.properties.layer_calls import (
     LayerCase,
     holds_left_padding,
     layer_invariant,
@@ -19,7 +19,6 @@ from attnbench.invariants.toolkit.layer_calls import (
     sees_the_future,
     takes_padding,
 )
-from attnbench.subject.layer import LayerSubject
 
 
 @layer_invariant(masks=("padding",), applies=takes_padding)

@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from attnbench_plugins.properties.caches.player import Player
+from attnbench_plugins.properties.caches.program import Program, shrunk, steps
+from attnbench_plugins.properties.caches.search import keep, read
+from attnbench_plugins.properties.caches.stage import stage_of
+from attnbench_plugins.properties.layers import cache_operations, splits
 from attnbench_zoo.right.layers import GROWING, RINGED, UNCACHED
 from hypothesis.database import InMemoryExampleDatabase
 from torch import Tensor, nn
@@ -16,11 +21,6 @@ from attnbench import CacheSpec, LayerSpec
 from attnbench.cases.case import Case
 from attnbench.checking.check_report import failure_text
 from attnbench.checking.hypothesis_engine import Failures
-from attnbench.invariants.caches.player import Player
-from attnbench.invariants.caches.program import Program, shrunk, steps
-from attnbench.invariants.caches.search import keep, read
-from attnbench.invariants.caches.stage import stage_of
-from attnbench.invariants.layers import cache_operations, splits
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
 from tests.cli_runs import python

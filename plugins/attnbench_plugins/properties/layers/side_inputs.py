@@ -11,17 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.caches.checks import has_cache
-from attnbench.invariants.toolkit.applicability import accepts
-from attnbench.invariants.toolkit.comparisons import fails
-from attnbench.invariants.toolkit.decorator import HINTS
-from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
-from attnbench.specs import Invariant
-from attnbench.subject.layer import SOURCE
-from attnbench.subject.subject import Subject
+from attnbench import Case, Invariant, InvariantViolation, Subject
+from attnbench.strategies import CaseStrategy
+from attnbench.testing import SOURCE, accepts, fails
+from attnbench_plugins.properties import HINTS
+from attnbench_plugins.properties.caches.checks import has_cache
+from attnbench_plugins.properties.layer_calls import LayerCase, layer_cases
 
 _DRAWS = 8
 
