@@ -34,7 +34,12 @@ from attnbench.attention.compile_times import note_compiled
 from attnbench.attention.dispatch import scoring_of
 from attnbench.attention.masks import Mask
 from attnbench.attention.softmax import pool, softmax_weights, widen
-from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
+from attnbench.attention.torch_internals import (
+    eager,
+    graph_breaks,
+    softmax_backward,
+    transforms_active,
+)
 from attnbench.calling.adapted_specs import adapted_spec
 from attnbench.calling.adapted_specs import fold as fold_heads
 from attnbench.calling.adapted_specs import fold_mask as fold_mask_heads
@@ -47,15 +52,19 @@ from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.explain.recorded_operations import Operations
 from attnbench.checking.profiles import Effort, current_effort, current_profile
 from attnbench.distributions import NAME_GROUP, entry_points
-from attnbench.invariants.bitwise import ARRANGEMENTS
+from attnbench.invariants.numerics import allowed_errors
 from attnbench.invariants.toolkit.applicability import (
     accepts,
+    adds_keys,
     any_of,
+    declares,
     has_no_gradients,
     has_scores,
+    knows_heads,
     knows_positions,
     resizes,
     supports,
+    ties,
 )
 from attnbench.invariants.toolkit.baseline import Baseline, SameDraws
 from attnbench.invariants.toolkit.comparisons import (
@@ -71,16 +80,22 @@ from attnbench.invariants.toolkit.comparisons import (
     same_gradients,
     state_is_kept,
     violation_of,
+    within,
 )
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
     FREE_MASKS,
     benign,
+    explicit,
     grouped,
+    hand_picked,
     has_gradients,
     leaves_of,
+    ordinary,
+    score_rounding,
     select_items,
     select_keys,
+    select_queries,
 )
 from attnbench.invariants.toolkit.layer_rounding import copied, floor_of, rounding_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
@@ -94,7 +109,7 @@ from attnbench.subject.layer import SOURCE, LayerSubject
 from attnbench.subject.layer_limits import change_by_length
 from attnbench.subject.lookup import attribute, make_scoring, resolve
 from attnbench.subject.mechanism_subject import MechanismSubject
-from attnbench.subject.tensors import largest, lay_out, make_inputs
+from attnbench.subject.tensors import LayerInputs, largest, lay_out, make_inputs
 
 if TYPE_CHECKING:
     from attnbench.benchmark.workloads import bench_cases
@@ -113,7 +128,6 @@ _LAZY = {
 """Names that import hypothesis, which those who only list or make subjects need not wait for."""
 
 __all__ = [
-    "ARRANGEMENTS",
     "DTYPES",
     "FREE_MASKS",
     "KINDS",
@@ -126,6 +140,7 @@ __all__ = [
     "Comparison",
     "Effort",
     "Failures",
+    "LayerInputs",
     "LayerSubject",
     "Mask",
     "MechanismSubject",
@@ -136,9 +151,11 @@ __all__ = [
     "SameDraws",
     "accepts",
     "adapted_spec",
+    "adds_keys",
     "agree",
     "agree_within",
     "allowed_and_bias",
+    "allowed_errors",
     "any_of",
     "attribute",
     "bench_cases",
@@ -151,15 +168,19 @@ __all__ = [
     "copied",
     "current_effort",
     "current_profile",
+    "declares",
     "differentiate",
     "eager",
     "expected",
+    "explicit",
     "fails",
     "find_simplest",
     "floor_of",
     "fold_heads",
     "fold_mask_heads",
+    "graph_breaks",
     "grouped",
+    "hand_picked",
     "has_gradients",
     "has_no_gradients",
     "has_scores",
@@ -168,6 +189,7 @@ __all__ = [
     "invariant",
     "is_textbook",
     "keywords_of",
+    "knows_heads",
     "knows_positions",
     "largest",
     "lay_out",
@@ -176,6 +198,7 @@ __all__ = [
     "make_scoring",
     "needs",
     "note_compiled",
+    "ordinary",
     "parse_address",
     "pool",
     "prepare",
@@ -191,20 +214,24 @@ __all__ = [
     "same_gradient",
     "same_gradients",
     "scaled_dot_rows",
+    "score_rounding",
     "scores_of",
     "scoring_of",
     "select_items",
     "select_keys",
+    "select_queries",
     "softmax_backward",
     "softmax_weights",
     "stages_of",
     "state_is_kept",
     "supports",
     "textbook_output",
+    "ties",
     "transforms_active",
     "unfold_heads",
     "violation_of",
     "widen",
+    "within",
 ]
 
 

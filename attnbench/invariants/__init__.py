@@ -9,19 +9,12 @@ from attnbench.hookspecs import hookimpl
 from attnbench.specs import Invariant
 
 MODULES = (
-    "bitwise",
     "calls.answers",
-    "calls.autocast",
-    "calls.compiling",
-    "calls.copies",
     "calls.execution",
     "calls.layouts",
     "calls.repetition",
     "derivatives.backward",
     "derivatives.gradients",
-    "derivatives.second_derivatives",
-    "dropout",
-    "dropout_statistics",
     "masks.bias",
     "masks.empty_rows",
     "masks.hidden_slots",
@@ -29,20 +22,16 @@ MODULES = (
     "masks.masking",
     "masks.positions",
     "numerics",
-    "pooling",
     "rounding",
-    "scaling",
     "shapes",
     "shifts",
-    "symmetry",
     "weights",
 )
 
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants that the modules hold, by name or in a tuple ``INVARIANTS``."""
+    """The invariants that the modules hold."""
     for name in MODULES:
         module = import_module(f"{__name__}.{name}")
         yield from (held for held in vars(module).values() if isinstance(held, Invariant))
-        yield from getattr(module, "INVARIANTS", ())

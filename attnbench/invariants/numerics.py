@@ -53,7 +53,7 @@ def judge(oracle: Oracle, got: Tensor) -> None:
     lost = got.isfinite().cpu() & ~oracle.output.isfinite().cpu()
     if "float64" not in oracle.subject.dtypes and bool(lost.any()):
         reject("float64 is not supported, and a run in it is no reference")
-    within(got, oracle.output, bounds(oracle), "output", "the float64 run")
+    within(got, oracle.output, allowed_errors(oracle), "output", "the float64 run")
 
 
 def _units(oracle: Oracle) -> float:
@@ -61,7 +61,7 @@ def _units(oracle: Oracle) -> float:
     return 8.0 if oracle.eps == torch.finfo(torch.float64).eps else 4.0
 
 
-def bounds(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
+def allowed_errors(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
     """Yield allowed errors of an output, the cheapest and narrowest first."""
     given.setdefault("units", _units(oracle))
     yield oracle.floor(**given).expand(oracle.output.shape)
@@ -72,7 +72,7 @@ def bounds(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
 
 def _in_any_order(oracle: Oracle, units: float, eps: float) -> Iterator[Tensor]:
     """The same for a comparison with the scalar reference."""
-    return bounds(oracle, units=units, eps=max(eps, _ORDER / units))
+    return allowed_errors(oracle, units=units, eps=max(eps, _ORDER / units))
 
 
 def references_agree(oracle: Oracle, case: Case) -> Tensor:

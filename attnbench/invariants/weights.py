@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.numerics import representable
-from attnbench.invariants.toolkit.applicability import (
-    scores_positions,
-)
+from attnbench.invariants.toolkit.applicability import scores_positions
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
 from attnbench.invariants.toolkit.decorator import invariant

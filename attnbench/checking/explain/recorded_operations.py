@@ -17,12 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from attnbench.attention.torch_internals import OperationMode
 from attnbench.processes.tracebacks import is_own_code
 
-_CALLERS = (
-    "attnbench.subject",
-    "attnbench.invariants",
-    "attnbench.checking",
-    "attnbench_plugins.properties",
-)
+_CALLERS = ("attnbench.subject", "attnbench.invariants", "attnbench.checking")
 """Where subjects are called: what is above it on the stack is not theirs."""
 
 _ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "pow", "remainder")

@@ -12,11 +12,7 @@ from attnbench.cases.case_strategies import CaseStrategy
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import (
-    differentiate,
-    holds,
-    reject,
-)
+from attnbench.invariants.toolkit.comparisons import differentiate, holds, reject
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, hand_picked, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes

@@ -1,8 +1,8 @@
 """Does the batch change it? Grades how far the arrangement of a call shows in its output.
 
-For each law of :mod:`attnbench.invariants.bitwise`, a subject is called at growing lengths in each
-dtype. Its grade is *bitwise* where no bit differs, *rounding* where all differences are within the
-error budget of the case, and *neither* otherwise: then something else than rounding differs.
+For each law of :mod:`attnbench_plugins.properties.bitwise`, a subject is called at growing lengths
+in each dtype. Its grade is *bitwise* where no bit differs, *rounding* where all differences are
+within the error budget of the case, and *neither* otherwise: then something else differs.
 """
 
 from __future__ import annotations

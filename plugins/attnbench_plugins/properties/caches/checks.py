@@ -68,11 +68,7 @@ def cache_cases(
 
 
 def cache_invariant(
-    judged: str,
-    statement: str,
-    applies: Callable[[Any], str | None],
-    *,
-    law: bool = False,
+    judged: str, statement: str, applies: Callable[[Any], str | None], *, law: bool = False
 ) -> Invariant:
     """An invariant that plays programs with caches.
 

@@ -35,12 +35,7 @@ class FoundError(InvariantViolation):
         wrong: fields of the violation, if an output is wrong.
     """
 
-    def __init__(
-        self,
-        steps: Program,
-        message: str,
-        **wrong: Any,
-    ) -> None:
+    def __init__(self, steps: Program, message: str, **wrong: Any) -> None:
         super().__init__(message, **wrong)
         self.steps = steps
 

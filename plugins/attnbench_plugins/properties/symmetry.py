@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from attnbench.cases.case import Case
-from attnbench.invariants.toolkit.applicability import any_of, knows_positions, ties
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import reject
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import (
+from attnbench import Case, Subject
+from attnbench.testing import (
+    Baseline,
+    any_of,
     benign,
+    knows_positions,
+    reject,
     select_items,
     select_keys,
     select_queries,
+    ties,
 )
-from attnbench.subject.subject import Subject
+from attnbench_plugins.properties import invariant
 
 _OTHERS = {"others": ("larger", "alike", "alike", "alike")}
 _LARGE = 2.0**80
@@ -64,9 +65,8 @@ def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     row = base.choose(case.q_len) if case.q_len <= 256 else case.q_len - 1
     only = torch.tensor([row], device=base.inputs.query.device)
-    if (
-        not case.is_narrow and case.variant("others", "alike") == "larger"
-    ):  # beside queries of another magnitude
+    # beside queries of another magnitude
+    if not case.is_narrow and case.variant("others", "alike") == "larger":
         large = torch.full((case.q_len, 1), _LARGE, device=case.device)
         large[row] = 1.0
         base = base.on(base.inputs.replace(query=base.inputs.query * large.to(base.inputs.query)))
@@ -90,9 +90,8 @@ def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
         if len(case.lead) < 2:
             reject("heads are not taken alone")
         alone = (*index[:-1], slice(None))
-    if (
-        not case.is_narrow and case.variant("others", "alike") == "larger"
-    ):  # beside an item of another magnitude
+    # beside an item of another magnitude
+    if not case.is_narrow and case.variant("others", "alike") == "larger":
         large = torch.full((*case.lead, 1, 1), _LARGE, device=case.device)
         large[index] = 1.0
         base = base.on(inputs.replace(key=inputs.key * large.to(inputs.key)))

@@ -5,13 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import hand_picked, leaves_of
-from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench import Case, Inputs, Subject
+from attnbench.testing import Baseline, compare_slopes, hand_picked, has_slopes, leaves_of
+from attnbench_plugins.properties import invariant
 
 _CASES = (
     Case((2,), 3, 5, dtype="float64", mask="boolean"),

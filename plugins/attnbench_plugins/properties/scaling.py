@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from attnbench.cases.case import Case
-from attnbench.invariants.toolkit.applicability import accepts
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import same_gradients
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import benign, has_gradients, leaves_of
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench import Case, Inputs, Subject
+from attnbench.testing import Baseline, accepts, benign, has_gradients, leaves_of, same_gradients
+from attnbench_plugins.properties import invariant
 
 
 @invariant(

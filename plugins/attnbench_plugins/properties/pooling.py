@@ -6,15 +6,20 @@ import math
 
 import torch
 
-from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import adds_keys, any_of, declares
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, needs, within
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import benign, score_rounding
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import largest
+from attnbench import Case, InvariantViolation, Subject
+from attnbench.testing import (
+    Baseline,
+    adds_keys,
+    agree_within,
+    any_of,
+    benign,
+    declares,
+    largest,
+    needs,
+    score_rounding,
+    within,
+)
+from attnbench_plugins.properties import invariant
 
 _NEAR = 4.0
 """Differences up to this multiple of the allowed one may be rounding of the scores in two calls."""

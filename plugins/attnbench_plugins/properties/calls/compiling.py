@@ -14,24 +14,26 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.torch_internals import graph_breaks
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy, listed
-from attnbench.checking.profiles import current_profile
-from attnbench.errors import InvariantViolation, RefusalError, headline
-from attnbench.invariants.toolkit.applicability import knows_heads
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import fails, reject, same_gradients
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import benign, leaves_of
-from attnbench.specs import KINDS
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench import Case, Inputs, InvariantViolation, RefusalError, Subject
+from attnbench.errors import headline
+from attnbench.strategies import CaseStrategy, listed
+from attnbench.testing import (
+    KINDS,
+    Baseline,
+    benign,
+    current_profile,
+    fails,
+    graph_breaks,
+    knows_heads,
+    leaves_of,
+    reject,
+    same_gradients,
+)
+from attnbench_plugins.properties import invariant
 
 _GUARD, _SIZED = "GuardOnDataDependentSymNode", re.compile(r"Size-like symbols: (?!none)")
 
@@ -174,12 +176,6 @@ def _compiled_by(backend: str, subject: Subject, case: Case) -> None:
     same_gradients(trained, plain, leaves, weight, change, "the call as it is", eps=base.eps)
 
 
-def mapped(call: nn.Module, *tensors: Tensor, dims: Any = -3, axis: int = -3) -> Tensor:
-    """The output of a call mapped over items or heads."""
-    output: torch.Tensor = torch.func.vmap(call, in_dims=dims, out_dims=axis)(*tensors)
-    return output
-
-
 @invariant(
     cases=benign,
     masks=("none", "boolean", "boolean_shared", "causal", "floating", "padding"),
@@ -203,5 +199,5 @@ def vmap_equals_batch(subject: Subject, case: Case) -> None:
             reject("a length alone is no batch of lengths")
         dims.append(axis if whole else None)
     with in_one_sentence("torch.func.vmap"):
-        got = mapped(call, *_tensors(base), dims=tuple(dims), axis=axis)
+        got = torch.func.vmap(call, tuple(dims), axis)(*_tensors(base))
     base.expect(got.detach(), "under vmap over items or heads, output", "the call as it is")

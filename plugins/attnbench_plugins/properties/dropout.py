@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import torch
 
-from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import accepts, any_of
-from attnbench.invariants.toolkit.baseline import Baseline, SameDraws
-from attnbench.invariants.toolkit.comparisons import (
+from attnbench import Case, InvariantViolation, Subject
+from attnbench.testing import (
+    Baseline,
+    SameDraws,
+    accepts,
     agree_within,
+    any_of,
+    compare_slopes,
+    hand_picked,
+    has_gradients,
+    has_slopes,
     holds,
+    leaves_of,
     needs,
+    ordinary,
     reject,
     same_gradients,
 )
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import hand_picked, has_gradients, leaves_of, ordinary
-from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
-from attnbench.subject.subject import Subject
+from attnbench_plugins.properties import invariant
 
 _WEIGHT_CASES = (
     Case((2, 3), 4, 6, 8, 6, 5, mask="boolean"),

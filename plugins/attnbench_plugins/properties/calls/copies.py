@@ -10,13 +10,9 @@ import traceback
 import torch
 from torch import nn
 
-from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import ordinary
-from attnbench.specs import KINDS
-from attnbench.subject.subject import Subject
+from attnbench import Case, InvariantViolation, Subject
+from attnbench.testing import KINDS, Baseline, ordinary
+from attnbench_plugins.properties import invariant
 
 
 @invariant(
@@ -70,7 +66,7 @@ def _torch_refuses(error: BaseException) -> bool:
     return bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("torch.")
 
 
-def _reloaded(base: Baseline, *, called: bool = True) -> nn.Module:
+def _reloaded(base: Baseline) -> nn.Module:
     case, state = base.case, base.module.state_dict()
     if case.variant("through", "memory") == "file":  # a file takes longer than all else here
         file = io.BytesIO()
@@ -79,8 +75,7 @@ def _reloaded(base: Baseline, *, called: bool = True) -> nn.Module:
         state = torch.load(file, weights_only=True)
     # other initial parameters, which the saved ones replace
     module = base.subject.made(case, case.seed + 1)
-    if called:
-        with torch.no_grad():  # what it keeps of a call with other parameters is stale from here on
-            base.subject.output(module, base.inputs)
+    with torch.no_grad():  # what it keeps of a call with other parameters is stale from here on
+        base.subject.output(module, base.inputs)
     module.load_state_dict(state)
     return module

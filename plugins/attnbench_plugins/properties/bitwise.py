@@ -12,20 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases.case import Case
-from attnbench.invariants.toolkit.applicability import resizes
-from attnbench.invariants.toolkit.comparisons import agree_within
-from attnbench.invariants.toolkit.decorator import HINTS
-from attnbench.invariants.toolkit.derivations import (
+from attnbench import Case, Inputs, Invariant, Subject
+from attnbench.testing import (
+    KINDS,
+    LayerInputs,
+    LayerSubject,
+    agree_within,
     explicit,
     ordinary,
+    resizes,
     select_items,
     select_queries,
 )
-from attnbench.specs import KINDS, Invariant
-from attnbench.subject.layer import LayerSubject
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs, LayerInputs
+from attnbench_plugins.properties import HINTS
 
 _THREADS = (1, 2, 3)
 _LONG = 513
@@ -182,5 +181,6 @@ def _law(arrangement: Arrangement) -> Invariant:
     )
 
 
-INVARIANTS = tuple(map(_law, ARRANGEMENTS))
-"""The laws of reproducibility."""
+def attnbench_invariants() -> list[Invariant]:
+    """The laws of reproducibility."""
+    return [*map(_law, ARRANGEMENTS)]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy, listed
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.dropout import takes_dropout
-from attnbench.invariants.toolkit.applicability import any_of, declares
-from attnbench.invariants.toolkit.comparisons import STANDARD_ERRORS, agree_within, holds, reject
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import hand_picked
-from attnbench.subject.subject import Subject
+from attnbench import Case, InvariantViolation, Subject
+from attnbench.strategies import CaseStrategy, listed
+from attnbench.testing import (
+    STANDARD_ERRORS,
+    agree_within,
+    any_of,
+    declares,
+    hand_picked,
+    holds,
+    reject,
+)
+from attnbench_plugins.properties import invariant
+from attnbench_plugins.properties.dropout import takes_dropout
 
 _CALLS = 4096
 _SHARE = 0.3
@@ -142,9 +146,8 @@ def dropout_is_independent(subject: Subject, case: Case) -> None:
     count = _CALLS // 4
     many = inputs.map(lambda tensor: tensor.expand(count, 2, *tensor.shape))
     remark = ""
-    if (
-        "enable_gqa" in subject.accepts and case.variant("heads", "grouped") == "grouped"
-    ):  # both heads are of one group
+    # both heads are of one group
+    if "enable_gqa" in subject.accepts and case.variant("heads", "grouped") == "grouped":
         key, value = many.key[:, :1], many.value[:, :1]
         many, remark = many.replace(key=key, value=value, enable_gqa=True), ", enable_gqa=True"
     torch.manual_seed(case.seed)

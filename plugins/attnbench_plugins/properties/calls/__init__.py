@@ -1,0 +1,1 @@
+"""The invariants on calls: how they are made, and what they leave behind."""

@@ -1,0 +1,1 @@
+"""The invariants on derivatives: gradients, and gradients of gradients."""
