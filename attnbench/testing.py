@@ -47,12 +47,13 @@ from attnbench.calling.adapted_specs import unfold as unfold_heads
 from attnbench.calling.refusals import refusals
 from attnbench.calling.scaled_dot import SCALED_DOT, scaled_dot_rows
 from attnbench.calling.signature import keywords_of, renames
-from attnbench.cases.case import MASKS
+from attnbench.cases.case import LAYOUTS, MASKS
 from attnbench.checking.answer_faults import raised_text
+from attnbench.checking.call_cost import calls_at
 from attnbench.checking.explain.recorded_operations import Operations
 from attnbench.checking.profiles import Effort, current_effort, current_profile
 from attnbench.distributions import NAME_GROUP, entry_points
-from attnbench.invariants.numerics import allowed_errors
+from attnbench.invariants.numerics import allowed_errors, representable
 from attnbench.invariants.toolkit.applicability import (
     accepts,
     adds_keys,
@@ -60,8 +61,10 @@ from attnbench.invariants.toolkit.applicability import (
     declares,
     has_no_gradients,
     has_scores,
+    hides_by_a_number,
     knows_heads,
     knows_positions,
+    not_exempt,
     resizes,
     supports,
     ties,
@@ -85,6 +88,7 @@ from attnbench.invariants.toolkit.comparisons import (
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.derivations import (
     FREE_MASKS,
+    ORDINARY_MASKS,
     benign,
     explicit,
     grouped,
@@ -92,16 +96,18 @@ from attnbench.invariants.toolkit.derivations import (
     has_gradients,
     leaves_of,
     ordinary,
+    placed_at,
     score_rounding,
     select_items,
     select_keys,
     select_queries,
+    with_mask,
 )
 from attnbench.invariants.toolkit.layer_rounding import copied, floor_of, rounding_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
 from attnbench.oracle.budget import Oracle, expected
 from attnbench.oracle.operations import RoundedOperations, change_by_moves
-from attnbench.oracle.references import NormEpsilon, allowed_and_bias
+from attnbench.oracle.references import NormEpsilon, allowed_and_bias, widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.registry.address import parse_address
 from attnbench.specs import DTYPES, KINDS
@@ -131,7 +137,9 @@ __all__ = [
     "DTYPES",
     "FREE_MASKS",
     "KINDS",
+    "LAYOUTS",
     "MASKS",
+    "ORDINARY_MASKS",
     "SCALED_DOT",
     "SOURCE",
     "STANDARD_ERRORS",
@@ -160,6 +168,7 @@ __all__ = [
     "attribute",
     "bench_cases",
     "benign",
+    "calls_at",
     "change_by_length",
     "change_by_moves",
     "check_features",
@@ -185,6 +194,7 @@ __all__ = [
     "has_no_gradients",
     "has_scores",
     "has_slopes",
+    "hides_by_a_number",
     "holds",
     "invariant",
     "is_textbook",
@@ -197,9 +207,11 @@ __all__ = [
     "make_inputs",
     "make_scoring",
     "needs",
+    "not_exempt",
     "note_compiled",
     "ordinary",
     "parse_address",
+    "placed_at",
     "pool",
     "prepare",
     "raised_text",
@@ -207,6 +219,7 @@ __all__ = [
     "reject",
     "renames",
     "replay",
+    "representable",
     "resizes",
     "resolve",
     "rounding_of",
@@ -231,6 +244,8 @@ __all__ = [
     "unfold_heads",
     "violation_of",
     "widen",
+    "widened",
+    "with_mask",
     "within",
 ]
 

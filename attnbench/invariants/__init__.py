@@ -11,20 +11,13 @@ from attnbench.specs import Invariant
 MODULES = (
     "calls.answers",
     "calls.execution",
-    "calls.layouts",
-    "calls.repetition",
-    "derivatives.backward",
     "derivatives.gradients",
-    "masks.bias",
     "masks.empty_rows",
     "masks.hidden_slots",
     "masks.mask_forms",
     "masks.masking",
     "masks.positions",
     "numerics",
-    "rounding",
-    "shapes",
-    "shifts",
     "weights",
 )
 

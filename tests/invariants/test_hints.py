@@ -1,5 +1,3 @@
-"""Every invariant says what usually breaks it."""
-
 from attnbench_plugins import properties
 
 from attnbench.checking.plan import select_invariants

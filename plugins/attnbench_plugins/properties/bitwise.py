@@ -63,13 +63,9 @@ class Arrangement:
     applies: Callable[[Subject], str | None] = lambda subject: None
 
 
-def _count(inputs: Inputs) -> int:
-    return inputs.query.shape[0] if inputs.query.dim() > 2 else 0
-
-
 def _alone(subject: Subject, module: nn.Module, inputs: Inputs) -> Iterator[Rerun]:
     whole = subject.output(module, inputs)
-    for item in range(_count(inputs)):
+    for item in range(inputs.query.shape[0] if inputs.query.dim() > 2 else 0):
         part = slice(item, item + 1)
         alone = subject.output(module, select_items(inputs, (part,)))
         yield Rerun(alone, whole[part], f"item {item} alone, not in a batch of {len(whole)}: ")

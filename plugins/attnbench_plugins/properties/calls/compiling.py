@@ -125,10 +125,6 @@ def in_one_sentence(what: str, *, may_raise: bool = False) -> Iterator[None]:
         logging.getLogger("torch").setLevel(level)
 
 
-def _backend() -> str:
-    return "aot_eager" if current_profile().name == "quick" else "inductor"
-
-
 def _some(subject: Subject) -> CaseStrategy:
     """The first case, and the second unless the profile is quick; all of them in thorough."""
     number = {"quick": 1, "thorough": len(_CASES)}.get(current_profile().name, 2)
@@ -138,7 +134,7 @@ def _some(subject: Subject) -> CaseStrategy:
 @invariant(kinds=KINDS, cases=_some)
 def compiled_equals_eager(subject: Subject, case: Case) -> None:
     """torch.compile changes neither output nor gradients."""
-    backend = _backend()
+    backend = "aot_eager" if current_profile().name == "quick" else "inductor"
     try:
         _compiled_by(backend, subject, case)
     except InvariantViolation:

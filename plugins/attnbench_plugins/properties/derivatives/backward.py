@@ -7,15 +7,19 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy, listed
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, leaves_of
-from attnbench.subject.subject import Subject
+from attnbench import Case, InvariantViolation, Subject
+from attnbench.strategies import CaseStrategy, listed
+from attnbench.testing import (
+    ORDINARY_MASKS,
+    Baseline,
+    any_of,
+    differentiate,
+    has_no_gradients,
+    leaves_of,
+    reject,
+    same_gradient,
+)
+from attnbench_plugins.properties import invariant
 
 _CASES = Case((2, 3), 4, 6, 8, 6, 5), Case((1,), 33, 40, 16, 16, 16), Case((2,), 1, 5)
 

@@ -6,23 +6,26 @@ import math
 
 import torch
 
-from attnbench.cases.case import Case
-from attnbench.invariants.toolkit.applicability import (
+from attnbench import Case, Subject
+from attnbench.testing import (
+    Baseline,
     adds_keys,
+    agree_within,
     any_of,
+    benign,
     declares,
+    hand_picked,
     hides_by_a_number,
     knows_positions,
+    largest,
+    needs,
     not_exempt,
+    select_keys,
     supports,
     ties,
+    with_mask,
 )
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, needs
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import benign, hand_picked, select_keys, with_mask
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import largest
+from attnbench_plugins.properties import invariant
 
 _LOWS = (2.0**15, 2.0**33)
 """So much taken from the scores of all keys changes none of their weights."""

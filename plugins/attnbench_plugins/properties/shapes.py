@@ -9,22 +9,21 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import CaseStrategy, changed
-from attnbench.errors import DtypeError, InvariantViolation
-from attnbench.invariants.toolkit.applicability import knows_heads
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, same_gradients
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import (
+from attnbench import Case, Inputs, InvariantViolation, Subject
+from attnbench.errors import DtypeError
+from attnbench.strategies import CaseStrategy, changed
+from attnbench.testing import (
+    Baseline,
+    agree_within,
     benign,
     explicit,
     has_gradients,
+    knows_heads,
     leaves_of,
+    same_gradients,
     with_mask,
 )
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench_plugins.properties import invariant
 
 _BLOCK = 128
 """The largest number of queries or keys that many an implementation takes at once."""

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_plugins.properties.derivatives import backward
 from attnbench_zoo.right.attention import Attention
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.invariants.derivatives.backward import gradients_alone_equal_gradients_together
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import mutant, run
 
@@ -27,7 +27,7 @@ def test_parameters_require_gradients_again_after_a_check() -> None:
     names = [field.name for field in fields(subject)]
     again = Kept(**{name: getattr(subject, name) for name in names})
     for seed in range(6):
-        gradients_alone_equal_gradients_together.check(again, Case(seed=seed))
+        backward.gradients_alone_equal_gradients_together.check(again, Case(seed=seed))
     assert kept
     assert all(p.requires_grad for module in kept for p in module.parameters())
 

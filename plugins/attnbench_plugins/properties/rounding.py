@@ -11,25 +11,22 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import listed
-from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.invariants.numerics import representable
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import (
+from attnbench import Case, Inputs, InvariantViolation, RefusalError, Subject
+from attnbench.strategies import listed
+from attnbench.testing import (
+    FREE_MASKS,
     STANDARD_ERRORS,
+    Baseline,
+    Oracle,
     differentiate,
     holds,
+    is_textbook,
     needs,
     reject,
+    representable,
+    widened,
 )
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import FREE_MASKS
-from attnbench.oracle.budget import Oracle
-from attnbench.oracle.references import widened
-from attnbench.oracle.textbook import is_textbook
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench_plugins.properties import invariant
 
 _BAND = 0.25
 """Part of the errors' root mean square that their mean may be, beside its standard errors.

@@ -7,14 +7,9 @@ import time
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.checking.call_cost import calls_at
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import hand_picked, placed_at
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import largest
+from attnbench import Case, Subject
+from attnbench.testing import Baseline, agree_within, calls_at, hand_picked, largest, placed_at
+from attnbench_plugins.properties import invariant
 
 _CASES = (
     Case((2,), 3, 5, 4, 4, 4),

@@ -8,16 +8,20 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import LAYOUTS, Case
-from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import has_no_gradients
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, same_gradient
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.invariants.toolkit.derivations import leaves_of, ordinary
-from attnbench.specs import KINDS
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs, lay_out
+from attnbench import Case, Inputs, InvariantViolation, Subject
+from attnbench.testing import (
+    KINDS,
+    LAYOUTS,
+    Baseline,
+    agree_within,
+    differentiate,
+    has_no_gradients,
+    lay_out,
+    leaves_of,
+    ordinary,
+    same_gradient,
+)
+from attnbench_plugins.properties import invariant
 
 _RUNS, _MARGIN = 16, 64.0
 """Runs on inputs that differ in their last bits, and the multiple of what they move allowed.

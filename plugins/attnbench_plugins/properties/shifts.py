@@ -7,22 +7,21 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.cases.case_strategies import listed
-from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.invariants.toolkit.applicability import (
+from attnbench import Case, Inputs, InvariantViolation, RefusalError, Subject
+from attnbench.strategies import listed
+from attnbench.testing import (
+    Baseline,
     adds_keys,
+    agree_within,
     any_of,
+    differentiate,
     has_no_gradients,
     hides_by_a_number,
+    is_textbook,
     not_exempt,
+    stages_of,
 )
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, differentiate
-from attnbench.invariants.toolkit.decorator import invariant
-from attnbench.oracle.textbook import is_textbook, stages_of
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench_plugins.properties import invariant
 
 _SHIFTS = (2.0**10, 2.0**14, -(2.0**14))
 """Times 1/√E these leave float32's exponential, and float64's, no number but 0, or infinity."""
