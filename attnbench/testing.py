@@ -124,10 +124,10 @@ if TYPE_CHECKING:
     from attnbench.checking.hypothesis_engine import Failures, find_simplest
 
 _LAZY = {
-    "find_simplest": "checking.hypothesis_engine",
-    "Failures": "checking.hypothesis_engine",
     "Comparison": "checking.explain.replay",
+    "Failures": "checking.hypothesis_engine",
     "bench_cases": "benchmark.workloads",
+    "find_simplest": "checking.hypothesis_engine",
     "replay": "checking.explain.replay",
     "run_invariants": "checking.api",
 }
@@ -253,7 +253,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = getattr(importlib.import_module(f"attnbench.{_LAZY[name]}"), name)
-    elif point := entry_points(NAME_GROUP).get(f"testing.{name}"):
+    elif not name.startswith("_") and (point := entry_points(NAME_GROUP).get(f"testing.{name}")):
         value = point.load()
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
