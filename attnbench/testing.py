@@ -9,8 +9,8 @@ through a :class:`Baseline`, changes the :class:`Inputs`, and compares with :fun
 A property has the reasons why it does not apply, such as :func:`accepts` and :func:`supports`, the
 leaves and slopes of gradients by :func:`leaves_of` and :func:`compare_slopes`, and, to search on
 its own, the :class:`Effort` of the run and :func:`find_simplest`. One of layers compares outputs
-within :func:`rounding_of`. ``layer_invariant``, ``LayerCase``, ``layer_cases`` and ``has_cache``
-come with the plugins of this distribution.
+within :func:`rounding_of`, as a :class:`LayerCase` does; :func:`layer_invariant` makes it.
+``has_cache`` comes with the plugins of this distribution.
 
 A plugin that brings a style of call makes its specs by :func:`adapted_spec`, reshapes by
 :func:`fold_heads`, :func:`fold_mask_heads` and :func:`unfold_heads`, and calls within
@@ -103,6 +103,12 @@ from attnbench.invariants.toolkit.derivations import (
     select_queries,
     with_mask,
 )
+from attnbench.invariants.toolkit.layer_calls import (
+    LayerCase,
+    layer_cases,
+    layer_invariant,
+    worst_place,
+)
 from attnbench.invariants.toolkit.layer_rounding import copied, floor_of, rounding_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
 from attnbench.oracle.budget import Oracle, expected
@@ -148,6 +154,7 @@ __all__ = [
     "Comparison",
     "Effort",
     "Failures",
+    "LayerCase",
     "LayerInputs",
     "LayerSubject",
     "Mask",
@@ -203,6 +210,8 @@ __all__ = [
     "knows_positions",
     "largest",
     "lay_out",
+    "layer_cases",
+    "layer_invariant",
     "leaves_of",
     "make_inputs",
     "make_scoring",
@@ -247,6 +256,7 @@ __all__ = [
     "widened",
     "with_mask",
     "within",
+    "worst_place",
 ]
 
 

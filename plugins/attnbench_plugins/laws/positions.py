@@ -9,15 +9,16 @@ import torch
 from attnbench import Case, InvariantViolation, Subject
 from attnbench.testing import (
     Baseline,
+    LayerCase,
     LayerSubject,
     agree,
     benign,
     invariant,
+    layer_invariant,
     reject,
     resizes,
     select_keys,
 )
-from attnbench_plugins.properties.layer_calls import LayerCase, layer_invariant
 
 _ANGLES = 2.0**-14
 """What angles of up to 129 positions lose in float32, in which most code computes them: 2⁻¹⁷ each,

@@ -15,16 +15,17 @@ from attnbench.testing import (
     FREE_MASKS,
     KINDS,
     Baseline,
+    LayerCase,
     differentiate,
     has_gradients,
     has_no_gradients,
+    layer_cases,
     reject,
     resolve,
     same_gradient,
     same_gradients,
 )
 from attnbench_plugins.properties import invariant
-from attnbench_plugins.properties.layer_calls import LayerCase, layer_cases
 
 _REGIMES = ("normal", "tiny", "equal_keys", "zero_keys")
 

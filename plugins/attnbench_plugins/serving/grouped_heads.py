@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import InvariantViolation, RefusalError
-from attnbench.testing import LayerSubject
-from attnbench_plugins.properties.layer_calls import LayerCase, layer_invariant
+from attnbench.testing import LayerCase, LayerSubject, layer_invariant
 
 
 def _has_groups(subject: LayerSubject) -> str | None:

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from attnbench import Case, Invariant, InvariantViolation, Subject
 from attnbench.strategies import CaseStrategy
-from attnbench.testing import LayerSubject
-from attnbench_plugins.properties.layer_calls import LayerCase, layer_cases
+from attnbench.testing import LayerCase, LayerSubject, layer_cases
 
 
 def _two_paths(law: str, statement: str, hint: str) -> Invariant:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from attnbench import InvariantViolation, RefusalError
-from attnbench.testing import LayerSubject
+from attnbench.testing import LayerCase, LayerSubject, layer_invariant
 from attnbench_plugins.properties.caches.checks import has_cache
-from attnbench_plugins.properties.layer_calls import LayerCase, layer_invariant
 
 _PATH, _MORE = 3, 3
 """Tokens of the first path, which can be kept by a crop, and of the branches behind it."""

@@ -3,7 +3,6 @@
 from types import ModuleType
 
 import pytest
-from attnbench_plugins.properties.layer_calls import LayerCase, layer_invariant
 
 from attnbench.cases.case import Case
 from attnbench.cases.case_space import space_of
@@ -13,6 +12,7 @@ from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.registry.discovery import call_hooks
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
+from attnbench.testing import LayerCase, layer_invariant
 
 
 @invariant(hint="A promise is forgotten.", law=True, masks=("causal",))

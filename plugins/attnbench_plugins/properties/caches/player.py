@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from attnbench import AttnbenchError, InvariantViolation
-from attnbench.testing import floor_of, raised_text
+from attnbench.testing import floor_of, raised_text, worst_place
 from attnbench_plugins.properties.caches.program import MOST_ROWS, MOST_TRACKS, Step
 from attnbench_plugins.properties.caches.properties import PROPERTIES
 from attnbench_plugins.properties.caches.stage import TOKENS, FoundError, Stage, Track
-from attnbench_plugins.properties.layer_calls import LEFT, worst_place
+from attnbench_plugins.properties.layer_faults import LEFT
 
 
 class Player:

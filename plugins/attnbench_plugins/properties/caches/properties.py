@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attnbench.testing import LayerSubject
 from attnbench_plugins.properties.caches.program import Program, Step, steps
-from attnbench_plugins.properties.layer_calls import holds_left_padding
+from attnbench_plugins.properties.layer_faults import holds_left_padding
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from attnbench import Case, InvariantViolation
-from attnbench.testing import LayerSubject, change_by_length, reject
+from attnbench.testing import LayerCase, LayerSubject, change_by_length, reject
+from attnbench_plugins.properties import layer_invariant
 from attnbench_plugins.properties.caches.stage import TOKENS
-from attnbench_plugins.properties.layer_calls import LayerCase, layer_invariant, no_gradient
+from attnbench_plugins.properties.layer_faults import no_gradient
 
 _MASKS = ("none", "padding", "left_padding")
 

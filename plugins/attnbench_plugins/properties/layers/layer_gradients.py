@@ -8,6 +8,7 @@ from attnbench import Case, InvariantViolation, RefusalError, Subject
 from attnbench.errors import headline
 from attnbench.testing import (
     Baseline,
+    LayerCase,
     SameDraws,
     agree_within,
     any_of,
@@ -15,12 +16,12 @@ from attnbench.testing import (
     differentiate,
     has_no_gradients,
     has_slopes,
+    layer_cases,
     leaves_of,
     reject,
 )
-from attnbench_plugins.properties import invariant
+from attnbench_plugins.properties import invariant, layer_invariant
 from attnbench_plugins.properties.caches.checks import has_cache
-from attnbench_plugins.properties.layer_calls import LayerCase, layer_cases, layer_invariant
 
 _MASKS = ("none", "padding")
 

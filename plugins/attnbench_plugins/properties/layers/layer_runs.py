@@ -10,9 +10,18 @@ from torch import Tensor, nn
 
 from attnbench import AttnbenchError, Case, InvariantViolation, RefusalError, Subject
 from attnbench.strategies import CaseStrategy
-from attnbench.testing import LayerSubject, NormEpsilon, agree_within, copied, floor_of, supports
+from attnbench.testing import (
+    LayerCase,
+    LayerSubject,
+    NormEpsilon,
+    agree_within,
+    copied,
+    floor_of,
+    layer_cases,
+    supports,
+)
+from attnbench_plugins.properties import layer_invariant
 from attnbench_plugins.properties.caches.checks import has_cache
-from attnbench_plugins.properties.layer_calls import LayerCase, layer_cases, layer_invariant
 
 _MASKS = ("none", "padding")
 

@@ -7,14 +7,9 @@ from torch import Tensor, nn
 
 from attnbench import Case, Subject
 from attnbench.strategies import CaseStrategy, listed
-from attnbench.testing import KINDS, Baseline, state_is_kept
-from attnbench_plugins.properties import invariant
-from attnbench_plugins.properties.layer_calls import (
-    LayerCase,
-    layer_cases,
-    layer_invariant,
-    mixes_items,
-)
+from attnbench.testing import KINDS, Baseline, LayerCase, layer_cases, state_is_kept
+from attnbench_plugins.properties import invariant, layer_invariant
+from attnbench_plugins.properties.layer_faults import mixes_items
 
 _MASKS = ("none", "padding")
 

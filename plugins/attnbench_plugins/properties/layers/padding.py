@@ -6,12 +6,11 @@ import functools
 
 import torch
 
-from attnbench.testing import LayerSubject, holds, violation_of
+from attnbench.testing import LayerCase, LayerSubject, holds, violation_of
+from attnbench_plugins.properties import layer_invariant
 from attnbench_plugins.properties.caches.checks import cache_invariant, has_cache
-from attnbench_plugins.properties.layer_calls import (
-    LayerCase,
+from attnbench_plugins.properties.layer_faults import (
     holds_left_padding,
-    layer_invariant,
     leak,
     leaks_padding,
     mixes_items,

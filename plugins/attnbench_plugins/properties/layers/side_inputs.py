@@ -13,10 +13,9 @@ from torch import Tensor
 
 from attnbench import Case, Invariant, InvariantViolation, Subject
 from attnbench.strategies import CaseStrategy
-from attnbench.testing import SOURCE, accepts, fails
+from attnbench.testing import SOURCE, LayerCase, accepts, fails, layer_cases
 from attnbench_plugins.properties import HINTS
 from attnbench_plugins.properties.caches.checks import has_cache
-from attnbench_plugins.properties.layer_calls import LayerCase, layer_cases
 
 _DRAWS = 8
 
