@@ -18,7 +18,6 @@ layer_invariant = functools.partial(testing.layer_invariant, hints=HINTS)
 """The decorators of the toolkit, with these hints."""
 
 MODULES = (
-    "bitwise",
     "calls.autocast",
     "calls.compiling",
     "calls.copies",
