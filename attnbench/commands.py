@@ -14,12 +14,15 @@ A distribution adds a command to ``attnbench`` by an entry point of the group
         print_json(rows) if as_json else print_table(rows)
         return exit_code((), plugins)
 
+A format renders :class:`Findings`, in the words of the report (:func:`finding_text` and others).
 What needs torch runs in a child process, by the address of a function: a subject that hangs or
 crashes does not end the command. Importing this module imports no torch. An
 :class:`attnbench.AttnbenchError` that the function raises is printed in one line, with exit code 2.
 """
 
+from attnbench.checking.check_report import counts_text, failure_text, finding_text
 from attnbench.checking.check_report import escaped as printable
+from attnbench.checking.outcomes import lead_of
 from attnbench.cli.options import (
     INTERRUPTED,
     AsJson,
@@ -48,6 +51,7 @@ from attnbench.cli.printing import (
 from attnbench.errors import PluginError, nearest
 from attnbench.processes.pool import Task, Workers, call
 from attnbench.registry.address import Address
+from attnbench.report.findings import Findings, Place
 from attnbench.specs.conventions import parse_convention
 
 __all__ = [
@@ -57,9 +61,11 @@ __all__ = [
     "Call",
     "Convention",
     "Device",
+    "Findings",
     "Inputs",
     "Invariants",
     "Jobs",
+    "Place",
     "PluginError",
     "Profile",
     "Strict",
@@ -69,7 +75,11 @@ __all__ = [
     "Workers",
     "call",
     "check_writable",
+    "counts_text",
     "exit_code",
+    "failure_text",
+    "finding_text",
+    "lead_of",
     "load_plugins",
     "nearest",
     "parse_convention",

@@ -173,14 +173,14 @@ def _annotate(reporter: pytest.TerminalReporter) -> None:
     if not rows:
         return
     from attnbench.checking.check_report import CheckReport
+    from attnbench.checking.child_tasks import rendered
     from attnbench.checking.outcomes import Outcome
-    from attnbench.report.formats import github
-    from attnbench.report.formats.findings import Findings, place_at
+    from attnbench.report.findings import Findings, place_at
 
     outcomes = tuple(Outcome.from_data(data) for data, _ in rows)
     places = {data["subject"]: place_at(*line) for data, line in rows if line}
     reporter.ensure_newline()
-    reporter.write_line(github.render(Findings(CheckReport(outcomes), {}, places)))
+    reporter.write_line(rendered("github", Findings(CheckReport(outcomes), {}, places)))
 
 
 @pytest.hookimpl(wrapper=True)

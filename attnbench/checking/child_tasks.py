@@ -128,13 +128,13 @@ def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
     ]
 
 
-def format_rows() -> list[dict[str, Any]]:
+def format_rows() -> dict[str, bool]:
     """The formats by name, and whether each asks for places of failures."""
-    return [{"name": n, "located": located} for n, located in registry().format_names().items()]
+    return registry().format_names()
 
 
 def rendered(name: str, findings: Any) -> str:
-    """The text of a report in the format of a plugin.
+    """The text of a report in a format.
 
     Raises:
         PluginError: the format gives something else.

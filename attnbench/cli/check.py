@@ -20,10 +20,12 @@ from attnbench.cli.plugin_loading import ask, load_plugins, try_options
 from attnbench.cli.printing import check_writable, print_json, print_line, write_file
 from attnbench.errors import PluginError, UsageError, nearest
 from attnbench.processes.pool import MEMORY_GIB, Task, call
-from attnbench.report.formats import CORE
-from attnbench.report.formats.findings import Findings, findings_of
+from attnbench.report.findings import Findings, findings_of
 
 _TEXT = "text"
+_OWN = {_TEXT: False, "json": False}
+"""What needs no plugin, and as little places of failures."""
+
 _SHARED = (_TEXT, "github")
 """Formats that can stand on standard output together: annotations are lines among the text."""
 
@@ -185,7 +187,7 @@ def _written(outputs: Outputs, findings: Findings) -> list[str]:
     """Write all formats but the text, which has been printed.
 
     Returns:
-        The statuses, for the exit code, of formats of plugins that failed; each was named.
+        The statuses, for the exit code, of formats that failed; each was named.
 
     Raises:
         UsageError: a file cannot be written.
@@ -209,9 +211,9 @@ def _written(outputs: Outputs, findings: Findings) -> list[str]:
 
 
 def _rendered(name: str, findings: Findings) -> str:
-    """The report in a format; one of a plugin is rendered in a child with a time limit."""
-    if name in CORE:
-        return CORE[name].render(findings)
+    """The report in a format; but for JSON, it is rendered in a child with a time limit."""
+    if name == "json":
+        return findings.report.to_json()
     arguments = {"name": name, "findings": findings}
     text: str = call(Task(f"format {name}", _RENDERED, arguments, timeout_s=_TIMEOUT_S))
     return text
@@ -226,11 +228,10 @@ def outputs_of(values: Sequence[str]) -> Outputs:
     Raises:
         UsageError: a format is unknown, two are printed, or a file cannot be written.
     """
-    known = {_TEXT: False, **{name: format_.located for name, format_ in CORE.items()}}
     parts = [text.partition("=") for text in values]
     asked = [(name, Path(place) if sign else None) for name, sign, place in parts]
-    if any(name not in known for name, _ in asked):
-        known |= {row["name"]: row["located"] for row in ask("format_rows")}
+    is_known = all(name in _OWN for name, _ in asked)
+    known = _OWN if is_known else {**_OWN, **ask("format_rows")}
     for name, path in asked:
         choices = [one for one in known if path is None or one not in _SHARED]
         if name not in choices:

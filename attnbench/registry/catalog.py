@@ -250,7 +250,10 @@ class Registry:
 
     def format_names(self) -> dict[str, bool]:
         """The names of the formats, and whether each asks for places of failures."""
-        formats = {name: entries[0].spec for name, entries in sorted(self._others[Format].items())}
+        formats = {
+            name: min(entries, key=lambda entry: entry.plugin.distribution != BUILT_IN).spec
+            for name, entries in sorted(self._others[Format].items())
+        }
         return {n: spec.located for n, spec in formats.items() if isinstance(spec, Format)}
 
     def invariant_plugin(self, name: str) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from attnbench_plugins.formats import github, sarif
 
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Failure, Outcome
-from attnbench.report.formats import github, sarif
-from attnbench.report.formats.findings import Findings, Place
+from attnbench.report.findings import Findings, Place
 
 FAILED = Outcome(
     "mine",

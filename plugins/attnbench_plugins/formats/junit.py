@@ -6,10 +6,8 @@ import itertools
 import re
 from xml.etree import ElementTree
 
-from attnbench.checking.check_report import failure_text
-from attnbench.checking.outcomes import GOOD
+from attnbench.commands import Findings, failure_text
 from attnbench.errors import first_line
-from attnbench.report.formats.findings import Findings
 
 
 def render(findings: Findings) -> str:
@@ -21,7 +19,7 @@ def render(findings: Findings) -> str:
             "tests": len(outcomes),
             "failures": sum(o.status == "failed" for o in outcomes),
             "skipped": sum(o.status == "skipped" for o in outcomes),
-            "errors": sum(o.status not in ("failed", *GOOD) for o in outcomes),
+            "errors": sum(not o.ok and o.status != "failed" for o in outcomes),
             "time": f"{sum(o.seconds for o in outcomes):.3f}",
         }
         suite = ElementTree.SubElement(

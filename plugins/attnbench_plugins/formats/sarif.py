@@ -10,9 +10,8 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
-from attnbench.checking.check_report import failure_text
-from attnbench.checking.outcomes import Outcome
-from attnbench.report.formats.findings import Findings
+from attnbench import Outcome
+from attnbench.commands import Findings, failure_text
 
 _LEVELS = {"failed": "error", "inconclusive": "warning"}
 

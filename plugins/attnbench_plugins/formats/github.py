@@ -10,10 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnbench.checking.check_report import CheckReport, counts_text, finding_text
-from attnbench.checking.outcomes import Outcome, lead_of
-from attnbench.errors import UsageError
-from attnbench.report.formats.findings import Findings, Place
+from attnbench import CheckReport, Outcome, UsageError
+from attnbench.commands import Findings, Place, counts_text, finding_text, lead_of
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_CHARACTERS = 4000

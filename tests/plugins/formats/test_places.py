@@ -9,7 +9,7 @@ import pytest
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.child_tasks import code_line
 from attnbench.checking.outcomes import Failure, Outcome
-from attnbench.report.formats.findings import Findings, Place, place_at
+from attnbench.report.findings import Findings, Place, place_at
 from attnbench.subject.lookup import resolve
 
 CODE = '''\
