@@ -39,7 +39,7 @@ from attnbench.cli.options import (
     exit_code,
     parse_targets,
 )
-from attnbench.cli.plugin_loading import load_plugins
+from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.cli.printing import (
     check_writable,
     print_json,
@@ -50,12 +50,13 @@ from attnbench.cli.printing import (
 )
 from attnbench.errors import PluginError, nearest
 from attnbench.processes.pool import Task, Workers, call
-from attnbench.registry.address import Address
+from attnbench.registry.address import Address, parse_address
 from attnbench.report.findings import Findings, Place
-from attnbench.specs.conventions import parse_convention
+from attnbench.specs.conventions import KINDS, parse_convention
 
 __all__ = [
     "INTERRUPTED",
+    "KINDS",
     "Address",
     "AsJson",
     "Call",
@@ -73,6 +74,7 @@ __all__ = [
     "Targets",
     "Task",
     "Workers",
+    "ask",
     "call",
     "check_writable",
     "counts_text",
@@ -82,6 +84,7 @@ __all__ = [
     "lead_of",
     "load_plugins",
     "nearest",
+    "parse_address",
     "parse_convention",
     "parse_targets",
     "print_json",

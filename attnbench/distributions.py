@@ -40,8 +40,23 @@ BROUGHT_BY = {
 
 
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
-    """The entry points of a group by name, sorted; metadata alone is read."""
-    return {point.name: point for point in sorted(metadata.entry_points(group=group))}
+    """The entry points of a group by name, the built-in ones first; metadata alone is read.
+
+    A name that is built in keeps its meaning.
+    """
+    points = sorted(metadata.entry_points(group=group), key=lambda p: (not is_built_in(p), p))
+    return {**{p.name: p for p in points}, **{p.name: p for p in points if is_built_in(p)}}
+
+
+def is_built_in(point: metadata.EntryPoint) -> bool:
+    """Whether an entry point is of attnbench's own distribution."""
+    return point.dist is not None and point.dist.name == PROJECT
+
+
+def rival(group: str, name: str) -> metadata.EntryPoint | None:
+    """Another distribution's entry point of a name that is built in, if there is one."""
+    points = metadata.entry_points(group=group, name=name)
+    return next((point for point in points if not is_built_in(point)), None)
 
 
 def named_by_plugin(name: str) -> Any:

@@ -144,7 +144,7 @@ def commands() -> str:
     """The help of every command, of the core and of the plugins in this repository."""
     folders = [ROOT, ROOT / "plugins"]
     brought: dict[str, str] = {}
-    for project in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
+    for project in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))):
         groups = tomllib.loads(project.read_text("utf-8"))["project"].get("entry-points", {})
         brought |= groups.get("attnbench.commands", {})
         folders.append(project.parent)

@@ -1,10 +1,10 @@
 """The command line: one module per command, imported when that command runs.
 
 A command is an entry of :data:`COMMANDS` and a module of this package with a function ``command``,
-or an entry point of another distribution (:mod:`attnbench.distributions`) that names one,
-written as for ``typer``: its parameters are the options, its docstring is the help. At module level
-it imports only the standard library, typer and the light modules of attnbench, since ``--help``
-imports all commands; torch, pandas and hypothesis are imported inside its functions::
+or an entry point (:mod:`attnbench.distributions`) that names one, written as for ``typer``: its
+parameters are the options, its docstring is the help. At module level it imports only the standard
+library, typer and the light modules of attnbench, since ``--help`` imports all built-in commands;
+torch, pandas and hypothesis are imported inside its functions::
 
     def command(
         targets: Annotated[list[str] | None, typer.Argument(help="Addresses.")] = None,
@@ -38,7 +38,7 @@ from attnbench.cli.configuration import check_defaults
 from attnbench.cli.options import INTERRUPTED, USAGE
 from attnbench.cli.plugin_loading import FailedPluginError
 from attnbench.cli.printing import prepare_streams
-from attnbench.distributions import COMMAND_GROUP, advice, entry_points, origin
+from attnbench.distributions import COMMAND_GROUP, advice, entry_points, is_built_in, origin, rival
 from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
 
 COMMANDS = {
@@ -48,7 +48,6 @@ COMMANDS = {
     "run": "run",
     "compare": "compare",
     "report": "report",
-    "new": "new",
 }
 """The core's commands in the order of ``--help``, and their modules in this package."""
 
@@ -57,35 +56,35 @@ _GONE = tomllib.loads(resources.files(__name__).joinpath("gone.toml").read_text(
 
 
 class _Commands(TyperGroup):
-    """A group that imports a command when it is needed, and those of plugins only to run them."""
+    """A group that imports a command when it is needed, and those of others only to run them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(dict.fromkeys([*COMMANDS, *entry_points(COMMAND_GROUP)]))
+        return list(dict.fromkeys([*COMMANDS, *_brought(ctx)]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command; in place of a plugin's, one that says where it comes from."""
+        """The command; in place of another distribution's, one that says where it comes from."""
         if cmd_name in COMMANDS:
             module = importlib.import_module(f"attnbench.cli.{COMMANDS[cmd_name]}")
             return _single(cmd_name, module.command)
-        plugins = entry_points(COMMAND_GROUP)
-        if cmd_name in plugins:
-            return TyperCommand(cmd_name, help=f"From {origin(plugins[cmd_name])}.")
+        if point := _brought(ctx).get(cmd_name):
+            if is_built_in(point):
+                return _single(cmd_name, point.load())
+            return TyperCommand(cmd_name, help=f"From {origin(point)}.")
         raise UnknownNameError(
             f"attnbench has no command {cmd_name!r}. "
             f"{_instead(cmd_name) or nearest(cmd_name, self.list_commands(ctx))}"
         )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command to run, which is imported where a plugin brings it."""
+        """The command to run, which is imported where another distribution brings it."""
         name, command, rest = super().resolve_command(ctx, args)
-        point = entry_points(COMMAND_GROUP).get(name or "")
-        if name is None or point is None:
-            return name, command, rest
-        if name in COMMANDS:
-            where = f"{origin(point)} brings a command {name!r}, which is built in"
+        point = _brought(ctx).get(name or "")
+        if point and name not in COMMANDS and not is_built_in(point):
+            return name, _single(point.name, _guarded(point)), rest
+        if other := rival(COMMAND_GROUP, name or ""):
+            where = f"{origin(other)} brings a command {name!r}, which is built in"
             print(f"warning: {where}: the name means the built-in one.", file=sys.stderr)
-            return name, command, rest
-        return name, _single(name, _guarded(point)), rest
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> None:
         """Run the command and exit with the code that it returns."""
@@ -100,6 +99,13 @@ class _Command(TyperCommand):
             if use := _GONE["options"].get(self.name, {}).get(name):
                 raise UsageError(f"'attnbench {self.name}' has no option {name}. {use}")
         return super().parse_args(ctx, args)
+
+
+def _brought(ctx: Any) -> dict[str, EntryPoint]:
+    """The commands beside the core's, which are looked for once."""
+    if COMMAND_GROUP not in ctx.meta:
+        ctx.meta[COMMAND_GROUP] = entry_points(COMMAND_GROUP)
+    return dict(ctx.meta[COMMAND_GROUP])
 
 
 def _instead(command: str) -> str:

@@ -100,14 +100,16 @@ def test_a_plugin_that_fails_is_a_line_and_the_rest_goes_on(
 def test_a_command_of_a_plugin_runs_and_one_with_a_core_name_is_left_out_with_a_line(
     install: Installs,
 ) -> None:
-    points = "greet = strange_plugin:command\ncheck = strange_plugin:command"
+    points = "\n".join(f"{name} = strange_plugin:command" for name in ("greet", "check", "new"))
     install("attnbench.commands", points, COMMANDS)
     greeted = run("greet")
     assert (greeted.code, greeted.out) == (0, "hello\n")
-    result = checked()
-    assert (result.code, "hello" in result.out) == (0, False)
-    (line,) = result.err.splitlines()
-    assert line.startswith("warning: strange 1.0 brings a command 'check', which is built in")
+    for command, code in (("check", 0), ("new", 2)):
+        result = checked() if command == "check" else run(command)
+        assert (result.code, "hello" in result.out) == (code, False)
+        line = result.err.splitlines()[0]
+        start = f"warning: strange 1.0 brings a command {command!r}, which is built in"
+        assert line.startswith(start)
 
 
 def test_a_command_that_raises_is_one_line(install: Installs) -> None:

@@ -12,7 +12,7 @@ def test_the_wheel_holds_its_packages_and_nothing_else(contents: Any) -> None:
 
 def test_the_wheel_is_typed_and_holds_its_data(contents: Any) -> None:
     assert {"attnbench/py.typed", "attnbench_plugins/py.typed"} <= set(contents)
-    assert any(name.startswith("attnbench/templates/new/") for name in contents)
+    assert any(name.startswith("attnbench_plugins/new/templates/new/") for name in contents)
 
 
 def test_an_sdist_was_built_and_holds_the_licence(built: Any) -> None:

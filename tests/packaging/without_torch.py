@@ -30,9 +30,10 @@ def test_plugins_are_listed() -> None:
 
 def test_help_is_printed_for_every_command() -> None:
     from attnbench.cli import COMMANDS
+    from attnbench.distributions import COMMAND_GROUP, entry_points
 
     assert "check" in attnbench("--help").stdout
-    for command in COMMANDS:
+    for command in (*COMMANDS, *entry_points(COMMAND_GROUP)):
         result = attnbench(command, "--help")
         assert result.returncode == 0, result.stderr
 

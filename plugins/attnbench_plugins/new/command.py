@@ -16,15 +16,11 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.cli.options import Style
-from attnbench.cli.plugin_loading import ask
-from attnbench.cli.printing import print_line, write_file
-from attnbench.errors import UsageError
-from attnbench.registry.address import parse_address
-from attnbench.specs.conventions import KINDS
+from attnbench import UsageError
+from attnbench.commands import KINDS, Style, ask, parse_address, print_line, write_file
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.][A-Za-z0-9]+)*")
-_TEMPLATES = resources.files("attnbench") / "templates"
+_TEMPLATES = resources.files(__package__) / "templates"
 
 
 def command(

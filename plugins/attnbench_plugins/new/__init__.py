@@ -1,0 +1,1 @@
+"""``attnbench new``: what it writes, and the templates of that."""
