@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.outcomes import Outcome
     from attnbench.checking.parametrization import parametrize_with_checks
-    from attnbench.cli.compare import compare
     from attnbench.subject.input_files import record
     from attnbench.subject.lookup import get, subjects
     from attnbench.subject.subject import Subject
@@ -54,14 +53,13 @@ _LAZY = {
     "attend": "attention.attend",
     "check": "checking.api",
     "check_calls": "checking.api",
-    "compare": "cli.compare",
     "get": "subject.lookup",
     "parametrize_with_checks": "checking.parametrization",
     "record": "subject.input_files",
     "subjects": "subject.lookup",
 }
 
-_MODULES = ("adapters", "commands", "saved_inputs", "strategies", "styles", "testing")
+_MODULES = ("adapters", "commands", "saved_inputs", "strategies", "styles", "testing", "timing")
 
 __all__ = [
     "AttnbenchError",

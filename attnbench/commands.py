@@ -23,23 +23,28 @@ crashes does not end the command. Importing this module imports no torch. An
 from attnbench.checking.check_report import counts_text, failure_text, finding_text
 from attnbench.checking.check_report import escaped as printable
 from attnbench.checking.outcomes import lead_of
+from attnbench.cli.configuration import check_defaults
 from attnbench.cli.options import (
     INTERRUPTED,
     AsJson,
     Call,
     Convention,
     Device,
+    Dtypes,
     Inputs,
     Invariants,
     Jobs,
     Profile,
+    Set,
     Strict,
     Style,
     Targets,
+    Threads,
+    Workload,
     exit_code,
     parse_targets,
 )
-from attnbench.cli.plugin_loading import ask, load_plugins
+from attnbench.cli.plugin_loading import ask, load_plugins, warm_up_children
 from attnbench.cli.printing import (
     check_writable,
     print_json,
@@ -49,7 +54,8 @@ from attnbench.cli.printing import (
     write_file,
 )
 from attnbench.errors import PluginError, nearest
-from attnbench.processes.pool import Task, Workers, call
+from attnbench.processes.git import git
+from attnbench.processes.pool import Task, Workers, call, end_text, kill_group, log_tail
 from attnbench.registry.address import Address, parse_address
 from attnbench.report.findings import Findings, Place
 from attnbench.specs.conventions import KINDS, parse_convention
@@ -62,6 +68,7 @@ __all__ = [
     "Call",
     "Convention",
     "Device",
+    "Dtypes",
     "Findings",
     "Inputs",
     "Invariants",
@@ -69,20 +76,28 @@ __all__ = [
     "Place",
     "PluginError",
     "Profile",
+    "Set",
     "Strict",
     "Style",
     "Targets",
     "Task",
+    "Threads",
     "Workers",
+    "Workload",
     "ask",
     "call",
+    "check_defaults",
     "check_writable",
     "counts_text",
+    "end_text",
     "exit_code",
     "failure_text",
     "finding_text",
+    "git",
+    "kill_group",
     "lead_of",
     "load_plugins",
+    "log_tail",
     "nearest",
     "parse_address",
     "parse_convention",
@@ -92,5 +107,6 @@ __all__ = [
     "print_table",
     "printable",
     "progress",
+    "warm_up_children",
     "write_file",
 ]

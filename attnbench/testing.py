@@ -17,7 +17,7 @@ A plugin that brings a style of call makes its specs by :func:`adapted_spec`, re
 :func:`refusals`.
 
 A plugin that runs checks itself, as the judge does, has :func:`parse_address`, :func:`make_inputs`,
-:func:`bench_cases`, :func:`run_invariants` and, for the right output, :func:`expected`.
+:func:`run_invariants` and, for the right output, :func:`expected`.
 
 One that compares outputs has the :class:`Oracle` of a subject, :func:`stages_of` the textbook's
 attention, :data:`ARRANGEMENTS` of a call that should change no bit, and, to run a module wider than
@@ -124,7 +124,6 @@ from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.tensors import LayerInputs, largest, lay_out, make_inputs
 
 if TYPE_CHECKING:
-    from attnbench.benchmark.workloads import bench_cases
     from attnbench.checking.api import run_invariants
     from attnbench.checking.explain.replay import Comparison, replay
     from attnbench.checking.hypothesis_engine import Failures, find_simplest
@@ -132,7 +131,6 @@ if TYPE_CHECKING:
 _LAZY = {
     "Comparison": "checking.explain.replay",
     "Failures": "checking.hypothesis_engine",
-    "bench_cases": "benchmark.workloads",
     "find_simplest": "checking.hypothesis_engine",
     "replay": "checking.explain.replay",
     "run_invariants": "checking.api",
@@ -173,7 +171,6 @@ __all__ = [
     "allowed_errors",
     "any_of",
     "attribute",
-    "bench_cases",
     "benign",
     "calls_at",
     "change_by_length",

@@ -62,11 +62,12 @@ def stressed(load: str) -> Iterator[None]:
 
 def record(path: Path, pairs: int, load: str, change: int) -> None:
     """Append pairs to a file."""
+    from attnbench_plugins.comparing.command import Request, duel_of
+    from attnbench_plugins.comparing.exchange import Unmeasured
+
     from attnbench.benchmark.bench_case import BenchCase
-    from attnbench.benchmark.comparing.exchange import Unmeasured
     from attnbench.benchmark.machine import Load
     from attnbench.cases.case import Case
-    from attnbench.cli.compare import Request, duel_of
 
     case = BenchCase(Case((1, 1), 128, 128, 64, 64, 64))
     addresses = tuple(f"{SUBJECTS}:{name}" for name in SIDES[change])
@@ -134,8 +135,7 @@ def spread(paths: list[Path]) -> None:
 def called(values: list[list[float]], margin: float = 0.03) -> list[str]:
     """The verdicts of a table of rows, through all its looks."""
     import numpy as np
-
-    from attnbench.benchmark.comparing.verdict import LOOKS, judge_pairs
+    from attnbench_plugins.comparing.verdict import LOOKS, judge_pairs
 
     verdicts = ["ambiguous"] * len(values)
     for look, alpha in LOOKS.items():

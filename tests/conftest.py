@@ -29,7 +29,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LEVELS = {
     "plugins": "all",
-    "tests/benchmark/comparing": "all",
     "tests/benchmark/test_cheats.py": "all",
     "tests/benchmark/test_measure.py::test_parameters_by_head_are_compared_"
     "with_all_heads_together": "all",
@@ -65,7 +64,6 @@ LEVELS = {
     "tests/cli/test_check.py::test_quick_leaves_subjects_with_options_to_"
     "other_profiles_and_says_so": "all",
     "tests/cli/test_check_goes_on.py": "all",
-    "tests/cli/test_compare_revisions.py": "all",
     "tests/cli/test_plugins_that_misbehave.py": "all",
     "tests/cli/test_run.py": "all",
     "tests/cli": "slow",
@@ -80,6 +78,7 @@ LEVELS = {
     "tests/meta/test_measure.py": "all",
     "tests/meta": "slow",
     "tests/packaging/test_third_party.py": "all",
+    "tests/plugins/comparing": "all",
     "tests/plugins/test_new.py": "all",
     "tests/plugins": "slow",
     "tests/registry/test_uninstalled.py": "all",

@@ -176,12 +176,3 @@ class Selection:
         assert self.inputs is not None
         dtype = self.dtypes[0] if self.dtypes else None
         return {"path": str(self.inputs.resolve()), "device": device, "dtype": dtype}
-
-
-def bench_cases(set_name: str | None = None, lengths: Sequence[int] = ()) -> list[BenchCase]:
-    """The cases of a named set, or of these lengths L = S, on the CPU; layers have none.
-
-    Raises:
-        UnknownNameError: no set has that name.
-    """
-    return Selection(set_name, lengths=lengths).cases()

@@ -16,7 +16,7 @@ from attnbench.cases.case import Case
 from attnbench.errors import PluginError, UsageError
 from attnbench.processes.tracebacks import is_own_code
 from attnbench.registry.address import Address
-from attnbench.registry.catalog import registry, spec_key
+from attnbench.registry.catalog import BUILT_IN, registry, spec_key
 from attnbench.specs import Format, KernelSpec, LayerSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions
 
@@ -129,8 +129,10 @@ def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
 
 
 def format_rows() -> dict[str, bool]:
-    """The formats by name, and whether each asks for places of failures."""
-    return registry().format_names()
+    """The formats by name, and whether each asks for places of failures; built-in ones win."""
+    plugins = sorted(registry().plugins, key=lambda plugin: plugin.distribution == BUILT_IN)
+    specs = (spec for plugin in plugins for spec in plugin.specs if isinstance(spec, Format))
+    return {spec.name: spec.located for spec in specs}
 
 
 def rendered(name: str, findings: Any) -> str:

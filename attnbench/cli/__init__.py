@@ -46,7 +46,6 @@ COMMANDS = {
     "check": "check",
     "bench": "bench",
     "run": "run",
-    "compare": "compare",
     "report": "report",
 }
 """The core's commands in the order of ``--help``, and their modules in this package."""

@@ -52,15 +52,6 @@ Targets = Annotated[
         show_default=False,
     ),
 ]
-Sides = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="REVISION [REVISION] [SUBJECTS]",
-        help="One revision to compare with the working tree, or two revisions, and the subjects "
-        "(by default those of [tool.attnbench], or all of this repository). Or two subjects, such "
-        "as two files or distributions. The verdict is on the second.",
-    ),
-]
 Style = Annotated[
     str | None,
     typer.Option(

@@ -1,12 +1,8 @@
-"""The user's git: what it prints, and temporary worktrees of a repository."""
+"""The user's git: what it prints."""
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from attnbench.errors import UsageError
@@ -32,22 +28,3 @@ def git(folder: Path, *arguments: str) -> str:
         message = process.stderr.strip() or f"exit status {process.returncode}"
         raise UsageError(f"git {arguments[0]} failed in {folder}: {message}")
     return process.stdout.strip("\n")
-
-
-@contextlib.contextmanager
-def worktree(top: Path, commit: str = "HEAD") -> Iterator[Path]:
-    """A detached worktree of a repository, alone in a temporary folder; removed at the end.
-
-    Raises:
-        UsageError: git fails, or is not installed.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="attnbench-worktree-")).resolve()
-    copy = folder / top.name
-    try:
-        git(top, "worktree", "add", "--detach", "--force", str(copy), commit)
-        yield copy
-    finally:
-        # not "worktree prune": it also drops worktrees on disks that are not mounted right now
-        with contextlib.suppress(UsageError):
-            git(top, "worktree", "remove", "--force", str(copy))
-        shutil.rmtree(folder, ignore_errors=True)

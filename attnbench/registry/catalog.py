@@ -248,14 +248,6 @@ class Registry:
         assert isinstance(spec, kind)
         return spec
 
-    def format_names(self) -> dict[str, bool]:
-        """The names of the formats, and whether each asks for places of failures."""
-        formats = {
-            name: min(entries, key=lambda entry: entry.plugin.distribution != BUILT_IN).spec
-            for name, entries in sorted(self._others[Format].items())
-        }
-        return {n: spec.located for n, spec in formats.items() if isinstance(spec, Format)}
-
     def invariant_plugin(self, name: str) -> str:
         """The distribution that registers an invariant, for messages."""
         plugins = [entry.plugin for entry in self._others[Invariant].get(name, [])]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.test_compare_revisions import SCORES, git, left_over
-from tests.cli.test_compare_revisions import repository as repository
 from tests.cli_runs import run
+from tests.plugins.comparing.test_compare_revisions import SCORES, git, left_over
+from tests.plugins.comparing.test_compare_revisions import repository as repository
 
 
 def test_a_revision_with_more_work_is_slower_and_the_working_tree_is_one_side(

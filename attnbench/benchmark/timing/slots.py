@@ -12,7 +12,7 @@ import functools
 import gc
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter, perf_counter_ns
 from typing import Any
@@ -29,7 +29,7 @@ from attnbench.benchmark.timing.clocks import (
 )
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.timing.rotation import FreshCall
-from attnbench.benchmark.timing.samples import Samples
+from attnbench.benchmark.timing.samples import Samples, difference, tensors_of
 from attnbench.benchmark.timing.switches import put_back
 
 Call = Callable[[], object]
@@ -138,6 +138,11 @@ class Timer:
         self._ballast = ballast(random.Random(seed))  # noqa: S311 -- places, not secrets
         self._calls.move()
         self._calls()
+
+    def difference(self, inputs: Any, results: Sequence[torch.Tensor]) -> str:
+        """How the results of a call on these inputs differ from others, in words."""
+        assert isinstance(self.call, FreshCall)
+        return difference(tensors_of(self.call.repeat(inputs)), results)
 
     def _warm_up(self) -> None:
         """Make calls until the device's clocks have risen to those under load."""

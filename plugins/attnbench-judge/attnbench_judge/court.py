@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from attnbench.errors import UsageError
-from attnbench.testing import bench_cases, parse_address
+from attnbench.testing import parse_address
+from attnbench.timing import Selection
 from attnbench_judge.confined import Confined
 from attnbench_judge.decision import Judgement
 from attnbench_judge.entry import Limits
@@ -87,7 +88,7 @@ class Court:
     ) -> None:
         self.limits, self.budget_s = limits, budget_s
         lengths = lengths if lengths or set_name else _LENGTHS
-        found = bench_cases(None if lengths else set_name, lengths)
+        found = Selection(None if lengths else set_name, lengths=lengths).cases()
         self.cases = [
             (one.case, one.kv_heads)
             for one in found

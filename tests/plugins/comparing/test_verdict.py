@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-
-from attnbench.benchmark.comparing.verdict import (
+from attnbench_plugins.comparing.verdict import (
     LOOKS,
     Verdict,
     judge_pairs,
 )
+from numpy.typing import NDArray
 
 
 def table(

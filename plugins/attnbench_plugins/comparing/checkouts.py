@@ -7,14 +7,16 @@ module does not import torch.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from attnbench.benchmark.comparing.exchange import Side
-from attnbench.errors import UsageError
-from attnbench.processes.git import git, worktree
+from attnbench import UsageError
+from attnbench.commands import git
+from attnbench_plugins.comparing.exchange import Side
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 
@@ -38,7 +40,7 @@ def checkout(folder: Path, revision: str | None, *, build: bool) -> Iterator[Sid
     """
     own = Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
     commit = git(own, "rev-parse", "--short", f"{revision or 'HEAD'}^{{commit}}")
-    with worktree(own, commit) as top:
+    with _worktree(own, commit) as top:
         name = f"{revision} ({commit})" if revision not in (None, commit) else commit
         if revision is None:
             name = f"the working tree ({commit}, {_copy_changes(own, top)})"
@@ -52,6 +54,21 @@ def checkout(folder: Path, revision: str | None, *, build: bool) -> Iterator[Sid
             paths = [Path(entry or ".").resolve() for entry in sys.path]
             roots = tuple(top / p.relative_to(own) for p in paths if p.is_relative_to(own))
         yield Side(name, here, roots, top.parent)
+
+
+@contextlib.contextmanager
+def _worktree(top: Path, commit: str) -> Iterator[Path]:
+    """A detached worktree of a repository, alone in a temporary folder; removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="attnbench-worktree-")).resolve()
+    copy = folder / top.name
+    try:
+        git(top, "worktree", "add", "--detach", "--force", str(copy), commit)
+        yield copy
+    finally:
+        # not "worktree prune": it also drops worktrees on disks that are not mounted right now
+        with contextlib.suppress(UsageError):
+            git(top, "worktree", "remove", "--force", str(copy))
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _copy_changes(own: Path, top: Path) -> str:

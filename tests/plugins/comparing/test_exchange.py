@@ -8,9 +8,8 @@ from typing import Any
 
 import psutil
 import pytest
-
-from attnbench.benchmark.comparing import exchange
-from attnbench.benchmark.comparing.exchange import (
+from attnbench_plugins.comparing import exchange
+from attnbench_plugins.comparing.exchange import (
     AnotherAnswer,
     Exchange,
     Lost,
@@ -18,6 +17,7 @@ from attnbench.benchmark.comparing.exchange import (
     Side,
     Unmeasured,
 )
+
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import Selection
 from attnbench.errors import UsageError
@@ -80,7 +80,7 @@ def test_a_process_that_closes_its_pipe_and_does_not_end_is_not_waited_for_for_e
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys, time\n"
-        "if 'attnbench.benchmark.comparing.server' in sys.orig_argv:\n"
+        "if 'attnbench_plugins.comparing.server' in sys.orig_argv:\n"
         "    os.closerange(3, 100)\n"
         "    time.sleep(30)\n"
     )

@@ -11,20 +11,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.workloads import Selection, saved
-from attnbench.cli import options as option
-from attnbench.cli.configuration import check_defaults
-from attnbench.cli.plugin_loading import ask, warm_up_children
-from attnbench.cli.printing import print_json, print_parts, progress
-from attnbench.errors import UnknownNameError, UsageError, similar
-from attnbench.registry.address import parse_address
+from attnbench import UnknownNameError, UsageError
+from attnbench import commands as option
+from attnbench.commands import print_json, print_line, print_table, progress
+from attnbench.errors import similar
+from attnbench.timing import BenchCase, Selection, saved
+from attnbench_plugins.comparing.checkouts import branches, checkout, commit_of
+from attnbench_plugins.comparing.exchange import CONTRACT, Exchange, Side, quiet_core
 
 if TYPE_CHECKING:
-    from attnbench.benchmark.comparing.duel import Duel
-    from attnbench.benchmark.comparing.exchange import Exchange, Side
-    from attnbench.report.verdict_tables import Verdicts
+    from attnbench_plugins.comparing.duel import Duel
+    from attnbench_plugins.comparing.verdict_tables import Verdicts
 
+_Sides = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="REVISION [REVISION] [SUBJECTS]",
+        help="One revision to compare with the working tree, or two revisions, and the subjects "
+        "(by default those of [tool.attnbench], or all of this repository). Or two subjects, such "
+        "as two files or distributions. The verdict is on the second.",
+    ),
+]
 _Budget = Annotated[
     float, typer.Option("--budget", min=0.0, help="Seconds after which no further pair starts.")
 ]
@@ -66,7 +73,7 @@ def compare(
         UsageError: the targets cannot be compared.
         UnknownNameError: a target is no revision or subject.
     """
-    from attnbench.report.verdict_tables import compared
+    from attnbench_plugins.comparing.verdict_tables import compared
 
     request = classify(targets)
     name = None if workload or inputs else set_name
@@ -85,7 +92,7 @@ def compare(
 
 
 def command(
-    targets: option.Sides,
+    targets: _Sides,
     set_name: option.Set = "compare",
     workload: option.Workload = None,
     inputs: option.Inputs = None,
@@ -118,12 +125,13 @@ def command(
     if as_json:
         print_json(comparison.data)
     else:
-        print_parts(comparison.parts)
+        for part in comparison.parts:
+            print_line(part) if isinstance(part, str) else print_table(part)
     rows = comparison.data["rows"]
     if comparison.data["interrupted"]:
         return option.INTERRUPTED
     if not rows:  # all are new in B
-        return option.INCONCLUSIVE
+        return option.exit_code(["inconclusive"])
     if not any(row["timed"] or row["differs"] for row in rows):
         reason = f"{rows[0]['subject']}: {rows[0]['reason']}"
         raise UsageError(f"nothing could be compared: {reason}")
@@ -145,8 +153,6 @@ def classify(arguments: Sequence[str]) -> Request:
         UsageError: they cannot be combined.
         UnknownNameError: an argument is neither.
     """
-    from attnbench.benchmark.comparing.checkouts import branches, commit_of
-
     revisions: list[str] = []
     subjects: list[str] = []
     for text in arguments:
@@ -166,15 +172,15 @@ def classify(arguments: Sequence[str]) -> Request:
             "subjects to compare at them, or two subjects."
         )
     if not subjects:
-        subjects = check_defaults().get("targets", [])
+        subjects = option.check_defaults().get("targets", [])
     return Request(tuple(revisions), tuple(subjects))
 
 
 @functools.cache
 def _names() -> list[str]:
     """The names of the installed subjects."""
-    warm_up_children()
-    return [row["subject"] for row in ask("subject_rows", targets=None)]
+    option.warm_up_children()
+    return [row["subject"] for row in option.ask("subject_rows", targets=None)]
 
 
 @contextlib.contextmanager
@@ -186,8 +192,7 @@ def duel_of(
     Raises:
         UsageError: a side cannot be built, or there is nothing to compare.
     """
-    from attnbench.benchmark.comparing.duel import Duel, Row
-    from attnbench.benchmark.comparing.exchange import CONTRACT, Exchange, quiet_core
+    from attnbench_plugins.comparing.duel import Duel, Row
 
     core = quiet_core()
     notes = []
@@ -208,13 +213,10 @@ def duel_of(
 
 
 def _sides(request: Request, stack: contextlib.ExitStack) -> tuple[Side, Side]:
-    from attnbench.benchmark.comparing.checkouts import checkout
-    from attnbench.benchmark.comparing.exchange import Side
-
     folder = Path.cwd()
     if not request.revisions:
         return Side(request.subjects[0], folder), Side(request.subjects[1], folder)
-    is_file = [parse_address(text).is_file for text in request.subjects]
+    is_file = [option.parse_address(text).is_file for text in request.subjects]
     build = not is_file or not all(is_file)
     revisions = [*request.revisions, None][:2]
     a, b = (stack.enter_context(checkout(folder, one, build=build)) for one in revisions)

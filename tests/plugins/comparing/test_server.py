@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from attnbench_plugins.comparing.server import Served
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.comparing.server import Served
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.cases.case import Case
 

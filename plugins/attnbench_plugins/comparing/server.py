@@ -1,4 +1,4 @@
-"""The process of one side: ``python -m attnbench.benchmark.comparing.server PIPE THREADS CORE``.
+"""The process of one side: ``python -m attnbench_plugins.comparing.server PIPE THREADS CORE``.
 
 It runs in the environment of its side, with the attnbench that is installed there; sides whose
 contracts have other versions are not compared. It imports torch and the side's plugins, and then
@@ -20,15 +20,10 @@ from typing import Any
 
 import torch
 
-from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.timed_calls import measured_call
-from attnbench.benchmark.timing.contract import VERSION, Contract
-from attnbench.benchmark.timing.rotation import FreshCall
-from attnbench.benchmark.timing.samples import difference, tensors_of
-from attnbench.benchmark.timing.slots import Timer, settled
-from attnbench.errors import SpecError, headline
-from attnbench.specs import KernelSpec
-from attnbench.subject.lookup import resolve, subjects
+from attnbench import KernelSpec, SpecError, subjects
+from attnbench.errors import headline
+from attnbench.testing import resolve
+from attnbench.timing import VERSION, BenchCase, Contract, Timer, measured_call, settled
 
 
 class Served:
@@ -116,8 +111,7 @@ class Served:
         )
         if self.case.direction != "forward":
             inputs = inputs.map(lambda tensor: tensor.detach().requires_grad_())
-        assert isinstance(self.timer.call, FreshCall)
-        found = difference(tensors_of(self.timer.call.repeat(inputs)), other["results"])
+        found = self.timer.difference(inputs, other["results"])
         return f"its output {found}" if found else ""
 
 

@@ -6,8 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from attnbench.benchmark.comparing.checkouts import checkout
+from attnbench_plugins.comparing.checkouts import checkout
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -1,6 +1,6 @@
 """The exchange of slots: two sides take turns, each in a process of its own.
 
-The process of a side runs :mod:`attnbench.benchmark.comparing.server`. Every pair starts new ones:
+The process of a side runs :mod:`attnbench_plugins.comparing.server`. Every pair starts new ones:
 where the code and heap of a process lie changes times by some percent. Both processes of a pair run
 on one core, one waiting while the other takes its slot. This module does not import torch.
 """
@@ -21,17 +21,14 @@ from typing import IO, Any
 
 import psutil
 
-from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.timing.blocks import Block, Slot, take_blocks
-from attnbench.benchmark.timing.clocks import WALL_CLOCK
-from attnbench.benchmark.timing.contract import Contract
-from attnbench.errors import UsageError
-from attnbench.processes.pool import end_text, kill_group, log_tail
+from attnbench import UsageError
+from attnbench.commands import end_text, kill_group, log_tail
+from attnbench.timing import WALL_CLOCK, BenchCase, Block, Contract, Slot, take_blocks
 
 CONTRACT = Contract(blocks=40, cap_s=5.0)
 """How a row is measured in a pair; it always gets one block."""
 
-_SERVER = ("-m", "attnbench.benchmark.comparing.server")
+_SERVER = ("-m", "attnbench_plugins.comparing.server")
 _START_S, _END_S = 180.0, 5.0
 
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from attnbench_plugins.comparing import verdict_tables
+from attnbench_plugins.comparing.duel import Duel, Row
+from attnbench_plugins.comparing.exchange import AnotherAnswer
 
-from attnbench.benchmark.comparing.duel import Duel, Row
-from attnbench.benchmark.comparing.exchange import AnotherAnswer
 from attnbench.benchmark.timing.blocks import Block, Slot
 from attnbench.benchmark.workloads import Selection
-from attnbench.report import verdict_tables
 
 CASE = Selection("compare").cases()[0]
 

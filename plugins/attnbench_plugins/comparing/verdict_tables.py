@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attnbench.benchmark.machine import busy_cores
-
-if TYPE_CHECKING:
-    from attnbench.benchmark.comparing.duel import Duel, Row
+from attnbench.timing import busy_cores
+from attnbench_plugins.comparing.duel import Duel, Row
+from attnbench_plugins.comparing.verdict import VERDICTS
 
 _LEGEND = """\
 change: B's time over A's, minus 1 (+ is slower); from, to: its bounds, for all rows at once.
@@ -104,8 +103,6 @@ def _share(value: float | None) -> str:
 
 
 def _lines(duel: Duel) -> list[str]:
-    from attnbench.benchmark.comparing.verdict import VERDICTS
-
     open_rows = [row for row in duel.rows if row.refused or not row.decided]
     reasons = Counter(row.reason for row in open_rows if row.reason)
     lines = [

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.comparing.exchange import AnotherAnswer, Exchange, Unmeasured
-from attnbench.benchmark.comparing.verdict import LOOKS, MARGIN, Verdict, judge_pairs
-from attnbench.benchmark.machine import Load
-from attnbench.benchmark.timing.blocks import pair_value
+from attnbench.timing import BenchCase, Load, pair_value
+from attnbench_plugins.comparing.exchange import AnotherAnswer, Exchange, Unmeasured
+from attnbench_plugins.comparing.verdict import LOOKS, MARGIN, Verdict, judge_pairs
 
 _FAILURES = 3
 """A row is left out after failing in this many pairs."""
@@ -50,7 +48,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """One of :data:`attnbench.benchmark.comparing.verdict.VERDICTS`."""
+        """One of :data:`attnbench_plugins.comparing.verdict.VERDICTS`."""
         return self.judged.verdict
 
     @property
