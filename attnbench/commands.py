@@ -15,8 +15,8 @@ A distribution adds a command to ``attnbench`` by an entry point of the group
         return exit_code((), plugins)
 
 A format renders :class:`Findings`, in the words of the report (:func:`finding_text` and others).
-What needs torch runs in a child process, by the address of a function: a subject that hangs or
-crashes does not end the command. Importing this module imports no torch. An
+What needs torch runs in a child process, by the address of a function (:func:`call`, :func:`ask`):
+a subject that hangs or crashes does not end the command. Importing this module imports no torch. An
 :class:`attnbench.AttnbenchError` that the function raises is printed in one line, with exit code 2.
 """
 
@@ -26,6 +26,7 @@ from attnbench.checking.outcomes import lead_of
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.options import (
     INTERRUPTED,
+    RESULTS,
     AsJson,
     Call,
     Convention,
@@ -57,12 +58,13 @@ from attnbench.errors import PluginError, nearest
 from attnbench.processes.git import git
 from attnbench.processes.pool import Task, Workers, call, end_text, kill_group, log_tail
 from attnbench.registry.address import Address, parse_address
-from attnbench.report.findings import Findings, Place
+from attnbench.report.findings import Findings
 from attnbench.specs.conventions import KINDS, parse_convention
 
 __all__ = [
     "INTERRUPTED",
     "KINDS",
+    "RESULTS",
     "Address",
     "AsJson",
     "Call",
@@ -73,7 +75,6 @@ __all__ = [
     "Inputs",
     "Invariants",
     "Jobs",
-    "Place",
     "PluginError",
     "Profile",
     "Set",

@@ -110,7 +110,7 @@ def attnbench_formats() -> Iterable[Format]:  # type: ignore[empty-body]  # a ho
     """Formats of ``attnbench check --format NAME``, beside json, junit, sarif and github.
 
     What one raises, or that it takes longer than 30 seconds, is one line, and the other formats are
-    written. A name of the core keeps its meaning. See :class:`attnbench.Format`.
+    written. A built-in name keeps its meaning. See :class:`attnbench.Format`.
     """
 
 

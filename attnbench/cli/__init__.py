@@ -41,13 +41,7 @@ from attnbench.cli.printing import prepare_streams
 from attnbench.distributions import COMMAND_GROUP, advice, entry_points, is_built_in, origin, rival
 from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
 
-COMMANDS = {
-    "list": "listing",
-    "check": "check",
-    "bench": "bench",
-    "run": "run",
-    "report": "report",
-}
+COMMANDS = {"list": "listing", "check": "check", "bench": "bench", "run": "run"}
 """The core's commands in the order of ``--help``, and their modules in this package."""
 
 _GONE = tomllib.loads(resources.files(__name__).joinpath("gone.toml").read_text("utf-8"))

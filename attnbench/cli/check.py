@@ -188,14 +188,11 @@ def _written(outputs: Outputs, findings: Findings) -> list[str]:
 
     Returns:
         The statuses, for the exit code, of formats that failed; each was named.
-
-    Raises:
-        UsageError: a file cannot be written.
     """
     failed = []
     for name, path in outputs:
         try:
-            text = "" if name == _TEXT else _rendered(name, findings)
+            text = _rendered(name, findings)
         except PluginError as error:
             reason = str(error).strip().splitlines()[-1]  # the last of a traceback
             print(f"attnbench: --format {name}: {reason}", file=sys.stderr)
@@ -211,9 +208,9 @@ def _written(outputs: Outputs, findings: Findings) -> list[str]:
 
 
 def _rendered(name: str, findings: Findings) -> str:
-    """The report in a format; but for JSON, it is rendered in a child with a time limit."""
-    if name == "json":
-        return findings.report.to_json()
+    """The report in a format; those of plugins are rendered in a child with a time limit."""
+    if name in _OWN:
+        return "" if name == _TEXT else findings.report.to_json()
     arguments = {"name": name, "findings": findings}
     text: str = call(Task(f"format {name}", _RENDERED, arguments, timeout_s=_TIMEOUT_S))
     return text

@@ -1,1 +1,1 @@
-"""Reports of recorded runs: one self-contained page made of records and outcomes."""
+"""Reports: what a format of a check's report is given, and records as tables."""

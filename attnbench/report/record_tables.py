@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from attnbench.benchmark.machine import busy_cores, mean_load
 from attnbench.benchmark.records import Record, baseline_of, half_width
 from attnbench.errors import first_line
-from attnbench.report.ranking import grouped, rows
 
 _MEANINGS = {
     "±": "95 % interval of ×, from processes: ± 50 % means from × / 1.5 to × · 1.5",
@@ -30,10 +33,35 @@ _CALLS = {
 }
 
 
+_group_of = attrgetter("contract", "device_name", "case")
+"""The contract, device and case of a record; only rows that share these are compared."""
+
+
+def rows(records: Iterable[Record]) -> list[Record]:
+    """One record per contract, device, case and subject: the newest, since none pools two runs.
+
+    The rows of a case follow each other: ranked ones first, by their ratio or else by their time,
+    then those that are not ok, which have neither.
+    """
+    newest: dict[tuple[str, ...], Record] = {}
+    for record in sorted(records, key=lambda record: record.created):
+        if record.status != "ok":
+            record = replace(record, time_s=None, times_s=(), ratio=None)
+        newest[(*_group_of(record), record.subject)] = record
+    groups = defaultdict(list)
+    for record in newest.values():
+        groups[_group_of(record)].append(record)
+    return [record for group in groups.values() for record in sorted(group, key=_rank)]
+
+
+def _rank(record: Record) -> tuple[bool, float, float]:
+    return record.time_s is None, record.ratio or math.inf, record.time_s or 0.0
+
+
 def parts(records: Sequence[Record]) -> Iterator[str | list[dict[str, Any]]]:
     """Lines and the rows of tables, in the order in which they are shown."""
     columns: dict[str, None] = {}
-    for group in grouped(rows(records)):
+    for group in (list(same) for _, same in groupby(rows(records), key=_group_of)):
         table = [cells(row, group) for row in group]
         columns |= dict.fromkeys(table[0])
         yield _title(group[0])

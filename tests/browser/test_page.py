@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attnbench_plugins.page.page import render
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from attnbench.report.page import render
 from tests.measured_records import record
 
 HOSTILE = "<script>alert(1)</script>"

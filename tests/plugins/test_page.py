@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any, Never
 
 import pytest
+from attnbench_plugins.page.page import families, render, slope
 from markupsafe import Markup
 
 from attnbench.benchmark import records as store
 from attnbench.cli import main
 from attnbench.cli.printing import print_parts
 from attnbench.errors import UsageError
-from attnbench.report.page import render
-from attnbench.report.ranking import families, rows, slope
-from attnbench.report.record_tables import parts
+from attnbench.report.record_tables import parts, rows
 from tests.kept_reports import assert_report
 from tests.measured_records import record
 
@@ -183,7 +182,7 @@ def test_a_page_needs_nothing_but_records(
     def ask(function: Any, **arguments: Any) -> Never:
         raise UsageError("this command needs torch")
 
-    monkeypatch.setattr("attnbench.cli.report.ask", ask)
+    monkeypatch.setattr("attnbench_plugins.page.command.ask", ask)
     assert main(["report"]) == 0
     assert "additive</th>" in (folder.parents[2] / "report.html").read_text()
     assert "without formulas: this command needs torch" in capsys.readouterr().err
@@ -213,7 +212,7 @@ def test_a_place_that_cannot_be_written_is_found_out_before_the_work(
     def no_work(*arguments: Any, **more: Any) -> Never:
         raise AssertionError("the work began")
 
-    monkeypatch.setattr("attnbench.cli.report._formulas", no_work)
+    monkeypatch.setattr("attnbench_plugins.page.command._formulas", no_work)
     assert main(["report", "-o", "/dev/null/page.html"]) == 2
     monkeypatch.setattr(Path, "open", _full)
     assert main(["report"]) == 2

@@ -113,11 +113,7 @@ def _project(here: Path, top: Path, name: str) -> Path:
 
 
 def _install(project: Path, site: Path, name: str) -> None:
-    """Install a project without its dependencies into a folder.
-
-    Raises:
-        UsageError: the project does not build.
-    """
+    """Install a project without its dependencies into a folder."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
     command += ["--disable-pip-version-check", "--target", str(site), str(project)]
     # the installed build tools usually suffice; if not, pip downloads those that the project needs

@@ -13,7 +13,6 @@ import typer
 
 from attnbench import UnknownNameError, UsageError
 from attnbench import commands as option
-from attnbench.commands import print_json, print_line, print_table, progress
 from attnbench.errors import similar
 from attnbench.timing import BenchCase, Selection, saved
 from attnbench_plugins.comparing.checkouts import branches, checkout, commit_of
@@ -83,7 +82,7 @@ def compare(
     options: dict[str, Any] = {"margin": margin / 100, "budget_s": budget}
     interrupted = True
     with duel_of(request, cases, threads=threads, **options) as duel:
-        bar = progress(len(duel.rows) * max(duel.looks), "comparing")
+        bar = option.progress(len(duel.rows) * max(duel.looks), "comparing")
         with contextlib.suppress(KeyboardInterrupt), bar as advance:
             for rows in duel.run():
                 advance(rows, f"pair {duel.pairs}")
@@ -123,10 +122,10 @@ def command(
         margin=margin,
     )
     if as_json:
-        print_json(comparison.data)
+        option.print_json(comparison.data)
     else:
         for part in comparison.parts:
-            print_line(part) if isinstance(part, str) else print_table(part)
+            option.print_line(part) if isinstance(part, str) else option.print_table(part)
     rows = comparison.data["rows"]
     if comparison.data["interrupted"]:
         return option.INTERRUPTED

@@ -20,8 +20,6 @@ same: the bounds contain 0, and lie within ±{margin}.
 would see: the smallest change that 95 of 100 such comparisons would call slower or faster.
 spread: standard deviation of a pair."""
 
-_MEASURED = ("margin", "looks", "pairs", "seconds", "load")
-
 
 @dataclass(frozen=True, repr=False)
 class Verdicts:
@@ -50,7 +48,7 @@ def compared(duel: Duel, *, interrupted: bool) -> Verdicts:
     """What was measured, with the verdicts so far."""
     data = {
         **dict(zip("ab", duel.names, strict=True)),
-        **{name: getattr(duel, name) for name in _MEASURED},
+        **{name: getattr(duel, name) for name in ("margin", "looks", "pairs", "seconds", "load")},
         "interrupted": interrupted,
         "rows": [duel_json(row) for row in duel.rows],
         "notes": list(duel.notes),

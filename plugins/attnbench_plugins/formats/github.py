@@ -9,9 +9,10 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from attnbench import CheckReport, Outcome, UsageError
-from attnbench.commands import Findings, Place, counts_text, finding_text, lead_of
+from attnbench.commands import Findings, counts_text, finding_text, lead_of
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_CHARACTERS = 4000
@@ -31,13 +32,13 @@ def render(findings: Findings) -> str:
                 file.write(_summary(findings))
         except OSError as error:
             raise UsageError(f"{_SUMMARY}={path} cannot be written: {error.strerror}.") from None
-    groups: dict[tuple[str, Place | None], list[Outcome]] = defaultdict(list)
+    groups: dict[tuple[str, Any], list[Outcome]] = defaultdict(list)
     for outcome in findings.report.failures:
         groups[outcome.subject, findings.place_of(outcome)].append(outcome)
     return "\n".join(_annotation(outcomes, place) for (_, place), outcomes in groups.items())
 
 
-def _annotation(outcomes: Sequence[Outcome], place: Place | None) -> str:
+def _annotation(outcomes: Sequence[Outcome], place: Any) -> str:
     level = "warning" if all(o.status == "inconclusive" for o in outcomes) else "error"
     suffix = f" and {len(outcomes) - 1} more" if len(outcomes) > 1 else ""
     lead = lead_of(outcomes)

@@ -13,8 +13,6 @@ from urllib.parse import quote
 from attnbench import Outcome
 from attnbench.commands import Findings, failure_text
 
-_LEVELS = {"failed": "error", "inconclusive": "warning"}
-
 
 def render(findings: Findings) -> str:
     """The failures as a SARIF log with one run."""
@@ -44,7 +42,7 @@ def _result(outcome: Outcome, findings: Findings) -> dict[str, Any]:
     place = findings.place_of(outcome)
     result: dict[str, Any] = {
         "ruleId": outcome.invariant,
-        "level": _LEVELS.get(outcome.status, "error"),
+        "level": "warning" if outcome.status == "inconclusive" else "error",
         "message": {"text": failure_text(outcome)},
         "partialFingerprints": {"subject/v1": f"{outcome.subject}: {outcome.invariant}"},
     }

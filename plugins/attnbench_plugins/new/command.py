@@ -89,11 +89,7 @@ def _write_distribution(name: str, into: Path, *, layer: bool) -> list[str]:
 
 
 def _refuse_taken(name: str, module: str) -> None:
-    """Refuse the name of an existing module, which would hide, or be hidden by, the new one.
-
-    Raises:
-        UsageError: its module already exists.
-    """
+    """Refuse the name of an existing module, which would hide, or be hidden by, the new one."""
     found = importlib.util.find_spec(module)
     if keyword.iskeyword(module) or module in sys.stdlib_module_names:
         problem = f"{module!r} is a keyword or a standard module of Python"
@@ -127,12 +123,7 @@ def _files(kind: str, values: dict[str, str]) -> list[tuple[Path, str]]:
 
 
 def _write_spec(target: str, style: str | None, into: Path, name: str | None) -> Path:
-    """Write a spec with everything that the adapter knows about a target, and return its file.
-
-    Raises:
-        AttnbenchError: the target or its style of call is wrong.
-        UsageError: the file already exists.
-    """
+    """Write a spec with everything that the adapter knows about a target, and return its file."""
     fields: dict[str, Any] = ask("adapted_fields", target=parse_address(target), style=style)
     file = into / f"{name or fields['name'].lower() + '_spec'}.py"
     if not file.stem.isidentifier():

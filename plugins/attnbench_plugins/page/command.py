@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from attnbench.cli.options import RESULTS
-from attnbench.cli.plugin_loading import ask
-from attnbench.cli.printing import check_writable, print_line, write_file
-from attnbench.errors import AttnbenchError, RecordError
+from attnbench import AttnbenchError
+from attnbench.commands import RESULTS, ask, check_writable, print_line, write_file
+from attnbench.errors import RecordError
+from attnbench.timing import recorded, run_files
 
 
 def command(
@@ -28,9 +28,7 @@ def command(
     The outcomes of checks are read from NAME.checks.json beside NAME.jsonl, where 'attnbench run'
     writes them, and 'attnbench check --format json=FILE' can.
     """
-    from attnbench.benchmark.frames import recorded
-    from attnbench.benchmark.records import run_files
-    from attnbench.report.page import load_outcomes, render
+    from attnbench_plugins.page.page import load_outcomes, render
 
     paths = run_files(sources or [RESULTS])
     check_writable(output, "--output")

@@ -1,0 +1,1 @@
+"""``attnbench report``: one self-contained page of recorded runs and the outcomes of checks."""
