@@ -46,7 +46,12 @@ from attnbench.cli.options import (
     parse_targets,
 )
 from attnbench.cli.plugin_loading import ask, load_plugins, warm_up_children
-from attnbench.cli.printing import (
+from attnbench.errors import PluginError, nearest
+from attnbench.processes.git import git
+from attnbench.processes.pool import Task, Workers, call, end_text, kill_group, log_tail
+from attnbench.registry.address import Address, parse_address
+from attnbench.report.findings import Findings
+from attnbench.report.printing import (
     check_writable,
     print_json,
     print_line,
@@ -54,11 +59,6 @@ from attnbench.cli.printing import (
     progress,
     write_file,
 )
-from attnbench.errors import PluginError, nearest
-from attnbench.processes.git import git
-from attnbench.processes.pool import Task, Workers, call, end_text, kill_group, log_tail
-from attnbench.registry.address import Address, parse_address
-from attnbench.report.findings import Findings
 from attnbench.specs.conventions import KINDS, parse_convention
 
 __all__ = [

@@ -37,9 +37,9 @@ from attnbench.checking.check_report import escaped
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.options import INTERRUPTED, USAGE
 from attnbench.cli.plugin_loading import FailedPluginError
-from attnbench.cli.printing import prepare_streams
 from attnbench.distributions import COMMAND_GROUP, advice, entry_points, is_built_in, origin, rival
 from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
+from attnbench.report.printing import prepare_streams
 
 COMMANDS = {"list": "listing", "check": "check", "bench": "bench", "run": "run"}
 """The core's commands in the order of ``--help``, and their modules in this package."""

@@ -12,8 +12,8 @@ from attnbench.benchmark.workloads import Selection
 from attnbench.cli import options as option
 from attnbench.cli.measured_runs import PRELOAD, planned
 from attnbench.cli.plugin_loading import load_plugins, try_options
-from attnbench.cli.printing import print_json, print_line, print_parts
 from attnbench.report import record_tables
+from attnbench.report.printing import print_json, print_line, print_parts
 
 _Lengths = Annotated[
     list[int] | None,

@@ -17,10 +17,10 @@ from attnbench.cli.check_run import Check, statuses_of
 from attnbench.cli.configuration import without_known
 from attnbench.cli.outcome_lines import Screen, next_step
 from attnbench.cli.plugin_loading import ask, load_plugins, try_options
-from attnbench.cli.printing import check_writable, print_json, print_line, write_file
 from attnbench.errors import PluginError, UsageError, nearest
 from attnbench.processes.pool import MEMORY_GIB, Task, call
 from attnbench.report.findings import Findings, findings_of
+from attnbench.report.printing import check_writable, print_json, print_line, write_file
 
 _TEXT = "text"
 _OWN = {_TEXT: False, "json": False}

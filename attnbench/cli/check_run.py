@@ -15,9 +15,9 @@ from attnbench.checking.outcomes import Outcome, key_of, notes_of
 from attnbench.checking.parallel import works_of
 from attnbench.cli.configuration import KNOWN, as_known, exempted, update
 from attnbench.cli.plugin_loading import PLAN, ask
-from attnbench.cli.printing import progress
 from attnbench.processes.pool import MEMORY_GIB
 from attnbench.registry.address import Address
+from attnbench.report.printing import progress
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.parallel import Work
-from attnbench.cli.printing import write_file
 from attnbench.errors import UsageError, first_line, nearest
+from attnbench.report.printing import write_file
 from attnbench.specs.heirs import heir
 
 KNOWN = "known failure"

@@ -21,10 +21,10 @@ from attnbench.benchmark.session import Row, Session
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import LAYER_SIZE, Selection
 from attnbench.cli.plugin_loading import ask
-from attnbench.cli.printing import progress
 from attnbench.errors import UnknownNameError, UsageError
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import Address, parse_address
+from attnbench.report.printing import progress
 
 PRELOAD = (
     "torch.fx.experimental.symbolic_shapes",

@@ -14,8 +14,8 @@ from attnbench.checking.check_report import (
 )
 from attnbench.checking.gaps import HEAVY
 from attnbench.checking.outcomes import Outcome, lead_of
-from attnbench.cli.printing import print_line
 from attnbench.errors import first_line
+from attnbench.report.printing import print_line
 
 _COUNTS_WIDTH = 44
 

@@ -16,8 +16,8 @@ from attnbench.cli import options as option
 from attnbench.cli.measured_runs import PRELOAD, planned
 from attnbench.cli.outcome_lines import next_step
 from attnbench.cli.plugin_loading import load_plugins, try_options
-from attnbench.cli.printing import print_json, print_line, print_table, write_file
 from attnbench.report import record_tables
+from attnbench.report.printing import print_json, print_line, print_table, write_file
 
 _CONTRACT = Contract(blocks=4, cap_s=0.15)
 """Half as much of each row as in a bench: what processes differ by, more blocks do not lessen."""

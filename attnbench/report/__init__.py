@@ -1,1 +1,1 @@
-"""Reports: what a format of a check's report is given, and records as tables."""
+"""Reports: records as tables, what a format of a check is given, and how all is printed."""

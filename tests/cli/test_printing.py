@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.cli.printing import (
+from attnbench.report.printing import (
     prepare_streams,
     print_json,
     print_line,

@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from attnbench.benchmark import records as store
 from attnbench.cli import main
-from attnbench.cli.printing import print_parts
 from attnbench.errors import UsageError
+from attnbench.report.printing import print_parts
 from attnbench.report.record_tables import parts, rows
 from tests.kept_reports import assert_report
 from tests.measured_records import record
