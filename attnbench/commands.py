@@ -20,94 +20,51 @@ a subject that hangs or crashes does not end the command. Importing this module 
 :class:`attnbench.AttnbenchError` that the function raises is printed in one line, with exit code 2.
 """
 
-from attnbench.checking.check_report import counts_text, failure_text, finding_text
-from attnbench.checking.check_report import escaped as printable
-from attnbench.checking.outcomes import lead_of
-from attnbench.cli.configuration import check_defaults
-from attnbench.cli.options import (
-    INTERRUPTED,
-    RESULTS,
-    AsJson,
-    Call,
-    Convention,
-    Device,
-    Dtypes,
-    Inputs,
-    Invariants,
-    Jobs,
-    Profile,
-    Set,
-    Strict,
-    Style,
-    Targets,
-    Threads,
-    Workload,
-    exit_code,
-    parse_targets,
-)
-from attnbench.cli.plugin_loading import ask, load_plugins, warm_up_children
-from attnbench.errors import PluginError, nearest
-from attnbench.processes.git import git
-from attnbench.processes.pool import Task, Workers, call, end_text, kill_group, log_tail
-from attnbench.registry.address import Address, parse_address
-from attnbench.report.findings import Findings
-from attnbench.report.printing import (
-    check_writable,
-    print_json,
-    print_line,
-    print_table,
-    progress,
-    write_file,
-)
-from attnbench.specs.conventions import KINDS, parse_convention
-
-__all__ = [
-    "INTERRUPTED",
-    "KINDS",
-    "RESULTS",
-    "Address",
-    "AsJson",
-    "Call",
-    "Convention",
-    "Device",
-    "Dtypes",
-    "Findings",
-    "Inputs",
-    "Invariants",
-    "Jobs",
-    "PluginError",
-    "Profile",
-    "Set",
-    "Strict",
-    "Style",
-    "Targets",
-    "Task",
-    "Threads",
-    "Workers",
-    "Workload",
-    "ask",
-    "call",
-    "check_defaults",
-    "check_writable",
-    "counts_text",
-    "end_text",
-    "exit_code",
-    "failure_text",
-    "finding_text",
-    "git",
-    "kill_group",
-    "lead_of",
-    "load_plugins",
-    "log_tail",
-    "nearest",
-    "parse_address",
-    "parse_convention",
-    "parse_targets",
-    "print_json",
-    "print_line",
-    "print_table",
-    "printable",
-    "progress",
-    "warm_up_children",
-    "write_file",
-]
+from attnbench.checking.check_report import counts_text as counts_text
+from attnbench.checking.check_report import failure_text as failure_text
+from attnbench.checking.check_report import finding_text as finding_text
+from attnbench.checking.check_report import printable as printable
+from attnbench.checking.outcomes import lead_of as lead_of
+from attnbench.cli.configuration import check_defaults as check_defaults
+from attnbench.cli.options import INTERRUPTED as INTERRUPTED
+from attnbench.cli.options import RESULTS as RESULTS
+from attnbench.cli.options import AsJson as AsJson
+from attnbench.cli.options import Call as Call
+from attnbench.cli.options import Convention as Convention
+from attnbench.cli.options import Device as Device
+from attnbench.cli.options import Dtypes as Dtypes
+from attnbench.cli.options import Inputs as Inputs
+from attnbench.cli.options import Invariants as Invariants
+from attnbench.cli.options import Jobs as Jobs
+from attnbench.cli.options import Profile as Profile
+from attnbench.cli.options import Set as Set
+from attnbench.cli.options import Strict as Strict
+from attnbench.cli.options import Style as Style
+from attnbench.cli.options import Targets as Targets
+from attnbench.cli.options import Threads as Threads
+from attnbench.cli.options import Workload as Workload
+from attnbench.cli.options import exit_code as exit_code
+from attnbench.cli.options import parse_targets as parse_targets
+from attnbench.cli.plugin_loading import ask as ask
+from attnbench.cli.plugin_loading import load_plugins as load_plugins
+from attnbench.cli.plugin_loading import warm_up_children as warm_up_children
+from attnbench.errors import PluginError as PluginError
+from attnbench.errors import nearest as nearest
+from attnbench.processes.git import git as git
+from attnbench.processes.pool import Task as Task
+from attnbench.processes.pool import Workers as Workers
+from attnbench.processes.pool import call as call
+from attnbench.processes.pool import end_text as end_text
+from attnbench.processes.pool import kill_group as kill_group
+from attnbench.processes.pool import log_tail as log_tail
+from attnbench.registry.address import Address as Address
+from attnbench.registry.address import parse_address as parse_address
+from attnbench.report.findings import Findings as Findings
+from attnbench.report.printing import check_writable as check_writable
+from attnbench.report.printing import print_json as print_json
+from attnbench.report.printing import print_line as print_line
+from attnbench.report.printing import print_table as print_table
+from attnbench.report.printing import progress as progress
+from attnbench.report.printing import write_file as write_file
+from attnbench.specs.conventions import KINDS as KINDS
+from attnbench.specs.conventions import parse_convention as parse_convention

@@ -10,47 +10,33 @@ this module imports no torch.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.frames import recorded
-from attnbench.benchmark.machine import Load, busy_cores
-from attnbench.benchmark.records import STATUSES, Record, baseline_of, natural, run_files
-from attnbench.benchmark.timing.blocks import Block, Slot, pair_value, take_blocks
-from attnbench.benchmark.timing.clocks import WALL_CLOCK
-from attnbench.benchmark.timing.contract import VERSION, Contract
-from attnbench.benchmark.workloads import Selection, saved
-from attnbench.report.record_tables import rows as ranked_rows
+from attnbench.benchmark.bench_case import BenchCase as BenchCase
+from attnbench.benchmark.frames import recorded as recorded
+from attnbench.benchmark.machine import Load as Load
+from attnbench.benchmark.machine import busy_cores as busy_cores
+from attnbench.benchmark.records import STATUSES as STATUSES
+from attnbench.benchmark.records import Record as Record
+from attnbench.benchmark.records import baseline_of as baseline_of
+from attnbench.benchmark.records import natural as natural
+from attnbench.benchmark.records import run_files as run_files
+from attnbench.benchmark.timing.blocks import Block as Block
+from attnbench.benchmark.timing.blocks import Slot as Slot
+from attnbench.benchmark.timing.blocks import pair_value as pair_value
+from attnbench.benchmark.timing.blocks import take_blocks as take_blocks
+from attnbench.benchmark.timing.clocks import WALL_CLOCK as WALL_CLOCK
+from attnbench.benchmark.timing.contract import VERSION as VERSION
+from attnbench.benchmark.timing.contract import Contract as Contract
+from attnbench.benchmark.workloads import Selection as Selection
+from attnbench.benchmark.workloads import saved as saved
+from attnbench.report.record_tables import ranked_rows as ranked_rows
 
 if TYPE_CHECKING:
-    from attnbench.benchmark.timed_calls import measured_call
-    from attnbench.benchmark.timing.slots import Timer, settled
+    from attnbench.benchmark.timed_calls import measured_call as measured_call
+    from attnbench.benchmark.timing.slots import Timer as Timer
+    from attnbench.benchmark.timing.slots import settled as settled
 
 _LAZY = {"Timer": "timing.slots", "measured_call": "timed_calls", "settled": "timing.slots"}
 """Names that import torch."""
-
-__all__ = [
-    "STATUSES",
-    "VERSION",
-    "WALL_CLOCK",
-    "BenchCase",
-    "Block",
-    "Contract",
-    "Load",
-    "Record",
-    "Selection",
-    "Slot",
-    "Timer",
-    "baseline_of",
-    "busy_cores",
-    "measured_call",
-    "natural",
-    "pair_value",
-    "ranked_rows",
-    "recorded",
-    "run_files",
-    "saved",
-    "settled",
-    "take_blocks",
-]
 
 
 def __getattr__(name: str) -> Any:

@@ -84,7 +84,7 @@ def adapted_spec(
     return AdaptedSpec(style=style, callee=callee, **fields)
 
 
-def fold(tensor: Tensor, *, heads: bool = False) -> Tensor:
+def fold_heads(tensor: Tensor, *, heads: bool = False) -> Tensor:
     """Reshape ``(*lead, n, E)`` to ``(B, H, n, E)``; a single leading size is B, or H if asked."""
     lead = tensor.shape[:-2]
     if len(lead) == 2:
@@ -96,7 +96,7 @@ def fold(tensor: Tensor, *, heads: bool = False) -> Tensor:
     return tensor.flatten(0, -4)
 
 
-def unfold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
+def unfold_heads(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     """Reshape ``(B, H, n, E)`` to ``(*lead, n, E)``, or leave it if the numbers of items differ."""
     if not isinstance(tensor, Tensor) or tensor.dim() != 4 or len(lead) == 2:
         return tensor
@@ -105,13 +105,13 @@ def unfold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     return tensor.reshape(wanted) if torch.Size(lead).numel() == count else tensor
 
 
-def fold_mask(mask: Tensor, lead: tuple[int, ...], *, heads: bool = False) -> Tensor:
+def fold_mask_heads(mask: Tensor, lead: tuple[int, ...], *, heads: bool = False) -> Tensor:
     """Reshape a mask that broadcasts to ``(*lead, L, S)`` to broadcast to ``(B, H, L, S)``."""
     if mask.dim() == 2 or (len(lead) == 2 and mask.dim() == 4):
         return mask
     mask = mask.reshape(*[1] * (len(lead) + 2 - mask.dim()), *mask.shape)
     if len(lead) <= 2:
-        return fold(mask, heads=heads)
+        return fold_heads(mask, heads=heads)
     own = mask.shape[:-3]
     if all(size == 1 for size in own):
         return mask.reshape(1, *mask.shape[-3:])

@@ -284,10 +284,10 @@ def cell_text(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else escaped(str(value))
+    return f"{value:.3g}" if isinstance(value, float) else printable(str(value))
 
 
-def escaped(text: str) -> str:
+def printable(text: str) -> str:
     """A text with escapes in place of what a terminal acts on, but for the ends of lines."""
     if text.replace("\n", "").isprintable():
         return text

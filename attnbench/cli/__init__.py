@@ -33,7 +33,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnbench.checking.check_report import escaped
+from attnbench.checking.check_report import printable
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.options import INTERRUPTED, USAGE
 from attnbench.cli.plugin_loading import FailedPluginError
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command.main(args=words, prog_name="attnbench")
     except AttnbenchError as error:
-        print(escaped(f"attnbench: {error}"), file=sys.stderr)
+        print(printable(f"attnbench: {error}"), file=sys.stderr)
         return getattr(error, "exit_code", USAGE)
     except KeyboardInterrupt:  # during startup; typer handles a later one in the same way
         return INTERRUPTED

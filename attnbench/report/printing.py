@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnbench.checking.check_report import cell_text, escaped
+from attnbench.checking.check_report import cell_text, printable
 from attnbench.errors import UsageError
 
 _WIDTH = 120
@@ -61,7 +61,7 @@ def print_line(text: str, status: str = "") -> None:
 
     The text goes through ``sys.stdout``, which a progress bar redirects while it is shown.
     """
-    text, style = escaped(text), _STYLES.get(status)
+    text, style = printable(text), _STYLES.get(status)
     if style and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
         screen = _console()  # without colours if NO_COLOR is set
         with screen.capture() as capture:

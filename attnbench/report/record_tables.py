@@ -37,7 +37,7 @@ _group_of = attrgetter("contract", "device_name", "case")
 """The contract, device and case of a record; only rows that share these are compared."""
 
 
-def rows(records: Iterable[Record]) -> list[Record]:
+def ranked_rows(records: Iterable[Record]) -> list[Record]:
     """One record per contract, device, case and subject: the newest, since none pools two runs.
 
     The rows of a case follow each other: ranked ones first, by their ratio or else by their time,
@@ -61,7 +61,7 @@ def _rank(record: Record) -> tuple[bool, float, float]:
 def parts(records: Sequence[Record]) -> Iterator[str | list[dict[str, Any]]]:
     """Lines and the rows of tables, in the order in which they are shown."""
     columns: dict[str, None] = {}
-    for group in (list(same) for _, same in groupby(rows(records), key=_group_of)):
+    for group in (list(same) for _, same in groupby(ranked_rows(records), key=_group_of)):
         table = [cells(row, group) for row in group]
         columns |= dict.fromkeys(table[0])
         yield _title(group[0])

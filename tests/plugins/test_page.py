@@ -13,7 +13,7 @@ from attnbench.benchmark import records as store
 from attnbench.cli import main
 from attnbench.errors import UsageError
 from attnbench.report.printing import print_parts
-from attnbench.report.record_tables import parts, rows
+from attnbench.report.record_tables import parts, ranked_rows
 from tests.kept_reports import assert_report
 from tests.measured_records import record
 
@@ -25,7 +25,7 @@ def test_of_several_runs_the_newest_is_shown_and_other_contracts_and_machines_st
         record("slow", time=9.0, contract="another"),
         record("slow", time=7.0, device_name="another"),
     ]
-    table = rows([*newer, *older, *apart])
+    table = ranked_rows([*newer, *older, *apart])
     assert [(row.subject, row.time_s) for row in table if row.commit] == [
         ("scaled_dot", 2e-3),
         ("slow", 4e-3),
@@ -100,7 +100,7 @@ def test_the_terminal_says_this(
 
 def test_pictures_need_two_lengths_and_have_a_slope() -> None:
     records = [record(length=n, time=3e-9 * n**2) for n in (64, 128)]
-    ((title, family),) = families(rows([*records, record("few")])).items()
+    ((title, family),) = families(ranked_rows([*records, record("few")])).items()
     assert [*family] == ["scaled_dot"]
     assert slope(family["scaled_dot"]) == pytest.approx(2.0)
     assert "mask none" in title

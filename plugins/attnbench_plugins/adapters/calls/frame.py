@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.errors import RefusalError
-from attnbench.styles import fold_mask, role_of, valid_lens_mask
+from attnbench.styles import fold_mask_heads, role_of, valid_lens_mask
 from attnbench_plugins.adapters.binding import Binding, Mask
 
 
@@ -135,7 +135,7 @@ class Frame:
         shape = (*self.lead, self.length, self.slots)
         if form.axes.startswith(".."):
             mask = mask[..., :1, :] if form.by_key else mask
-            return said(fold_mask(mask, self.lead, heads=self.grouped), form, self.dtype)
+            return said(fold_mask_heads(mask, self.lead, heads=self.grouped), form, self.dtype)
         if form.axes == "GLS" and mask.dim() > 2:
             if not self.heads:
                 raise RefusalError("it has no num_heads to repeat a mask for")
