@@ -63,10 +63,9 @@ class _Commands(TyperGroup):
             if is_built_in(point):
                 return _single(cmd_name, point.load())
             return TyperCommand(cmd_name, help=f"From {origin(point)}.")
-        raise UnknownNameError(
-            f"attnbench has no command {cmd_name!r}. "
-            f"{_instead(cmd_name) or nearest(cmd_name, self.list_commands(ctx))}"
-        )
+        known = _GONE["commands"].get(cmd_name) or advice(cmd_name)
+        told = known or nearest(cmd_name, self.list_commands(ctx))
+        raise UnknownNameError(f"attnbench has no command {cmd_name!r}. {told}")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command to run, which is imported where another distribution brings it."""
@@ -99,11 +98,6 @@ def _brought(ctx: Any) -> dict[str, EntryPoint]:
     if COMMAND_GROUP not in ctx.meta:
         ctx.meta[COMMAND_GROUP] = entry_points(COMMAND_GROUP)
     return dict(ctx.meta[COMMAND_GROUP])
-
-
-def _instead(command: str) -> str:
-    """What to use or to install for a command that is not here; empty if nothing is known."""
-    return _GONE["commands"].get(command) or advice(command)
 
 
 def _guarded(point: EntryPoint) -> Any:

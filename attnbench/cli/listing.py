@@ -91,17 +91,14 @@ def _check_usage(targets: list[str] | None, *, load: bool, **lists: bool) -> Non
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:
     dtypes = "all" if set(row["dtypes"]) == set(DTYPES) else ", ".join(row["dtypes"])
+    auto = next((k["kernel"] for k in row["kernels"] if k["reason"] is None), "plain")
     return {
         **{name: row[name] for name in ("subject", "kind", "formula")},
         "sizes": "Eq = Ek" if row["equal_sizes"] else "",
         "dtypes": dtypes,
         "laws": ", ".join(row["laws"]),
-        "auto": _auto(row["kernels"]) if row["kind"] == "scoring" else "",
+        "auto": auto if row["kind"] == "scoring" else "",
     }
-
-
-def _auto(kernels: list[dict[str, Any]]) -> str:
-    return next((k["kernel"] for k in kernels if k["reason"] is None), "plain")
 
 
 def _show(row: dict[str, Any], case: str) -> None:

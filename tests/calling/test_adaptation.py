@@ -240,11 +240,11 @@ def test_that_weights_may_not_sum_to_one_is_said_of_a_layer(
 def test_what_nothing_varies_is_named(tmp_path: Path) -> None:
     spec = spec_of(found(tmp_path, LAYERS, "Logits"))
     assert isinstance(spec, LayerSpec)
-    said = "always use_cache=False; **hides nothing"
+    said = "always use_cache=False; **no mask"
     assert said in spec.notes[0]
     assert "its output of 3·E features is folded to E" in spec.notes
     many = Binding(shape="layer", layout="BLE", roles={"x": "hidden"}, left=("dropped",) * 30)
-    assert many.sentence() == "called with x (B, L, E); more arguments stand below"
+    assert many.sentence() == "called with x (B, L, E); more arguments follow"
     assert many.rest() == (f"left at their defaults: {', '.join(many.left)}",)
 
 

@@ -33,6 +33,7 @@ def status_of(folder: Path, computed: str) -> str:
     "wrong",
     [
         MASKED.format(-2),
+        MASKED.format(-1).replace("triu(1)", "triu(2)"),
         "scores.softmax(-1) * ones.tril() @ v",
         "nn.functional.scaled_dot_product_attention("
         "*(t.reshape(len(x), 2, x.shape[1], -1) for t in (q, k, v)), is_causal=True"

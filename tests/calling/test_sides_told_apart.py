@@ -124,7 +124,7 @@ def test_what_pools_is_weights_also_where_it_does_not_sum_to_one(tmp_path: Path)
         ("Swapped", "called with eh (B, S, E), dhx (B, 1, E); left at their defaults: ax"),
         ("Combining", "it gives a tensor (?, 1, ?) as well, not looked at"),
         ("Pooling", "lengths (B,), lengths"),
-        ("Longest", "always src_lengths=S (B,); **hides nothing"),
+        ("Longest", "always src_lengths=S (B,); **no mask"),
         ("ItselfOnly", "called with query (B, L, E), key (B, L, E), value (B, L, E)"),
         ("Halved", "called with q (B, L, E), k (B, S, E), v (B, S, E)"),
         ("Both", "it gives a tensor (B, S, E) as well, not looked at"),

@@ -87,7 +87,9 @@ def _first_own(mine: Any, theirs: Any, name: str) -> str:
             continue
         if line in others:
             pair = _counterparts(own[line], others[line], place)
-            if pair is not None and not _close(*pair) and not _close(*map(_sorted, pair)):
+            # the rows of a linear map are flattened tokens, in any order
+            rows = [t.sort(0).values if t.dim() == 2 else t for t in pair or ()]
+            if pair is not None and not _close(*pair) and not _close(*rows):
                 return _in_words(name, first or operation)
             continue
         same = known.get(_rows(output), [])
@@ -106,11 +108,6 @@ def _rows(tensor: Tensor) -> tuple[int, int]:
 def _varies(tensor: Tensor) -> bool:
     """Whether a result has more than two values, so that it is no mask, and equals none by luck."""
     return len(torch.unique(tensor)) > 2
-
-
-def _sorted(tensor: Tensor) -> Tensor:
-    """Rows of a matrix in one order, since those of a linear map are flattened tokens."""
-    return tensor.sort(0).values if tensor.dim() == 2 else tensor
 
 
 def _by_line(trace: Any) -> dict[str, list[Tensor]]:

@@ -157,7 +157,8 @@ def _floating(
     narrow = getattr(torch, dtype)
     mask = torch.randn(shape, generator=generator) * 10 ** deck.chance.uniform(-3.0, 2.0)
     if kind == "distances":
-        mask = _distances(*shape[-2:]).expand(shape) * -(10 ** deck.chance.uniform(-2.0, 0.0))
+        apart = (torch.arange(shape[-1]) - _last_keys(*shape[-2:])).abs()  # key from query
+        mask = apart.expand(shape) * -(10 ** deck.chance.uniform(-2.0, 0.0))
     elif kind == "floors":
         least = _LEAST.get(dtype, torch.finfo(narrow).min)
         mask = (mask + _floors(generator, shape[-2])).clamp_min(least)
@@ -211,11 +212,6 @@ def _pattern(kind: str, generator: torch.Generator, chance: random.Random, *shap
 def _last_keys(rows: int, keys: int) -> Tensor:
     """``(rows, 1)``: the key that stands where a query does; the last query has the last key."""
     return (torch.arange(rows) + keys - rows).clamp_min(0).unsqueeze(-1)
-
-
-def _distances(rows: int, keys: int) -> Tensor:
-    """``(rows, keys)``: how far a key stands from a query, as a bias by distance has it."""
-    return (torch.arange(keys) - _last_keys(rows, keys)).abs()
 
 
 def _floors(generator: torch.Generator, rows: int) -> Tensor:

@@ -18,6 +18,7 @@ from attnbench import LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.errors import StyleError
 from attnbench.styles import (
     LAYOUTS,
+    TENSORS,
     FoundScoring,
     adapted,
     adapted_spec,
@@ -26,8 +27,9 @@ from attnbench.styles import (
     name_of,
     notes_of,
     renames,
+    role_of,
 )
-from attnbench_plugins.adapters.binding import Binding
+from attnbench_plugins.adapters.binding import Binding, Given
 from attnbench_plugins.adapters.calls.attention_call import Attention
 from attnbench_plugins.adapters.calls.layer_call import Layer
 from attnbench_plugins.adapters.making.groups import has_groups
@@ -91,8 +93,11 @@ def _bound(
     except StyleError as error:
         if recipe is None or not recipe.line:
             raise
+        said = str(error)
+        if re.search(r"'int' object (is not callable|has no attribute)", said):  # no call mends it
+            said = said.partition("\n")[0]
         made = f"It was made by {_line_of(recipe)}; --make says it otherwise."
-        raise StyleError(f"{error}\n{made}") from error
+        raise StyleError(f"{said}\n{made}") from error
 
 
 def spec_of(
@@ -243,6 +248,7 @@ def bound_spec(
             "grid": "Y" in binding.layout,
             "tokens": binding.tokens or None,
             "conventions": facts.conventions,
+            "exempt": _exempt(callee, binding),
         }
         said = (*fields.get("notes", ()), *notes)
         return LayerSpec(**{**layer, **facts.fields, **fields, "notes": said})
@@ -258,6 +264,15 @@ def bound_spec(
         doubt = f"{names[0]} may belong to {' or '.join(unseen)}"
         exempt["gradients_reach_every_parameter"] = doubt
     return adapted_spec(style, target, {**known, "exempt": exempt}, fields, (*notes, *limits))
+
+
+def _exempt(callee: Callee, binding: Binding) -> dict[str, str]:
+    """The properties that a layer need not have, by how it is called, and why."""
+    held = [n for n, value in binding.values.items() if isinstance(value, Given)]
+    copied = {"copies_agree": "a function is not copied"}
+    one = {"outputs_depend_on_their_token": "a query with one key left changes no output"}
+    is_held = any(role_of(name, "forward") in TENSORS for name in held)
+    return (one if is_held else {}) | ({} if isinstance(callee.at(), nn.Module) else copied)
 
 
 def _sizes_of(calls: Calls, unit: int) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -211,7 +211,7 @@ class Binding:
         """How it is called, in at most 160 characters."""
         text = self._said() + self._others()
         if len(text) > _LONGEST:
-            text = f"{self._said()}; more arguments stand below"
+            text = f"{self._said()}; more arguments follow"
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
     def rest(self) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ class Binding:
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
             "by its tokens:": self._following(),
             "left at their defaults:": [name for name in self.left if name not in self.unread],
-            "**hides nothing in any form tried**:": list(self.unread),
+            "**no mask that was tried fits**:": list(self.unread),
             "**changes no output**:": list(self.idle),
             "made contiguous, without which it raises:": self._tensors() if self.dense else [],
         }

@@ -7,7 +7,6 @@ tokens for fewer tokens. Which of its axes are items and tokens is tried where s
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -61,14 +60,9 @@ def example_spec(
             "the file, as module = ..., and name that."
         )
     shown = shown_call(prepared(target), *call_of(example))
-    for prior in _as_attention(shown):
-        with contextlib.suppress(StyleError):  # what follows needs no names
-            known = {"name": called_name(target), **fields}
-            callee = Callee(shown.another, (sides := _sides(shown))[0], sides)
-            if prior.given:  # which a style would leave out
-                return bound_spec(target, *bound(shown.callee, callee, prior), known)
-            return spec_of(shown.callee, callee, prior, **known)
     raised: list[str] = []
+    if (attending := _attending(target, shown, raised, fields)) is not None:
+        return attending
     if (step := _step(shown, raised)) is not None:
         return bound_spec(target, *step, {"name": called_name(target), **fields})
     mixing: list[tuple[Callee, Binding]] = []
@@ -78,16 +72,32 @@ def example_spec(
         if isinstance(found, str):
             raised += [] if is_fixed else [f"{layout}: {found}"]
         elif "B" not in layout or not Calls(callee, found).mixes():
-            return _spec(target, callee, found, fields)
+            return _spec(target, shown, callee, found, fields)
         elif _keeps_equal_items(Calls(callee, found)):
             mixing.append((callee, found))
     if mixing:  # its items know each other, and a check says so
-        return _spec(target, *mixing[0], fields)
+        return _spec(target, shown, *mixing[0], fields)
     said = "\n  ".join(dict.fromkeys(raised))
     raise StyleError(
         f"{called_name(target)}: no call of fewer tokens or other items can be cut from the "
         f"example, whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n{_ADVICE}"
     )
+
+
+def _attending(
+    target: Any, shown: Example, raised: list[str], fields: Mapping[str, Any]
+) -> MechanismSpec | ScoringSpec | LayerSpec | None:
+    """The spec of what takes a query and keys by the names of its arguments, if a call fits."""
+    known = {"name": called_name(target), **fields}
+    for prior in _as_attention(shown):
+        callee = Callee(shown.another, (sides := _sides(shown))[0], sides)
+        try:
+            if prior.given:  # which a style would leave out
+                return bound_spec(target, *bound(shown.callee, callee, prior), known)
+            return spec_of(shown.callee, callee, prior, **known)
+        except StyleError as error:  # what follows needs no names
+            raised.append(str(error).partition("\n")[0].removeprefix(f"{known['name']}: "))
+    return None
 
 
 def _as_attention(shown: Example) -> Iterator[Prior]:
@@ -308,8 +318,9 @@ def _keeps_equal_items(calls: Calls) -> bool:
 
 
 def _spec(
-    target: Any, callee: Callee, binding: Binding, fields: Mapping[str, Any]
+    target: Any, shown: Example, callee: Callee, binding: Binding, fields: Mapping[str, Any]
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
-    said = [f"masks of its own in place of the example's {name}" for name in binding.masks]
+    own = [name for name in binding.masks if shown.named.get(name) is not None]
+    said = [f"masks of its own in place of the example's {name}" for name in own]
     known = {"name": called_name(target), "sizes": lambda size: callee.width, **fields}
     return bound_spec(target, callee, binding, known, tuple(said))

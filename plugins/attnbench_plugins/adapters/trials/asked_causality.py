@@ -51,7 +51,8 @@ def _sides(matrix: Tensor) -> set[str]:
     """Which tokens a matrix shows if it is a mask: earlier ones, or later ones."""
     one, places = matrix[0, 0], torch.ones_like(matrix, dtype=torch.bool)
     found = set()
-    for side, hidden in (("earlier", places.triu(1)), ("later", places.tril(-1))):
+    triangles = [("earlier", places.triu(1)), ("later", places.tril(-1))]
+    for side, hidden in [*triangles, ("earlier", places.triu(2))]:  # and one that is off by one
         rest, other = matrix[~hidden], matrix[hidden]
         if bool((rest == one).all() & (other == other[0]).all() & (other[0] != one)):
             found.add(side)

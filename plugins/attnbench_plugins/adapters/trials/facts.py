@@ -52,8 +52,9 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     if found.conventions.get("empty_rows") == "nan":
         output = calls(**(hiding(calls, 0) or {}))
         if output is not None and bool(output.isfinite().all()):
-            given = "a row without keys gives neither zeros nor the mean of all values"
-            found.notes.append(f"{given}, and is not looked at")
+            why = "its values are its keys"
+            why = why if binding.shape == "memory" else "it is neither zeros nor the mean of values"
+            found.notes.append(f"what a row without keys gives is not looked at: {why}")
     _formula(calls, found)
     return found
 

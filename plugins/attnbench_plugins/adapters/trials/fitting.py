@@ -170,9 +170,12 @@ def _bindings(
     if prior.is_free and layer_first:
         yield _layered(callee, named, raised)
     yield _attended(callee, named, raised, prior)
-    if prior.is_free and not layer_first:
-        yield _layered(callee, named, raised)
-    yield _attended(callee, named, raised, prior, weighted=False)
+    layered = _layered(callee, named, raised) if prior.is_free and not layer_first else None
+    found = [layered] if layered else []
+    if layered is None or layered.unread:  # a mask of a memory alone hides no token of a layer
+        other = _attended(callee, named, raised, prior, weighted=False)
+        found += [other] if other else []
+    yield from sorted(found, key=lambda each: len(each.unread))
 
 
 def _check_said(target: Any, binding: Binding, prior: Prior) -> None:
@@ -218,9 +221,9 @@ def _attended(
 ) -> Binding | None:
     """The binding of what takes a query, and a key and value or a memory.
 
-    What raises without any mask or positions is given some.
+    What raises without any mask, positions or coverage is given some.
     """
-    asked = (*MASKS, "embedded_positions")
+    asked = (*MASKS, "embedded_positions", "coverage", "previous_weights")
     masks = [a for a in named if a.role in asked and not a.required]
     needed = [replace(a, default=NOTHING) if a in masks else a for a in named]
     likely = plans(named)
@@ -231,10 +234,12 @@ def _attended(
         errors = raised if taken is named else []
         apart, mixing = trials(callee, taken, mains, errors, prior.layouts)
         fits = [
-            [b for b in found if b.shape != "memory" or b.weights or (b.one_query and not weighted)]
+            [b for b in found if b.shape != "memory" or b.weights or not weighted]
             for found in (apart, mixing)
         ]
         bindings = fits[0] or fits[1]
+        if not weighted:  # nothing else tells axes of its own from those that only broadcast
+            bindings = sorted(bindings, key=lambda b: len(b.layout) + ("1" in b.layout))
         fitting = [each for each in bindings if each.shape != "scores"] or bindings
         # in a layout that is not its own, it may still give what sums to one over as many keys
         fitting = [each for each in fitting if each.output is not None] or fitting

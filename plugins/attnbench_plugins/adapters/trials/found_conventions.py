@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -106,8 +107,9 @@ def mask_value(calls: Calls) -> float | None:
         one = size * (value * 0 + torch.linspace(1, 2, value.shape[-1]))
         query, key = query * 0 + size, key * 0 + size
         values = one * 0, one, torch.cat([one[..., :1, :] * 0, one[..., 1:, :]], -2)
-        hidden = hiding(calls, 1) or {}
-        outputs = [calls([query, keys, v], **hidden) for keys in (key, -key) for v in values]
+        hidden, is_memory = hiding(calls, 1) or {}, calls.binding.shape == "memory"
+        pairs = itertools.product((key, -key), values)
+        outputs = [calls([query, k + v / 8 if is_memory else k, v], **hidden) for k, v in pairs]
         return share_of_last(outputs)
 
     found = least_size(share)

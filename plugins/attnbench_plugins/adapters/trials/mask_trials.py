@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnbench.styles import Argument
-from attnbench_plugins.adapters.binding import Binding, Mask
+from attnbench_plugins.adapters.binding import Binding, Fill, Mask
 from attnbench_plugins.adapters.trials.argument_values import MASK_AXES
 from attnbench_plugins.adapters.trials.found_conventions import hiding
 from attnbench_plugins.adapters.trials.small_calls import KEYS, QUERIES, SHOWN, Callee, Calls, close
@@ -24,8 +24,12 @@ def mask_form(callee: Callee, binding: Binding, name: str, lengths: bool = False
     Where items have masks of their own and none fits, as one mask for all items shows it: what
     takes each item's mask for another's is wrong, and a check is to say so.
     """
-    calls = Calls(callee, binding)
+    calls, own = Calls(callee, binding), binding.values.get(name)
     base = None if binding.tokens or "Y" in binding.layout else calls.reach()
+    if base is not None and not base.any() and isinstance(own, Fill) and own.boolean:  # hides all
+        shown = replace(own, number=1 - (own.number or 0))
+        calls = Calls(callee, binding.replace(values={**binding.values, name: shown}))
+        base = calls.reach()
     if base is None or (lengths and calls.is_layer):
         return None
     whole, rows = _pattern()[..., : base.shape[-1]], torch.ones_like(base)

@@ -294,15 +294,11 @@ def tried(
         found = _placed(binding, parts)
         if found is None or not _is_finite(Calls(callee, found), result, called):
             continue
-        error = "" if found.tokens or not is_layer else _one_fewer(Calls(callee, found))
-        if not error:
+        fewer = Calls(callee, found)
+        if found.tokens or not is_layer or fewer(fewer.tensors(QUERIES - 1)) is not None:
             return found
+        error = fewer.raised
     return error or "it gives no tensor of the query's shape, or of one number a key"
-
-
-def _one_fewer(calls: Calls) -> str:
-    """What a call of one token fewer raises, as where only some numbers of them are legal."""
-    return "" if calls(calls.tensors(QUERIES - 1)) is not None else calls.raised
 
 
 def _is_finite(calls: Calls, result: Any, called: Any) -> bool:
