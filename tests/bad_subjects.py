@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -115,24 +115,18 @@ def _spec(cls: type[nn.Module], *, equal_sizes: bool = True) -> ScoringSpec:
 
 
 class NoTensor(nn.Module):
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
         return None  # type: ignore[return-value]
 
 
 class DropsLead(nn.Module):
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
         output = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
         return output.flatten(0, -2)
 
 
 class WidensOutput(nn.Module):
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask).double()
 
 

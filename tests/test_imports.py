@@ -59,7 +59,6 @@ def test_a_door_is_there_once_attnbench_is_imported() -> None:
 
 
 def exported(module: Any) -> list[str]:
-    """The names of a door: those that it lists, or imports under their own names."""
     named = re.findall(r"import \w+ as (\w+)$", inspect.getsource(module), re.MULTILINE)
     return getattr(module, "__all__", named)
 

@@ -252,9 +252,8 @@ def _adapted(target: Any, style: str | None) -> Spec:
     if not callable(target) or (style is not None and told != CALLED and layouts is None):
         spec: Spec = adapted(target, style)
         return spec
-    spec_of = named_by_plugin("adapters.spec_of")
     known = {} if style is None else {"prior": named_by_plugin("adapters.prior_of")(call, layouts)}
-    found: Spec = spec_of(target, **known)
+    found: Spec = named_by_plugin("adapters.spec_of")(target, **known)
     return found
 
 

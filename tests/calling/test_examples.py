@@ -229,9 +229,7 @@ def test_a_step_of_a_decoder_is_an_example(items: int, slots: int) -> None:
 class Sharpened(nn.Module):
     """Scores are multiplied by what comes with each item."""
 
-    def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, tau: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, tau: Any = None) -> Tensor:
         """``(B, L, H, E)`` thrice, and ``(B, 1)``."""
         if tau is None:
             raise ValueError("tau is what this is about")

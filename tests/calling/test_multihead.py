@@ -60,25 +60,6 @@ def test_torchs_multihead_attention_is_not_accused(make: Any) -> None:
     assert len(report.of("passed")) >= len(FEW) - 1
 
 
-def test_a_module_that_reads_its_mask_the_other_way_is_told() -> None:
-    class Opposite(nn.Module):
-        def __init__(self, embed_dim: int, num_heads: int) -> None:
-            super().__init__()
-            self.num_heads = num_heads
-            self.inner = nn.MultiheadAttention(embed_dim, num_heads, batch_first=True)
-            self.batch_first = True
-
-        def forward(self, query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
-            if attn_mask is not None and attn_mask.dtype == torch.bool:
-                attn_mask = ~attn_mask
-            return self.inner(query, key, value, attn_mask=attn_mask)
-
-    report = attnbench.check(
-        Opposite, style="multihead", profile="quick", invariants=["masking_equals_deleting"]
-    )
-    assert [outcome.status for outcome in report.outcomes] == ["failed"]
-
-
 def test_a_modules_own_sizes_are_kept() -> None:
     (subject,) = resolve(nn.MultiheadAttention(12, 3, kdim=5))
     sizes = subject.legal(attnbench.Case(query_size=7, key_size=2, value_size=3)).sizes

@@ -27,9 +27,7 @@ class Dot(nn.Module):
 
 
 class Pooled(nn.Module):
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -10,9 +12,7 @@ from tests.invariant_runs import run
 class StickBreaking(nn.Module):
     """Right: each key takes a share of what the keys after it leave, so the first gets little."""
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
         wide = torch.promote_types(query.dtype, torch.float32)
         scores = query.to(wide) @ key.to(wide).mT
         keep = nn.functional.logsigmoid(-scores)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from attnbench_zoo.right.scorings import SPECS
@@ -57,9 +59,7 @@ class Additive(nn.Module):
         self.of_query, self.of_key = (nn.Linear(size, 6, bias=False) for _ in range(2))
         self.last, self.before = nn.Linear(6, 1), before
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
         one, other = self.of_query(query)[..., :, None, :], self.of_key(key)[..., None, :, :]
         features = one.tanh() + other.tanh() if self.before else (one + other).tanh()
         scores = self.last(features)[..., 0]
@@ -89,9 +89,7 @@ class SmallGradients(nn.Module):
         self.prefix = nn.Parameter(torch.empty(0, size))
         self.which = which
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
         query, key = self.of_query(query), self.of_key(key)
         if self.which == "sharp":
             query, key = (nn.functional.normalize(x, dim=-1) for x in (query, key))
