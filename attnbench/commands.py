@@ -4,7 +4,7 @@ A distribution adds a command to ``attnbench`` by an entry point of the group
 ``attnbench.commands``, whose value is a function as for typer. It returns the exit code::
 
     def command(targets: Targets = None, as_json: AsJson = False, strict: Strict = False) -> int:
-        '''One sentence for the list of commands.'''
+        '''One sentence for its own --help.'''
         plugins = load_plugins(strict=strict)
         addresses = parse_targets(targets) or []
         rows = [

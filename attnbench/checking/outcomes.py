@@ -230,6 +230,7 @@ _RANKS = (
         "masked_weights_are_zero",
         "masking_equals_deleting",
     ),
+    ("finite_at_extremes",),
     ("agrees_with_float64", "autocast_agrees"),
     (
         "agrees_with_scalar_reference",

@@ -51,11 +51,11 @@ def ranked_rows(records: Iterable[Record]) -> list[Record]:
     groups = defaultdict(list)
     for record in newest.values():
         groups[_group_of(record)].append(record)
-    return [record for group in groups.values() for record in sorted(group, key=_rank)]
 
+    def rank(record: Record) -> tuple[bool, float, float]:
+        return record.time_s is None, record.ratio or math.inf, record.time_s or 0.0
 
-def _rank(record: Record) -> tuple[bool, float, float]:
-    return record.time_s is None, record.ratio or math.inf, record.time_s or 0.0
+    return [record for group in groups.values() for record in sorted(group, key=rank)]
 
 
 def parts(records: Sequence[Record]) -> Iterator[str | list[dict[str, Any]]]:

@@ -1,1 +1,1 @@
-"""The built-in plugins: one scoring function, kernel, mechanism or layer per file."""
+"""The built-in plugins: what is scored, checked, adapted, compared, formatted and begun."""

@@ -1,1 +1,1 @@
-"""How somebody's class or function is imported and made, and what is said where it cannot be."""
+"""How somebody's class is made: by the names of its arguments, defaults, types and trials."""
