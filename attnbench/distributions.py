@@ -15,6 +15,7 @@ Nothing of it is imported before it is used.
 
 from __future__ import annotations
 
+import functools
 from importlib import metadata
 from typing import Any
 
@@ -59,6 +60,7 @@ def rival(group: str, name: str) -> metadata.EntryPoint | None:
     return next((point for point in points if not is_built_in(point)), None)
 
 
+@functools.cache
 def named_by_plugin(name: str) -> Any:
     """What a distribution brings under a public name.
 

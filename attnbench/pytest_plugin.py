@@ -180,7 +180,10 @@ def _annotate(reporter: pytest.TerminalReporter) -> None:
     outcomes = tuple(Outcome.from_data(data) for data, _ in rows)
     places = {data["subject"]: place_at(*line) for data, line in rows if line}
     reporter.ensure_newline()
-    reporter.write_line(rendered("github", Findings(CheckReport(outcomes), {}, places)))
+    try:
+        reporter.write_line(rendered("github", Findings(CheckReport(outcomes), {}, places)))
+    except KeyError:
+        reporter.write_line("attnbench: no plugin brings the format github", yellow=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -99,7 +99,8 @@ def serve(
 
 def _of_its_own(error: BaseException) -> errors.AttnbenchError | None:
     """An error that attnbench raised on purpose, of a class that a parent without torch has."""
-    if not isinstance(error, errors.AttnbenchError):
+    own = type(error).__module__.startswith(("attnbench.", "attnbench_plugins."))
+    if not own or not isinstance(error, errors.AttnbenchError):
         return None
     known = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     return error if type(error) is known else known(str(error))

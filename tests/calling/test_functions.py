@@ -87,9 +87,7 @@ def with_log_sum(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return (scores.softmax(-1) @ v.transpose(1, 2)).transpose(1, 2), scores.logsumexp(-1).mT
 
 
-def masked_with_log_sum(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def masked_with_log_sum(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Any:
     scores = query @ key.mT * query.shape[-1] ** -0.5
     if attn_mask is not None:
         given = attn_mask.dtype == torch.bool
@@ -102,9 +100,7 @@ def with_entropy(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return (weights @ v.transpose(1, 2)).transpose(1, 2), -(weights.log() * weights).sum(-1)
 
 
-def boolean_alone(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-) -> Tensor:
+def boolean_alone(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
     """Attention that inverts its mask, which no floating one can be."""
     scores = (query * query.shape[-1] ** -0.5) @ key.mT
     if attn_mask is not None:
@@ -113,18 +109,14 @@ def boolean_alone(
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0) @ value
 
 
-def fused_in_inference(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-) -> Tensor:
+def fused_in_inference(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
     """Attention that takes floating masks only where no gradient is needed."""
     if torch.is_grad_enabled():
         return boolean_alone(query, key, value, attn_mask)
     return scaled_dot_product_attention(query, key, value, attn_mask)
 
 
-def nonzero_attends(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-) -> Tensor:
+def nonzero_attends(query: Tensor, key: Tensor, value: Tensor, mask: Any = None) -> Tensor:
     """Attention that reads its mask as ones and zeros, whatever the dtype."""
     return boolean_alone(query, key, value, None if mask is None else mask != 0)
 
@@ -135,9 +127,7 @@ def added(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None)
     return (scores if mask is None else scores + mask).softmax(-1) @ value
 
 
-def full_masks(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-) -> Tensor:
+def full_masks(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
     """Attention over (B, L, H, S), which turns a mask as it turns the scores."""
     scores = (query * query.shape[-1] ** -0.5 @ key.mT).transpose(1, 2)
     if attn_mask is not None:

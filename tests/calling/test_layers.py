@@ -64,8 +64,8 @@ def test_a_cache_is_used_wherever_a_module_keeps_it(name: str) -> None:
 @pytest.mark.parametrize("name", ["additive", "inside"])
 @torch.no_grad()
 def test_rows_crops_and_copies_of_a_cache_are_its_own(name: str) -> None:
-    cache_spec, module, hidden = SPECS[name].cache, SPECS[name].make(8), torch.randn(2, 5, 8)
-    assert cache_spec is not None
+    cache_spec: Any = SPECS[name].cache
+    module, hidden = SPECS[name].make(8), torch.randn(2, 5, 8)
     cache, other = cache_spec.new(module, 2), cache_spec.new(module, 2)
     module(hidden[:, :4], cache=cache)
     twin = copy.deepcopy(cache)

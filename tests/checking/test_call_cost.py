@@ -18,16 +18,12 @@ from tests.checking.asked_cases import FEW, invariant, run
 CASE = Case((2,), 9, 9)
 
 
-def waits(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any
-) -> Tensor:
+def waits(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, **options: Any) -> Any:
     select.select([], [], [], 0)
     return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, **options)
 
 
-def loops(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any
-) -> Tensor:
+def loops(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, **options: Any) -> Any:
     for _ in range(query.shape[-2] * key.shape[-2]):
         abs(1)
     return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, **options)

@@ -11,6 +11,7 @@ from attnbench.checking import runner
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.invariants.toolkit import comparisons
 from attnbench.registry.catalog import registry
+from tests.cli_runs import python
 
 
 def nothing(*args: object, **keywords: object) -> None:
@@ -46,3 +47,12 @@ def test_what_replaces_a_part_of_the_suite_is_named(
     assert change is not None
     assert what in change
     assert guard.change() is None
+
+
+def test_adapters_are_held_before_the_file_of_a_subject_can_replace_them() -> None:
+    code = (
+        "from attnbench.checking.suite_guard import SuiteGuard; guard = SuiteGuard()\n"
+        "from attnbench_plugins.adapters.calls.attention_call import Attention\n"
+        "Attention.forward = None; print(guard.change())"
+    )
+    assert "Attention.forward was replaced" in python("-c", code).stdout

@@ -93,11 +93,9 @@ def _bound(
     except StyleError as error:
         if recipe is None or not recipe.line:
             raise
-        said = str(error)
-        if re.search(r"'int' object (is not callable|has no attribute)", said):  # no call mends it
-            said = said.partition("\n")[0]
+        said, _, advice = str(error).partition("\n")
         made = f"It was made by {_line_of(recipe)}; --make says it otherwise."
-        raise StyleError(f"{said}\n{made}") from error
+        raise StyleError(f"{said}\n{made}\n{advice}".rstrip()) from error
 
 
 def spec_of(
@@ -272,7 +270,9 @@ def _exempt(callee: Callee, binding: Binding) -> dict[str, str]:
     copied = {"copies_agree": "a function is not copied"}
     one = {"outputs_depend_on_their_token": "a query with one key left changes no output"}
     is_held = any(role_of(name, "forward") in TENSORS for name in held)
-    return (one if is_held else {}) | ({} if isinstance(callee.at(), nn.Module) else copied)
+    seen = Calls(callee, binding).reach() if is_held else None
+    counts = seen is not None and bool(seen.diagonal(dim1=-2, dim2=-1).any())
+    return (one if counts else {}) | ({} if isinstance(callee.at(), nn.Module) else copied)
 
 
 def _sizes_of(calls: Calls, unit: int) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -10,7 +10,6 @@ from attnbench import Case, InvariantViolation, Subject
 from attnbench.testing import (
     Baseline,
     LayerCase,
-    LayerSubject,
     agree,
     benign,
     invariant,
@@ -79,15 +78,13 @@ def leading_padding_equals_deleting(subject: Subject, case: Case) -> None:
         agree(got, base.output, what, other, units=_ANGLES / eps)
 
 
-def _has_grid(subject: LayerSubject) -> str | None:
-    return None if subject.spec.grid else "its tokens are no grid: declare grid=True"
-
-
 @layer_invariant(
     hint="rows and columns of the grid are exchanged, or treated unlike, somewhere",
     regimes=("normal",),
     dtypes=("float64", "float32"),
-    applies=_has_grid,
+    applies=lambda subject: (
+        None if subject.spec.grid else "its tokens are no grid: declare grid=True"
+    ),
     law=True,
 )
 def transposes_with_the_grid(layer: LayerCase) -> None:

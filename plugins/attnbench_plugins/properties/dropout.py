@@ -130,7 +130,8 @@ def every_call_drops_weights(subject: Subject, case: Case) -> None:
         reject("a state that sees only earlier ones sees none")
     base = Baseline(subject, case)
     base.module.train()
-    for grouped in (False, True)[: 1 + _has_groups(subject, case)]:
+    has_groups = "enable_gqa" in subject.accepts and bool(case.lead) and case.lead[-1] % 2 == 0
+    for grouped in (False, True)[: 1 + has_groups]:
         inputs, remark = base.inputs, ""
         if grouped:
             key, value = (t[..., : case.lead[-1] // 2, :, :] for t in (inputs.key, inputs.value))
@@ -152,10 +153,6 @@ def every_call_drops_weights(subject: Subject, case: Case) -> None:
         if not case.is_narrow and plain.numel() >= _SOME and bool((plain != 0).all()):
             other = "nonzero, as without dropout and as the rest of its row: weights are dropped, "
             holds(~alone, what, output, f"{other}not what comes out")
-
-
-def _has_groups(subject: Subject, case: Case) -> bool:
-    return "enable_gqa" in subject.accepts and bool(case.lead) and case.lead[-1] % 2 == 0
 
 
 _SOME = 64

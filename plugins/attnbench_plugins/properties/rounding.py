@@ -191,10 +191,6 @@ def _half(subject: Subject) -> list[str]:
     return [name for name in ("bfloat16", "float16") if name in subject.dtypes]
 
 
-def _projects(subject: Subject, module: nn.Module) -> bool:
-    return subject.scoring is None and any(True for _ in module.parameters())
-
-
 _EXTREME = {"float64": 1e60, "float32": 1e6, "bfloat16": 1e6}
 """How much further than the regimes the wider ranges are tried; float16 has no room.
 
@@ -214,7 +210,8 @@ _LARGE = 30_000.0
 def finite_at_extremes(subject: Subject, case: Case) -> None:
     """The output is finite at every magnitude whose scores the dtype can hold."""
     module, inputs = subject.build(case)
-    if case.dtype == "float16" and case.regime == "huge" and _projects(subject, module):
+    projects = subject.scoring is None and any(True for _ in module.parameters())
+    if case.dtype == "float16" and case.regime == "huge" and projects:
         reject("what a projection makes of numbers so large may be more than the dtype holds")
     factor, own = 1.0, subject.conventions.internal_dtype
     if case.regime in ("huge", "near_overflow") and case.variant("range", "usual") == "wide":

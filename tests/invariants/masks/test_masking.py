@@ -48,9 +48,7 @@ def scored_in_the_querys_dtype(
     return scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0) @ value
 
 
-def zeroed_where_nan(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-) -> Tensor:
+def zeroed_where_nan(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
     """The same, where rows with an infinite score are zeros as well."""
     scores = query * query.shape[-1] ** -0.5 @ key.mT
     if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -67,9 +65,7 @@ def test_hidden_keys_whose_scores_overflow_are_no_matter_of_the_mask(function: A
     assert outcome.status == "passed", outcome.reason
 
 
-def by_distance(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-) -> Tensor:
+def by_distance(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
     """A query without keys gives NaN."""
     queries, keys = query.shape[-2], key.shape[-2]
     places = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)

@@ -171,11 +171,12 @@ def _bindings(
         yield _layered(callee, named, raised)
     yield _attended(callee, named, raised, prior)
     layered = _layered(callee, named, raised) if prior.is_free and not layer_first else None
-    found = [layered] if layered else []
-    if layered is None or layered.unread:  # a mask of a memory alone hides no token of a layer
-        other = _attended(callee, named, raised, prior, weighted=False)
-        found += [other] if other else []
-    yield from sorted(found, key=lambda each: len(each.unread))
+    if layered is not None and not layered.unread:
+        yield layered
+    pooled = _attended(callee, named, raised, prior, weighted=False)
+    if layered is None or (pooled is not None and len(pooled.unread) < len(layered.unread)):
+        yield pooled  # a mask of a memory alone hides no token of a layer
+    yield layered
 
 
 def _check_said(target: Any, binding: Binding, prior: Prior) -> None:

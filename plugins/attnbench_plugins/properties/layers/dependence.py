@@ -102,11 +102,11 @@ def tokens_permute_freely(layer: LayerCase) -> None:
     )
 
 
-def _has_window(subject: LayerSubject) -> str | None:
-    return None if subject.width is not None else "it declares no window"
-
-
-@layer_invariant(regimes=("normal",), min_q_len=2, applies=_has_window)
+@layer_invariant(
+    regimes=("normal",),
+    min_q_len=2,
+    applies=lambda subject: None if subject.width is not None else "it declares no window",
+)
 def outputs_see_no_more_than_the_window(layer: LayerCase) -> None:
     """An output depends on no tokens outside the declared window, at several lengths."""
     window, width = layer.subject.spec.window, layer.subject.width
