@@ -25,10 +25,6 @@ from attnbench.errors import UnknownNameError
 __all__ = ["flash", "layer", "multihead", "probe", "sdpa", "spec_of", "textbook"]  # noqa: F822
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 def __getattr__(name: str) -> Any:
     """An adapter, which a plugin brings by an entry point ``adapters.NAME``."""
     try:

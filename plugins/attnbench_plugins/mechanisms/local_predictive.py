@@ -101,10 +101,6 @@ class LocalPredictiveAttention(nn.Module):
         return output if weights is None else (output, weights)
 
 
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
-
-
 def _reference(
     module: LocalPredictiveAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
 ) -> Rows:
@@ -113,7 +109,8 @@ def _reference(
     output = []
     for q, may in zip(query, allowed, strict=True):
         slots = max((s + 1 for s, yes in enumerate(may) if yes), default=0)
-        p = slots * _sigmoid(dot(vector, [math.tanh(x) for x in matvec(weight, q)]))
+        at = dot(vector, [math.tanh(x) for x in matvec(weight, q)])
+        p = slots / (1 + math.exp(-at)) if at > -700 else 0.0
         near = [yes and abs(s - p) <= module.window for s, yes in enumerate(may)]
         soft = attended(score, [q], key, [near])[0]
         fall = (math.exp(-2 * ((s - p) / module.window) ** 2) for s in range(len(key)))

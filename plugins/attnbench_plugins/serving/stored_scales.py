@@ -38,10 +38,6 @@ def _stored(base: Baseline, tensor: Tensor, by: str, kind: str) -> tuple[Tensor,
     return tensor.to(getattr(torch, kind)), scale
 
 
-def _applies(subject: Subject) -> str | None:
-    return None if set(_NAMES) & set(subject.accepts) else "does not accept k_scale and v_scale"
-
-
 def _takes(subject: Subject, **variant: str) -> bool:
     """Whether a call comes through; what raises is refused, but for the plainest."""
     case = subject.legal(Case((2, 2), 3, 4)).tried(**variant)
@@ -80,7 +76,9 @@ def _cases(subject: Subject) -> CaseStrategy:
     hint="a scale is ignored, applied to the wrong tensor or dimension, or after rounding",
     kinds=("mechanism",),
     cases=_cases,
-    applies=_applies,
+    applies=lambda subject: (
+        None if {*_NAMES} & {*subject.accepts} else "does not accept k_scale and v_scale"
+    ),
 )
 def scales_restore_keys_and_values(subject: Subject, case: Case) -> None:
     """Keys and values that are stored in any dtype and multiplied by k_scale and v_scale, by
