@@ -60,7 +60,8 @@ class TracedLines:
 
 def is_own(file: str) -> bool:
     """Whether a file is the user's own, and not that of an installed library."""
-    if file.startswith("<") or {"site-packages", "dist-packages"} & {*Path(file).parts}:
+    installed = {"site-packages", "dist-packages", "attnbench_plugins"}
+    if file.startswith("<") or installed & {*Path(file).parts}:
         return False
     return not str(Path(file).resolve()).startswith(_APART)
 

@@ -18,6 +18,7 @@ layer_invariant = functools.partial(testing.layer_invariant, hints=HINTS)
 """The decorators of the toolkit, with these hints."""
 
 MODULES = (
+    "bias",
     "calls.autocast",
     "calls.compiling",
     "calls.copies",
@@ -35,7 +36,6 @@ MODULES = (
     "layers.padding",
     "layers.side_inputs",
     "layers.splits",
-    "masks.bias",
     "other_paths",
     "pooling",
     "rounding",
