@@ -22,7 +22,7 @@ from typing import Any
 from attnbench.distributions import advice, named_by_plugin
 from attnbench.errors import UnknownNameError
 
-__all__ = ["flash", "layer", "multihead", "probe", "sdpa", "spec_of", "textbook"]  # noqa: F822
+__all__ = ["flash", "layer", "multihead", "probe", "sdpa", "spec_of", "textbook"]  # noqa: F822  # from plugins
 
 
 def __getattr__(name: str) -> Any:

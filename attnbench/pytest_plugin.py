@@ -175,15 +175,17 @@ def _annotate(reporter: pytest.TerminalReporter) -> None:
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.child_tasks import rendered
     from attnbench.checking.outcomes import Outcome
+    from attnbench.registry.catalog import registry
     from attnbench.report.findings import Findings, place_at
+    from attnbench.specs import Format
 
     outcomes = tuple(Outcome.from_data(data) for data, _ in rows)
     places = {data["subject"]: place_at(*line) for data, line in rows if line}
     reporter.ensure_newline()
-    try:
-        reporter.write_line(rendered("github", Findings(CheckReport(outcomes), {}, places)))
-    except KeyError:
-        reporter.write_line("attnbench: no plugin brings the format github", yellow=True)
+    findings, known = Findings(CheckReport(outcomes), {}, places), registry().all_of(Format)
+    is_there = "github" in [each.name for each in known]
+    missing = "attnbench: no plugin brings the format github"
+    reporter.write_line(rendered("github", findings) if is_there else missing)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -60,6 +60,17 @@ def test_torchs_multihead_attention_is_not_accused(make: Any) -> None:
     assert len(report.of("passed")) >= len(FEW) - 1
 
 
+def test_a_module_that_reads_its_mask_the_other_way_is_told() -> None:
+    class Opposite(nn.MultiheadAttention):
+        def forward(self, query: Any, key: Any, value: Any, *rest: Any, **given: Any) -> Any:
+            given["attn_mask"] = None if given["attn_mask"] is None else ~given["attn_mask"]
+            return super().forward(query, key, value, *rest, **given)
+
+    names = ["masking_equals_deleting"]
+    report = attnbench.check(Opposite, style="multihead", profile="quick", invariants=names)
+    assert [outcome.status for outcome in report.outcomes] == ["failed"]
+
+
 def test_a_modules_own_sizes_are_kept() -> None:
     (subject,) = resolve(nn.MultiheadAttention(12, 3, kdim=5))
     sizes = subject.legal(attnbench.Case(query_size=7, key_size=2, value_size=3)).sizes

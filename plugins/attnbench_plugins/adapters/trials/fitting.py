@@ -165,18 +165,19 @@ def _first(
 def _bindings(
     callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
 ) -> Iterator[Binding | None]:
-    """Yield the bindings that may fit; last that of what gives the context of one query alone."""
+    """Yield the bindings that may fit; a layer's last where another reads more masks of it."""
     layer_first = {"hidden", "memory"} <= {each.role for each in named}
     if prior.is_free and layer_first:
         yield _layered(callee, named, raised)
     yield _attended(callee, named, raised, prior)
     layered = _layered(callee, named, raised) if prior.is_free and not layer_first else None
-    if layered is not None and not layered.unread:
+    unread = len(layered.unread) if layered else 0
+    if not unread:
         yield layered
     pooled = _attended(callee, named, raised, prior, weighted=False)
-    if layered is None or (pooled is not None and len(pooled.unread) < len(layered.unread)):
-        yield pooled  # a mask of a memory alone hides no token of a layer
-    yield layered
+    if not unread or (pooled and len(pooled.unread) < unread):
+        yield pooled
+    yield layered if unread else None
 
 
 def _check_said(target: Any, binding: Binding, prior: Prior) -> None:
