@@ -17,7 +17,8 @@ A plugin that brings a style of call makes its specs by :func:`adapted_spec`, re
 :func:`refusals`.
 
 A plugin that runs checks itself, as the judge does, has :func:`parse_address`, :func:`make_inputs`,
-:func:`run_invariants` and, for the right output, :func:`expected`.
+:func:`run_invariants` and, for the right output, :func:`expected`. One that explains a failure runs
+it again by :func:`replay`, and finds the :class:`Row` that is compared by :func:`row_of`.
 
 One that compares outputs has the :class:`Oracle` of a subject, :func:`stages_of` the textbook's
 attention, :data:`ARRANGEMENTS` of a call that should change no bit, and, to run a module wider than
@@ -42,6 +43,7 @@ from attnbench.attention.torch_internals import eager as eager
 from attnbench.attention.torch_internals import graph_breaks as graph_breaks
 from attnbench.attention.torch_internals import softmax_backward as softmax_backward
 from attnbench.attention.torch_internals import transforms_active as transforms_active
+from attnbench.calling.adapted_specs import AdaptedSpec as AdaptedSpec
 from attnbench.calling.adapted_specs import adapted_spec as adapted_spec
 from attnbench.calling.adapted_specs import fold_heads as fold_heads
 from attnbench.calling.adapted_specs import fold_mask_heads as fold_mask_heads
@@ -55,7 +57,6 @@ from attnbench.cases.case import LAYOUTS as LAYOUTS
 from attnbench.cases.case import MASKS as MASKS
 from attnbench.checking.answer_faults import raised_text as raised_text
 from attnbench.checking.call_cost import calls_at as calls_at
-from attnbench.checking.explain.recorded_operations import Operations as Operations
 from attnbench.checking.profiles import Effort as Effort
 from attnbench.checking.profiles import current_effort as current_effort
 from attnbench.checking.profiles import current_profile as current_profile
@@ -125,6 +126,7 @@ from attnbench.oracle.references import widened as widened
 from attnbench.oracle.textbook import is_textbook as is_textbook
 from attnbench.oracle.textbook import stages_of as stages_of
 from attnbench.oracle.textbook import textbook_output as textbook_output
+from attnbench.processes.tracebacks import is_own_code as is_own_code
 from attnbench.registry.address import parse_address as parse_address
 from attnbench.specs import DTYPES as DTYPES
 from attnbench.specs import KINDS as KINDS
@@ -141,16 +143,22 @@ from attnbench.subject.tensors import make_inputs as make_inputs
 
 if TYPE_CHECKING:
     from attnbench.checking.api import run_invariants as run_invariants
+    from attnbench.checking.explain.replay import CACHE_CALLS as CACHE_CALLS
     from attnbench.checking.explain.replay import Comparison as Comparison
+    from attnbench.checking.explain.replay import Row as Row
+    from attnbench.checking.explain.replay import SubjectCall as SubjectCall
     from attnbench.checking.explain.replay import replay as replay
+    from attnbench.checking.explain.replay import row_of as row_of
     from attnbench.checking.hypothesis_engine import Failures as Failures
     from attnbench.checking.hypothesis_engine import find_simplest as find_simplest
 
 _LAZY = {
-    "Comparison": "checking.explain.replay",
+    **dict.fromkeys(
+        ("CACHE_CALLS", "Comparison", "Row", "SubjectCall", "replay", "row_of"),
+        "checking.explain.replay",
+    ),
     "Failures": "checking.hypothesis_engine",
     "find_simplest": "checking.hypothesis_engine",
-    "replay": "checking.explain.replay",
     "run_invariants": "checking.api",
 }
 """Names that import hypothesis, which those who only list or make subjects need not wait for."""

@@ -14,9 +14,9 @@ from attnbench.checking.check_report import CheckReport
 from attnbench.checking.explain.explaining import (
     added,
     case_of,
-    explanations,
     leading_first,
     with_clues,
+    with_own_clues,
 )
 from attnbench.checking.gaps import coverage_of, declarations, gaps_of
 from attnbench.checking.outcomes import (
@@ -25,7 +25,7 @@ from attnbench.checking.outcomes import (
     Outcome,
     notes_of,
 )
-from attnbench.checking.plan import find_profile, planned, try_options
+from attnbench.checking.plan import explaining_plugins, find_profile, planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
@@ -186,8 +186,9 @@ def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """
     failing = leading_first(outcomes)
     told = {outcome.invariant: outcome for outcome in outcomes}
-    if not any(o.failure is not None and o.failure.device_lost for o in failing):
-        for invariant, fields in (*explanations(subject, failing), *_meant(subject, failing)):
+    if failing and not any(o.failure is not None and o.failure.device_lost for o in failing):
+        told |= {outcome.invariant: outcome for outcome in with_own_clues(subject, failing)}
+        for invariant, fields in _meant(subject, failing):
             told[invariant] = added(told[invariant], **fields)
     return [*told.values()]
 
@@ -195,17 +196,18 @@ def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
 def explanations_of(
     target: Address, outcomes: Sequence[Outcome], explainers: Sequence[str]
 ) -> Iterator[list[Outcome]]:
-    """The outcomes with what the core says of them, and again after each plugin in turn.
+    """The outcomes with what attnbench says of them, and again after each plugin in turn.
 
     It is called in a child process, once a subject.
     """
     (subject,) = resolve(target)
     outcomes = explained(subject, outcomes)
     yield outcomes
-    for explainer in explainers:
-        lead, *others = leading_first(outcomes)
-        outcomes = [with_clues(subject, [lead, *others], explainer), *others]
-        yield outcomes
+    for plugin in explaining_plugins(built_in=False):
+        if plugin.name in explainers:
+            lead, *others = leading_first(outcomes)
+            outcomes = [with_clues(subject, [lead, *others], plugin), *others]
+            yield outcomes
 
 
 def _meant(subject: Subject, failing: Sequence[Outcome]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -23,8 +23,8 @@ from attnbench.errors import (
     first_line,
 )
 from attnbench.registry.address import ALL, Address
-from attnbench.registry.catalog import registry
-from attnbench.registry.discovery import Spec
+from attnbench.registry.catalog import BUILT_IN, registry
+from attnbench.registry.discovery import Plugin, Spec
 from attnbench.specs import DTYPES, Invariant
 from attnbench.specs.heirs import heir
 from attnbench.subject.devices import check_device
@@ -152,8 +152,14 @@ def plan(
         "about": list(dict.fromkeys(lines)),
         "gaps": [asdict(gap) for subject in subjects for gap in gaps_of(subject)],
         "laws": {subject.name: list(subject.laws) for subject in subjects},
-        "explainers": [plugin.name for plugin in registry().plugins if plugin.explain],
+        "explainers": [plugin.name for plugin in explaining_plugins(built_in=False)],
     }
+
+
+def explaining_plugins(*, built_in: bool) -> list[Plugin]:
+    """The plugins that explain failures: those of this distribution, or of others."""
+    found = (plugin for plugin in registry().plugins if plugin.explain is not None)
+    return [plugin for plugin in found if (plugin.distribution == BUILT_IN) == built_in]
 
 
 def _members(target: Address, lines: list[str], **options: Any) -> list[Address]:

@@ -9,7 +9,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-_OURS = ("attnbench", "attnbench_plugins.adapters", "attnbench_plugins.properties")
+_PARTS = ("adapters", "explaining", "properties")
+_OURS = ("attnbench", *(f"attnbench_plugins.{part}" for part in _PARTS))
 _LIBRARIES = (*_OURS, "torch", "hypothesis", "pluggy")
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line \d+ in ')
 _STACK = ("Fatal Python", "Stack (most recent")

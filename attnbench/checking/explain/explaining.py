@@ -1,4 +1,4 @@
-"""What is said under the failures of a subject: a script, and the first difference."""
+"""What is said under the failures of a subject: a script, and what plugins say of them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from attnbench.cases.case import Case
-from attnbench.checking.explain.first_difference import first_difference
-from attnbench.checking.explain.replay import replayed
-from attnbench.checking.explain.script import script_of
+from attnbench.checking.explain.replay import Comparison, replayed
 from attnbench.checking.outcomes import Outcome, lead_of
-from attnbench.checking.plan import select_invariants
+from attnbench.checking.plan import explaining_plugins, select_invariants
+from attnbench.distributions import named_by_plugin
 from attnbench.errors import PluginError, headline
-from attnbench.registry.catalog import registry
+from attnbench.registry.discovery import Plugin
 from attnbench.specs import Clue
 from attnbench.subject.devices import seeded
 from attnbench.subject.subject import Subject
 
 _SECONDS = 2.0
-"""No subject's first difference is looked for longer."""
+"""No subject is explained longer by what is built in."""
 
 _SCRIPTS = 3
 """Most failures of a subject that are tried for a script, which takes seconds to verify."""
@@ -62,53 +62,50 @@ def added(outcome: Outcome, **fields: Any) -> Outcome:
     return replace(outcome, failure=replace(outcome.failure, **fields))
 
 
-def with_clues(subject: Subject, outcomes: Sequence[Outcome], explainer: str) -> Outcome:
+def with_clues(subject: Subject, failing: Sequence[Outcome], plugin: Plugin) -> Outcome:
     """The first of some failures with the clues of a plugin, or with a note if it raises."""
-    lead, failures = outcomes[0], [o.failure for o in outcomes if o.failure is not None]
-    (found,) = (one for one in registry().plugins if one.name == explainer)
-    assert found.explain is not None
+    lead, failures = failing[0], [o.failure for o in failing if o.failure is not None]
+    assert plugin.explain is not None
     try:
-        clues = [clue for clues in found.explain(subject, failures) for clue in clues]
+        clues = [clue for clues in plugin.explain(subject, failures) for clue in clues]
         wrong = [clue for clue in clues if not isinstance(clue, Clue)]
         if wrong:
             raise PluginError(f"it gave {wrong[0]!r}, but should give attnbench.Clue")
     except (Exception, SystemExit) as error:
-        return lead.noted(f"the explainer of plugin {explainer} raised {headline(error)}")
+        return lead.noted(f"the explainer of plugin {plugin.name} raised {headline(error)}")
     return added(lead, clues=(*failures[0].clues, *clues))
 
 
-def explanations(
-    subject: Subject, failing: Sequence[Outcome]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The script of a failure, and the first difference of the first one, as fields of these."""
-    clue, script, tried = None, None, 0
-    until = time.process_time() + _SECONDS
-    for outcome in failing:
-        left = until - time.process_time()
-        if left < 0 or (clue and (script or tried == _SCRIPTS)):
-            break
-        comparison, case = None, case_of(outcome)
-        # it may not fail in the same way again
-        with contextlib.suppress(Exception, SystemExit), _limited(left):
-            (invariant,) = select_invariants([outcome.invariant])
-            comparison = replayed(subject, invariant, case)
-            clue = clue or _with_origin(first_difference(comparison), outcome, failing[0])
-        if comparison is None or script or tried == _SCRIPTS:
-            continue
-        tried += 1
+def with_own_clues(subject: Subject, failing: Sequence[Outcome]) -> list[Outcome]:
+    """Failures, one with a script, and the first one with the clues of built-in plugins."""
+    until, told = time.process_time() + _SECONDS, [*failing]
+    for number, comparison in islice(_again(subject, failing, until), _SCRIPTS):
+        outcome, case = failing[number], case_of(failing[number])
         title = f"{outcome.invariant} on {subject.name}, case {case.id}"
         with contextlib.suppress(Exception, SystemExit), seeded():
-            script = script_of(subject, title, case, comparison)
-            yield outcome.invariant, {"script": script}
-    if clue:
-        yield failing[0].invariant, {"clues": (clue,)}
+            script = named_by_plugin("explaining.script_of")(subject, title, case, comparison)
+            told[number] = added(outcome, script=script)
+            if script:
+                break
+    for plugin in explaining_plugins(built_in=True):
+        with _limited(until - time.process_time()):
+            told[0] = with_clues(subject, told, plugin)
+    return told
 
 
-def _with_origin(clue: Clue | None, shown: Outcome, lead: Outcome) -> Clue | None:
-    """A clue, with the name of the failure that shows it if that is another one."""
-    if clue is None or shown is lead:
-        return clue
-    return replace(clue, text=f"{clue.text} (as {shown.invariant} shows)")
+def _again(
+    subject: Subject, failing: Sequence[Outcome], until: float
+) -> Iterator[tuple[int, Comparison]]:
+    """Those of some failures that fail again, by their numbers, for as long as there is time."""
+    for number, outcome in enumerate(failing):
+        comparison, left = None, until - time.process_time()
+        if left < 0:
+            return
+        with contextlib.suppress(Exception, SystemExit), _limited(left):
+            (invariant,) = select_invariants([outcome.invariant])
+            comparison = replayed(subject, invariant, case_of(outcome))
+        if comparison is not None:
+            yield number, comparison
 
 
 def case_of(outcome: Outcome) -> Case:

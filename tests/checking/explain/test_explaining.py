@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 import attnbench
 from attnbench.cases.case import Case
+from attnbench.checking import api
 from attnbench.checking.api import explained, explanations_of
 from attnbench.checking.explain import explaining
 from attnbench.checking.outcomes import Failure, Outcome
@@ -54,8 +54,8 @@ def test_a_plugin_may_explain_only_and_is_called_with_the_failures() -> None:
 def test_what_an_explainer_gives_or_raises(
     explain: Any, clues: Any, note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = SimpleNamespace(plugins=[SimpleNamespace(name="mine", explain=explain)])
-    monkeypatch.setattr(explaining, "registry", lambda: found)
+    plugin = SimpleNamespace(name="mine", explain=explain)
+    monkeypatch.setattr(api, "explaining_plugins", lambda built_in: [plugin])
     own, (told,) = explanations_of(TARGET, [FAILED], ["mine"])
     assert own == [FAILED]
     assert told.failure is not None
@@ -69,31 +69,14 @@ def test_a_failure_whose_script_cannot_be_written_stays_one(
     def raising(*_: Any) -> None:
         raise RuntimeError("its make raises the second time")
 
-    monkeypatch.setattr(explaining, "first_difference", lambda comparison: CLUE)
+    plugin = SimpleNamespace(name="own", explain=lambda subject, failures: [[CLUE]])
+    monkeypatch.setattr(explaining, "explaining_plugins", lambda built_in: [plugin])
     monkeypatch.setattr(explaining, "replayed", lambda *_: SimpleNamespace())
-    monkeypatch.setattr(explaining, "script_of", raising)
+    monkeypatch.setattr(explaining, "named_by_plugin", lambda name: raising)
     (subject,) = resolve("scaled_dot")
     (told,) = explained(subject, [FAILED])
     assert told.failure is not None
     assert (told.failure.clues, told.failure.script) == ((CLUE,), None)
-
-
-def test_failures_are_run_again_until_one_shows_the_first_difference(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names = ["first", *(f"further_{number}" for number in range(5))]
-    failed = [
-        replace(FAILED, invariant=name, failure=replace(FOUND, invariant=name)) for name in names
-    ]
-    shown = [None, None, None, None, CLUE]
-    monkeypatch.setattr(explaining, "select_invariants", lambda names: [SimpleNamespace()])
-    monkeypatch.setattr(explaining, "replayed", lambda *_: SimpleNamespace())
-    monkeypatch.setattr(explaining, "first_difference", lambda comparison: shown.pop(0))
-    monkeypatch.setattr(explaining, "script_of", lambda *_: None)
-    (subject,) = resolve("scaled_dot")
-    told = [o.failure.clues for o in explained(subject, failed) if o.failure is not None]
-    assert [len(clues) for clues in told] == [1, 0, 0, 0, 0, 0]
-    assert "(as further_3 shows)" in told[0][0].text
 
 
 def test_nothing_calls_a_subject_whose_device_is_lost() -> None:

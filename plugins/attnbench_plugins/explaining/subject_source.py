@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnbench.calling.adapted_specs import AdaptedSpec
+from attnbench.testing import AdaptedSpec
 
 
 class Unwritable(Exception):  # noqa: N818 -- always caught

@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.cases.case import Case
-from attnbench.checking.explain.replay import CACHE_CALLS, Comparison, Row, SubjectCall, row_of
-from attnbench.checking.explain.subject_source import Source, Unwritable, source_of
+from attnbench import Case, Subject
 from attnbench.errors import InvariantViolation
-from attnbench.subject.subject import Subject
+from attnbench.testing import CACHE_CALLS, Comparison, Row, SubjectCall, row_of
+from attnbench_plugins.explaining.subject_source import Source, Unwritable, source_of
 
 _TIME_LIMIT_S = 60
 _RUNNING = "ATTNBENCH_REPRODUCING"  # set where a script runs: a file that checks itself writes none

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from attnbench_plugins.explaining import first_difference
 from torch import Tensor, nn
 
 import attnbench
@@ -138,6 +140,18 @@ def test_nothing_is_named_where_the_formula_or_several_lines_may_be_wrong(
     found = failure(attnbench.adapters.sdpa(code), invariant).failure
     assert found is not None
     assert found.clues == ()
+
+
+def test_failures_are_run_again_until_one_shows_the_first_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [SimpleNamespace(invariant=f"property_{number}") for number in range(5)]
+    shown = [None, None, None, attnbench.Clue(text="the last key is lost")]
+    monkeypatch.setattr(first_difference, "replay", lambda *_: None)
+    monkeypatch.setattr(first_difference, "first_difference", lambda comparison: shown.pop(0))
+    clue = first_difference.clue_of(resolve("scaled_dot")[0], failures)
+    assert clue is not None
+    assert clue.text == "the last key is lost (as property_3 shows)"
 
 
 def test_a_failure_is_replayed_with_its_calls_and_what_they_compare() -> None:

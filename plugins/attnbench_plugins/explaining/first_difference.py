@@ -10,15 +10,21 @@ of the other call, or zeros.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbench.checking.explain.recorded_operations import Operation, Operations
-from attnbench.checking.explain.replay import Comparison, Row, row_of
-from attnbench.specs.extensions import Clue
+from attnbench import Clue, Subject
+from attnbench.testing import Comparison, Row, replay, row_of
+from attnbench_plugins.explaining.recorded_operations import Operation, Operations
+
+_SECONDS = 2.0
+"""No further failure is run again after this, where nothing else ends the search."""
 
 _ROUNDING = 64.0
 """Units in the last place by which two results may differ for the order of sums."""
@@ -36,23 +42,37 @@ _Suspect = tuple[Operation, dict[_Use, Tensor]]
 """What may be wrong, and which tensors are used in place of what it gives."""
 
 
+def clue_of(subject: Subject, failures: Sequence[Any]) -> Clue | None:
+    """The first difference that the first of some failures shows, or else one of the others."""
+    until = time.process_time() + _SECONDS
+    for failure in failures:
+        if time.process_time() > until:
+            break
+        # it may not fail in the same way again
+        with contextlib.suppress(Exception, SystemExit):
+            clue = first_difference(replay(subject, failure))
+            if clue is not None and failure is not failures[0]:
+                return replace(clue, text=f"{clue.text} (as {failure.invariant} shows)")
+            if clue is not None:
+                return clue
+    return None
+
+
 def first_difference(comparison: Comparison) -> Clue | None:
     """The line by which what is compared goes wrong; ``None`` where the calls do not tell."""
-    with contextlib.suppress(Exception, SystemExit):  # what is run again may raise
-        got = row_of(comparison.got, comparison) or _row_of_nan(comparison)
-        if got is None:
-            return None
-        if not bool(got.output[got.place].isfinite().all()):
-            whole = comparison.expected
-            expected = None if whole is None or not whole.dim() else whole[comparison.at[:-1]]
-            return _first_healing(_losing(got), got, expected, comparison.allowed or 0.0)
-        other = row_of(comparison.expected, comparison)
-        if other is not None and other.call.number != got.call.number:
-            small, large = sorted((other, got), key=lambda row: row.output.numel())
-            expected = large.output[large.place]
-            suspects = _Pair(small, large).suspects()
-            return _first_healing(suspects, small, expected, comparison.allowed or 0.0)
-    return None
+    got = row_of(comparison.got, comparison) or _row_of_nan(comparison)
+    if got is None:
+        return None
+    if not bool(got.output[got.place].isfinite().all()):
+        whole = comparison.expected
+        expected = None if whole is None or not whole.dim() else whole[comparison.at[:-1]]
+        return _first_healing(_losing(got), got, expected, comparison.allowed or 0.0)
+    other = row_of(comparison.expected, comparison)
+    if other is None or other.call.number == got.call.number:
+        return None
+    small, large = sorted((other, got), key=lambda row: row.output.numel())
+    suspects = _Pair(small, large).suspects()
+    return _first_healing(suspects, small, large.output[large.place], comparison.allowed or 0.0)
 
 
 def _row_of_nan(comparison: Comparison) -> Row | None:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from attnbench.attention.torch_internals import OperationMode
-from attnbench.processes.tracebacks import is_own_code
+from attnbench.styles import OperationMode
+from attnbench.testing import is_own_code
 
 _CALLERS = ("attnbench.subject", "attnbench.invariants", "attnbench.checking")
 """Where subjects are called: what is above it on the stack is not theirs."""
