@@ -159,7 +159,7 @@ def pytest_runtest_makereport(
     report = yield
     outcome = getattr(call.excinfo.value, "outcome", None) if call.excinfo else None
     if outcome is not None and item.config.getoption("--attnbench-format") == "github":
-        from attnbench.checking.child_tasks import code_line
+        from attnbench.report.findings import code_line
 
         subject = call.excinfo.value.subject  # type: ignore[union-attr]  # ours
         report.attnbench = (outcome.to_data(), code_line(subject))  # type: ignore[attr-defined]  # a report takes any
@@ -173,10 +173,9 @@ def _annotate(reporter: pytest.TerminalReporter) -> None:
     if not rows:
         return
     from attnbench.checking.check_report import CheckReport
-    from attnbench.checking.child_tasks import rendered
     from attnbench.checking.outcomes import Outcome
     from attnbench.registry.catalog import registry
-    from attnbench.report.findings import Findings, place_at
+    from attnbench.report.findings import Findings, place_at, rendered
     from attnbench.specs import Format
 
     outcomes = tuple(Outcome.from_data(data) for data, _ in rows)

@@ -52,4 +52,5 @@ from attnbench.processes.tracebacks import source_line_of as source_line_of
 from attnbench.registry.catalog import registry as registry
 from attnbench.specs import DTYPES as DTYPES
 from attnbench.specs.conventions import FINITE as FINITE
+from attnbench.specs.conventions import LAYER_DEFAULTS as LAYER_DEFAULTS
 from attnbench.specs.conventions import Conventions as Conventions

@@ -133,6 +133,7 @@ from attnbench.specs import KINDS as KINDS
 from attnbench.subject.layer import SOURCE as SOURCE
 from attnbench.subject.layer import LayerSubject as LayerSubject
 from attnbench.subject.layer_limits import change_by_length as change_by_length
+from attnbench.subject.lookup import attribute as attribute
 from attnbench.subject.lookup import make_scoring as make_scoring
 from attnbench.subject.lookup import resolve as resolve
 from attnbench.subject.mechanism_subject import MechanismSubject as MechanismSubject

@@ -29,7 +29,7 @@ _OWN = {_TEXT: False, "json": False}
 _SHARED = (_TEXT, "github")
 """Formats that can stand on standard output together: annotations are lines among the text."""
 
-_RENDERED = "attnbench.checking.child_tasks:rendered"
+_RENDERED = "attnbench.report.findings:rendered"
 _TIMEOUT_S = 30.0
 _QUESTIONS = 3
 """The most lines on what was not looked at in the only target, where that is a user's own."""
@@ -228,7 +228,7 @@ def outputs_of(values: Sequence[str]) -> Outputs:
     parts = [text.partition("=") for text in values]
     asked = [(name, Path(place) if sign else None) for name, sign, place in parts]
     is_known = all(name in _OWN for name, _ in asked)
-    known = _OWN if is_known else {**_OWN, **ask("format_rows")}
+    known = _OWN if is_known else {**_OWN, **ask("attnbench.report.findings:format_rows")}
     for name, path in asked:
         choices = [one for one in known if path is None or one not in _SHARED]
         if name not in choices:

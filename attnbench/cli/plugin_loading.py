@@ -16,7 +16,8 @@ from attnbench.registry import discovery
 from attnbench.registry.address import Address
 from attnbench.registry.versions import too_old, version_problems
 
-_TASKS = "attnbench.checking.child_tasks"
+_ROWS = "attnbench.report.subject_rows"
+_PLUGINS = "attnbench.registry.catalog:plugins_and_shadows"
 _TRY_OPTIONS = "attnbench.checking.plan:try_options_of"
 PLAN = "attnbench.checking.plan:plan"
 """The function that plans a check, for :func:`ask`."""
@@ -35,7 +36,7 @@ def ask(function: str, **arguments: Any) -> Any:
     """Call a function in a child process.
 
     Args:
-        function: name of one of :mod:`attnbench.checking.child_tasks`, or ``module:name``.
+        function: name of one of :mod:`attnbench.report.subject_rows`, or ``module:name``.
         arguments: its arguments.
 
     Raises:
@@ -44,7 +45,7 @@ def ask(function: str, **arguments: Any) -> Any:
     if importlib.util.find_spec("torch") is None:
         raise UsageError("this command needs torch, which is not installed: pip install torch.")
     _refuse_an_old_torch()
-    place = function if ":" in function else f"{_TASKS}:{function}"
+    place = function if ":" in function else f"{_ROWS}:{function}"
     return call(Task(function, place, arguments, timeout_s=_LOAD_S))
 
 
@@ -100,7 +101,7 @@ def load_plugins(
     _refuse_an_old_torch()
     if not fork:
         warm_up_children(*preload)
-    task = Task("plugins", f"{_TASKS}:plugins_and_shadows", timeout_s=_LOAD_S, fork=fork)
+    task = Task("plugins", _PLUGINS, timeout_s=_LOAD_S, fork=fork)
     try:
         plugins, shadows = call(task)
     except PluginError:
@@ -127,7 +128,7 @@ def _block_deadly() -> dict[str, dict[str, Any]]:
     for name, plugin in found.items():
         os.environ[variable] = ",".join([disabled, *(other for other in found if other != name)])
         try:
-            call(Task(f"plugin {name}", f"{_TASKS}:plugins_and_shadows", timeout_s=20.0))
+            call(Task(f"plugin {name}", _PLUGINS, timeout_s=20.0))
         except PluginError as error:
             texts = dict.fromkeys(("message", "traceback"), str(error))
             rows[name] = {**plugin.as_row(), "status": "failed", "brings": [], **texts}

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from packaging.utils import canonicalize_name
 
@@ -308,3 +308,20 @@ def load(plugins: Iterable[Plugin] | None = None) -> Registry:
 def registry() -> Registry:
     """The registry of this process, loaded at the first call."""
     return load()
+
+
+def plugins_and_shadows() -> tuple[list[dict[str, Any]], list[str]]:
+    """Load every plugin; a row for each, and a sentence for each built-in name that one registers.
+
+    The row of a plugin that failed has the error.
+    """
+    rows = [
+        {
+            **plugin.as_row(),
+            "brings": [spec_key(spec) for spec in plugin.specs],
+            "message": plugin.message,
+            "traceback": plugin.trace,
+        }
+        for plugin in registry().plugins
+    ]
+    return rows, registry().shadowed

@@ -78,7 +78,8 @@ def test_list_shows_every_invariant_and_law_with_its_statement() -> None:
 
 def test_what_list_does_needs_neither_hypothesis_nor_the_compiler() -> None:
     code = (
-        "import sys; from attnbench.checking.child_tasks import plugins_and_shadows, subject_rows;"
+        "import sys; from attnbench.registry.catalog import plugins_and_shadows;"
+        "from attnbench.report.subject_rows import subject_rows;"
         "case = 'b8-L8-S8-Eq4-Ek4-Ev4-float32-cpu-none-contiguous-normal-s0';"
         "assert min(len(plugins_and_shadows()[0]), len(subject_rows(None, case))) > 20;"
         "print([m for m in ('hypothesis', 'torch._dynamo') if m in sys.modules])"

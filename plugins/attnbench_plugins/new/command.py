@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+from dataclasses import asdict
 from importlib import metadata, resources
 from pathlib import Path
 from string import Template
@@ -17,9 +18,10 @@ from typing import Annotated, Any
 import typer
 
 from attnbench import UsageError
-from attnbench.commands import KINDS, Style, ask, parse_address, print_line, write_file
+from attnbench.commands import KINDS, Address, Style, ask, parse_address, print_line, write_file
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.][A-Za-z0-9]+)*")
+_FIELDS = f"{__name__}:adapted_fields"
 _TEMPLATES = resources.files(__package__) / "templates"
 
 
@@ -124,7 +126,7 @@ def _files(kind: str, values: dict[str, str]) -> list[tuple[Path, str]]:
 
 def _write_spec(target: str, style: str | None, into: Path, name: str | None) -> Path:
     """Write a spec with everything that the adapter knows about a target, and return its file."""
-    fields: dict[str, Any] = ask("adapted_fields", target=parse_address(target), style=style)
+    fields: dict[str, Any] = ask(_FIELDS, target=parse_address(target), style=style)
     file = into / f"{name or fields['name'].lower() + '_spec'}.py"
     if not file.stem.isidentifier():
         raise UsageError(f"{file.name} could not be imported: use letters, digits and '_'.")
@@ -145,6 +147,40 @@ def _write_spec(target: str, style: str | None, into: Path, name: str | None) ->
     text = Template(template.read_text(encoding="utf-8")).substitute(values)
     write_file(file, text.encode(), "--into")
     return file
+
+
+def adapted_fields(target: Address, style: str | None) -> dict[str, Any]:
+    """The fields that an adapter knows about a function, module or class, as plain data.
+
+    Raises:
+        AttnbenchError: there is no such target, it already is a spec, or the style does not fit.
+    """
+    from attnbench.styles import LAYER_DEFAULTS, Conventions  # torch, in a child process alone
+    from attnbench.testing import attribute, resolve
+
+    address = target.called(style, {})
+    (*_, subject) = resolve(address)
+    spec: Any = subject.spec
+    if address.source is None or isinstance(attribute(address), type(spec)):
+        raise UsageError(
+            f"{target} is declared already; --from is for a function, a module or a class, as "
+            "path/to/file.py:NAME or package.module:NAME."
+        )
+    maker = getattr(spec.make, "__wrapped__", spec.make)
+    return {
+        "name": spec.name,
+        "style": getattr(spec, "style", "spec_of"),
+        "formula": spec.formula,
+        "accepts": getattr(spec, "accepts", None),
+        "laws": spec.laws,
+        "conventions": dict(getattr(spec, "conventions", {})),
+        "defaults": dict(LAYER_DEFAULTS) if subject.kind == "layer" else asdict(Conventions()),
+        "notes": [note for note in subject.about if "conventions:" not in note],
+        "file": address.source if address.is_file else None,
+        "module": address.source,
+        "attribute": address.name,
+        "is_mask_mod": bool(getattr(getattr(maker, "callee", None), "mask_mod", None)),
+    }
 
 
 def _imports(fields: dict[str, Any], into: Path) -> list[str]:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.child_tasks import code_line
 from attnbench.checking.outcomes import Failure, Outcome
-from attnbench.report.findings import Findings, Place, place_at
+from attnbench.report.findings import Findings, Place, code_line, place_at
 from attnbench.subject.lookup import resolve
 
 CODE = '''\
