@@ -36,8 +36,8 @@ from attnbench.benchmark.timing.blocks import (
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.benchmark.verification import Unverified, is_blind, rating, verify
+from attnbench.calling.suite_guard import SuiteGuard
 from attnbench.checking.outcomes import CHANGED
-from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.errors import AttnbenchError, RefusalError, message_of
 from attnbench.registry.catalog import registry
 from attnbench.specs import KernelSpec

@@ -1,4 +1,4 @@
-"""How the code that people have is imported and read; plugins say how it is made and called."""
+"""How the code that people have is imported, read, confined and kept from changing the suite."""
 
 STYLES = ("sdpa", "flash", "multihead", "textbook")
 """What ``--as`` takes, each an adapter of that name."""

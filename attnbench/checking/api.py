@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attnbench.calling.suite_guard import SuiteGuard
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import KnownFault, known_from
 from attnbench.checking.check_report import CheckReport
@@ -29,7 +30,6 @@ from attnbench.checking.plan import explaining_plugins, find_profile, planned, t
 from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
-from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.distributions import named_by_plugin
 from attnbench.errors import StyleError, ending_here
 from attnbench.registry.address import Address

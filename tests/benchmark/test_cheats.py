@@ -28,8 +28,8 @@ from attnbench.benchmark.session import Job
 from attnbench.benchmark.timing import clocks, switches
 from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.timing.slots import Timer
+from attnbench.calling.suite_guard import SuiteGuard
 from attnbench.cases.case import Case
-from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import parse_address
 from attnbench.specs import Invariant
 from attnbench.subject.lookup import resolve
@@ -105,7 +105,7 @@ def test_code_that_patches_a_benchmark_is_not_ranked_nor_is_what_follows(
         "import torch\n"
         "from attnbench.benchmark.agreement import Agreement\n"
         "from attnbench.benchmark.timing import clocks\n"
-        "from attnbench.checking.suite_guard import SuiteGuard\n"
+        "from attnbench.calling.suite_guard import SuiteGuard\n"
         "def zeros(query, key, value):\n"
         f"    {patch}\n"
         "    return torch.zeros_like(query)\n"

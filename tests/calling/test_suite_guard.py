@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from attnbench.calling.suite_guard import SuiteGuard
 from attnbench.checking import runner
-from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.invariants.toolkit import comparisons
 from attnbench.registry.catalog import registry
 from tests.cli_runs import python
@@ -51,7 +51,7 @@ def test_what_replaces_a_part_of_the_suite_is_named(
 
 def test_adapters_are_held_before_the_file_of_a_subject_can_replace_them() -> None:
     code = (
-        "from attnbench.checking.suite_guard import SuiteGuard; guard = SuiteGuard()\n"
+        "from attnbench.calling.suite_guard import SuiteGuard; guard = SuiteGuard()\n"
         "from attnbench_plugins.adapters.calls.attention_call import Attention\n"
         "Attention.forward = None; print(guard.change())"
     )
