@@ -10,11 +10,10 @@ import typer
 
 from attnbench.cases.case import Case
 from attnbench.cli import options as option
-from attnbench.cli.plugin_loading import ask, load_plugins
+from attnbench.cli.plugin_loading import ask, load_plugins, too_old, version_problems
 from attnbench.errors import AttnbenchError, UsageError
 from attnbench.processes.pool import cores
 from attnbench.registry.discovery import discover, installed_version
-from attnbench.registry.versions import too_old, version_problems
 from attnbench.report.printing import print_json, print_line, print_table
 from attnbench.specs import DTYPES
 

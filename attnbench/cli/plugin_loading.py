@@ -1,4 +1,4 @@
-"""Loading of plugins in a child process, so that none of them can crash the command."""
+"""Loading of plugins in a child process that they may crash, and versions that do not fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnbench.errors import PluginError, UsageError
 from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
 from attnbench.registry.address import Address
-from attnbench.registry.versions import too_old, version_problems
+from attnbench.registry.discovery import installed_version, unmet
 
 _ROWS = "attnbench.report.subject_rows"
 _PLUGINS = "attnbench.registry.catalog:plugins_and_shadows"
@@ -145,3 +145,38 @@ def _warnings(failures: list[dict[str, Any]], shadows: list[str]) -> list[str]:
     if failures:
         lines[-1] += "\n  'attnbench list --plugins --load' shows the tracebacks."
     return [*lines, *shadows]
+
+
+def version_problems(owners: Sequence[str] | None = None, *, missing: bool = True) -> list[str]:
+    """Requirements that have another version than the installed one, or are missing, in words.
+
+    Args:
+        owners: distributions whose requirements are read; by default attnbench and all plugins.
+        missing: whether to name requirements that are not installed.
+    """
+    problems = []
+    plugins = {plugin.distribution: None for plugin in discovery.discover()}
+    for owner in dict.fromkeys(("attnbench", *plugins)) if owners is None else owners:
+        for requirement, version in unmet(owner):
+            if version is not None:
+                problems.append(_other_version(owner, requirement, version))
+            elif missing:
+                problems.append(f"{owner} needs {requirement}, which is not installed.")
+    return problems
+
+
+def too_old(name: str) -> str | None:
+    """That the installed version of what attnbench needs is below the lowest, in words."""
+    for requirement, version in unmet("attnbench"):
+        least = [part for part in requirement.specifier if part.operator == ">="]
+        met = version is None or all(part.contains(version, prereleases=True) for part in least)
+        if requirement.name == name and not met:
+            return _other_version("attnbench", requirement, str(version))
+    return None
+
+
+def _other_version(owner: str, requirement: object, version: str) -> str:
+    return (
+        f"{owner} {installed_version(owner)} needs {requirement}, but {version} is "
+        f"installed: pip install '{requirement}'"
+    )

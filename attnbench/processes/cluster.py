@@ -12,6 +12,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import platform
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,9 +21,20 @@ from typing import Any
 
 from attnbench.errors import UsageError, message_of
 from attnbench.processes.pool import Event, Task, Workers, warm_up
-from attnbench.registry.versions import installed_versions
+from attnbench.registry.discovery import discover, installed_version
 
 _ANSWER_S = 10.0
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions on which machines must agree: Python, torch, attnbench and all plugins."""
+    versions = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for name in ("attnbench", "torch"):
+        versions[name] = (installed_version(name) or "absent").partition("+")[0]
+    for plugin in discover():
+        if plugin.distribution != "attnbench":
+            versions[f"plugin {plugin.name!r} of {plugin.distribution}"] = plugin.version
+    return versions
 
 
 def run_task(pickled: bytes, preload: Sequence[str]) -> bytes:
