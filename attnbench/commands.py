@@ -23,7 +23,6 @@ a subject that hangs or crashes does not end the command. Importing this module 
 from attnbench.checking.check_report import counts_text as counts_text
 from attnbench.checking.check_report import failure_text as failure_text
 from attnbench.checking.check_report import finding_text as finding_text
-from attnbench.checking.check_report import printable as printable
 from attnbench.checking.outcomes import lead_of as lead_of
 from attnbench.cli.configuration import check_defaults as check_defaults
 from attnbench.cli.options import INTERRUPTED as INTERRUPTED
@@ -64,6 +63,7 @@ from attnbench.report.printing import check_writable as check_writable
 from attnbench.report.printing import print_json as print_json
 from attnbench.report.printing import print_line as print_line
 from attnbench.report.printing import print_table as print_table
+from attnbench.report.printing import printable as printable
 from attnbench.report.printing import progress as progress
 from attnbench.report.printing import write_file as write_file
 from attnbench.specs.conventions import KINDS as KINDS

@@ -276,20 +276,3 @@ def case_in_words(case_id: str) -> str:
     varied = ", ".join(f"{name}={option}" for name, option in case.variants)
     text = ", ".join([*parts, f"seed {case.seed}"])
     return f"{text} (the property varies {varied})" if varied else text
-
-
-def cell_text(value: object) -> str:
-    """A cell of a table; floats have three significant digits."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else printable(str(value))
-
-
-def printable(text: str) -> str:
-    """A text with escapes in place of what a terminal acts on, but for the ends of lines."""
-    if text.replace("\n", "").isprintable():
-        return text
-    spaced = "".join(" " if c.isspace() and c != "\n" else c for c in text)
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in spaced)

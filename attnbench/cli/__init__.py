@@ -33,13 +33,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnbench.checking.check_report import printable
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.options import INTERRUPTED, USAGE
 from attnbench.cli.plugin_loading import FailedPluginError
 from attnbench.distributions import COMMAND_GROUP, advice, entry_points, is_built_in, origin, rival
 from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
-from attnbench.report.printing import prepare_streams
+from attnbench.report.printing import prepare_streams, printable
 
 COMMANDS = {"list": "listing", "check": "check", "bench": "bench", "run": "run"}
 """The core's commands in the order of ``--help``, and their modules in this package."""

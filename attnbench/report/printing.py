@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnbench.checking.check_report import cell_text, printable
 from attnbench.errors import UsageError
 
 _WIDTH = 120
@@ -194,3 +193,20 @@ def _writing(path: Path, option: str) -> Iterator[None]:
         raise UsageError(
             f"{option} {path}: cannot write this file: {error.strerror or error}."
         ) from None
+
+
+def cell_text(value: object) -> str:
+    """A cell of a table; floats have three significant digits."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else printable(str(value))
+
+
+def printable(text: str) -> str:
+    """A text with escapes in place of what a terminal acts on, but for the ends of lines."""
+    if text.replace("\n", "").isprintable():
+        return text
+    spaced = "".join(" " if c.isspace() and c != "\n" else c for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in spaced)
