@@ -110,6 +110,11 @@ class Case:
         """Whether its dtype is a half type."""
         return self.dtype in ("bfloat16", "float16")
 
+    @property
+    def width(self) -> int:
+        """The largest of Eq, Ek and Ev."""
+        return max(self.query_size, self.key_size, self.value_size)
+
     @staticmethod
     def from_id(text: str) -> Case:
         """Parse the id of a case.
@@ -150,9 +155,8 @@ class Case:
 
     def with_sizes(self, sizes: Sizes) -> Case:
         """The same case with other feature sizes."""
-        if sizes == self.sizes:
-            return self
-        return replace(self, **{name: getattr(sizes, name) for name in _SIZES})
+        values = {name: getattr(sizes, name) for name in _SIZES}
+        return self if sizes == self.sizes else replace(self, **values)
 
     def replace(self, **changes: Any) -> Case:
         """The same case with some fields changed."""

@@ -54,12 +54,8 @@ class CaseSpace:
 
         Its ``filter`` and ``map`` keep the schedule: they apply to scheduled cases as well.
         """
-        strategy: Any = st.one_of(
-            [
-                part.raw().map(part.finished).filter(lambda case: case is not None)
-                for part in self.parts
-            ]
-        )
+        drawn = [part.raw().map(part.finished) for part in self.parts]
+        strategy: Any = st.one_of([one.filter(lambda case: case is not None) for one in drawn])
         vars(strategy).update(
             attnbench_space=self,
             filter=lambda condition: self.then(

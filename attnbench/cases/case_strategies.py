@@ -43,7 +43,8 @@ def cases(subject: Any, **bounds: Any) -> SearchStrategy[Case]:
 
     _check_names(bounds)
     domain = replace(Domain(dtypes=subject.dtypes), **bounds)
-    domain = replace(domain, max_features=max(domain.max_features, _least_size(subject)))
+    least: Case = subject.legal(Case((1,), 1, 1, 1, 1, 1))  # it may support one size only
+    domain = replace(domain, max_features=max(domain.max_features, least.width))
     dtypes = tuple(d for d in domain.dtypes if d in subject.dtypes) or subject.dtypes[:1]
     masks = tuple(filter(subject.takes_mask, domain.masks)) or domain.masks
     space = Space(subject, replace(domain, dtypes=dtypes, masks=masks))
@@ -77,12 +78,6 @@ def _check_variants(variants: Mapping[str, Sequence[str | int | bool]]) -> None:
                     f"variants={{{name!r}: ...}} has {word!r}, but the id of a case may contain "
                     "only letters, digits and underscores, and a number or a boolean is one there."
                 )
-
-
-def _least_size(subject: Any) -> int:
-    """The largest of Eq, Ek and Ev where all are least; a subject may support one size only."""
-    least: Case = subject.legal(Case((1,), 1, 1, 1, 1, 1))
-    return max(least.query_size, least.key_size, least.value_size)
 
 
 def listed(

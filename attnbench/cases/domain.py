@@ -50,18 +50,13 @@ class Domain:
     @functools.cached_property
     def longest(self) -> int:
         """The largest L and S of all cases."""
-        return max(
-            [
-                self.max_len,
-                self.longest_drawn,
-                *(max(case.q_len, case.kv_len) for case in self.beyond),
-            ]
-        )
+        beyond = (max(case.q_len, case.kv_len) for case in self.beyond)
+        return max(self.max_len, self.longest_drawn, *beyond)
 
     @functools.cached_property
     def widest(self) -> int:
         """The largest Eq, Ek and Ev of all cases."""
-        return max([self.max_features, *(_features(case) for case in self.beyond)])
+        return max([self.max_features, *(case.width for case in self.beyond)])
 
     def __contains__(self, case: object) -> bool:
         return (
@@ -73,10 +68,6 @@ class Domain:
             and len(case.lead) in self.leads
             and self.min_q_len <= case.q_len <= self.longest
             and self.min_kv_len <= case.kv_len <= self.longest
-            and _features(case) <= self.widest
+            and case.width <= self.widest
             and case.device == self.device
         )
-
-
-def _features(case: Case) -> int:
-    return max(case.query_size, case.key_size, case.value_size)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, cycle
 
 from attnbench.cases.case import Case
 from attnbench.cases.domain import Domain
@@ -40,8 +40,6 @@ _MORE = (
     ((1,), 255, 257, 8, 8, 8),
     ((600,), 1, 3, 4, 4, 4),
 )
-
-
 _LONG = (
     # long in one size and otherwise plain, so that no mask or regime hides an error
     Case((1,), 2, 1025),  # one more than some blocks of a power of two
@@ -92,7 +90,7 @@ def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[
     bounds = replace(domain, beyond=(), drawn_len=None)
     bounded = ((case, bounds) for case in _scheduled(domain, brief))
     unbounded = ((replace(case, device=domain.device), domain) for case in domain.beyond)
-    for number, (case, limits) in enumerate(itertools.chain(bounded, unbounded)):
+    for number, (case, limits) in enumerate(chain(bounded, unbounded)):
         case = replace(case, seed=seed + number).legal()
         key = replace(case, seed=0)
         if case in limits and key not in seen:
@@ -129,12 +127,7 @@ def _covered(case: Case, domain: Domain) -> set[str]:
 
 def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
     dtypes, masks, device = domain.dtypes, domain.masks, domain.device
-    cycles = (
-        itertools.cycle(dtypes),
-        itertools.cycle(masks),
-        itertools.cycle(domain.layouts),
-        itertools.cycle(domain.regimes),
-    )
+    cycles = cycle(dtypes), cycle(masks), cycle(domain.layouts), cycle(domain.regimes)
     rows = _SHAPES if brief else (*_SHAPES, *_MORE)
     covered: set[str] = set()
     for sizes, dtype, mask, layout, regime in zip(rows, *cycles, strict=False):
@@ -148,8 +141,7 @@ def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
     for number, case in enumerate(_LONG):
         for dtype in ends[number % len(ends) :][:1] if brief else ends:
             yield replace(case, dtype=dtype, device=device)
-    for case in _NARROW:
-        yield replace(case, device=device)
+    yield from (replace(case, device=device) for case in _NARROW)
     bases = Case((2, 3), 4, 6, 8, 6, 5, device=device), Case((3,), 3, 3, 5, 5, 5, device=device)
     for number, mask in enumerate(mask for mask in masks if mask not in covered):
         shapes = bases[number % 2 :][:1] if brief else bases

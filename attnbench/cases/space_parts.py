@@ -7,17 +7,14 @@ maps of its space; Hypothesis draws and shrinks raw cases.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
+from attnbench.cases.case import Case
 from attnbench.cases.domain import Domain
 from attnbench.cases.schedule import schedule, varied
 from attnbench.cases.sizes import DTYPES
@@ -26,15 +23,10 @@ _SMALL = 17
 _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
 _LEAD = (1, 2, 3)
 _SEEDS = range(2**12)
-_ANY_SIZES = range(1, 2**31)
-_SMALL_SEEDS = 16
 _MOST_PAIRS = 2**17
 _MOST_NUMBERS = 2**19
 """Most query-key pairs of a scheduled case, and most numbers of its keys, unless its row of the
 schedule has more."""
-_WORDS = (*MASKS, *LAYOUTS, *REGIMES, "float32", "float64", "bfloat16", "float16")
-_PLACES = {word: place for place, word in enumerate(_WORDS)}
-"""The order of words in shrinking; words that only layers use come last."""
 
 Step = Callable[[Case], Case | None]
 Way = Callable[[Case], Case]
@@ -97,15 +89,9 @@ class Space(_Pipeline):
             and _number_count(case) <= max(_number_count(raw), _MOST_NUMBERS)
         ]
 
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """The dtypes of its cases."""
-        return self.domain.dtypes
-
     def includes(self, raw: Case) -> bool:
         """Whether a raw case is one of the space."""
-        options = dict(raw.variants)
-        variants = self.domain.variants
+        options, variants = dict(raw.variants), self.domain.variants
         has_variants = options.keys() == variants.keys() and all(
             option in variants[name] for name, option in options.items()
         )
@@ -123,34 +109,12 @@ class Space(_Pipeline):
         features = [n for n in _FEATURES if n <= domain.max_features] or [1]
         groups: list[Sequence[Any]] = [
             *(domain.leads, *[_with_ties(_LEAD)] * max(domain.leads), q_lens, _with_ties(kv_lens)),
-            *(*domain.variants.values(), *_words(domain)),
+            *domain.variants.values(),
+            *(domain.masks, domain.layouts, domain.regimes, domain.dtypes),
             *(features, _with_ties(features), _with_ties(features), _SEEDS),
         ]
         ways = self.ways or (lambda case: case,)
         return _raw_cases(self, [st.sampled_from(group) for group in (*groups, ways)])
-
-    def below(self, case: Case) -> st.SearchStrategy[Case | None]:
-        """Draw raw cases that are no larger than a case, and mostly that case itself."""
-        domain, rank = self.domain, len(case.lead)
-        deeper = max(domain.leads) - rank
-        groups = (
-            *(sorted(domain.leads), *[_ANY_SIZES] * max(domain.leads)),
-            *(range(least, domain.longest + 1) for least in (domain.min_q_len, domain.min_kv_len)),
-            *domain.variants.values(),
-            *(sorted(group, key=lambda word: _PLACES.get(word, 99)) for group in _words(domain)),
-            *(*[_ANY_SIZES] * 3, range(_SMALL_SEEDS)),
-        )
-        options = dict(case.variants)
-        ends = (
-            *(rank, *case.lead, *[1] * deeper, case.q_len, case.kv_len),
-            *(options.get(name, group[0]) for name, group in domain.variants.items()),
-            *(case.mask, case.layout, case.regime, case.dtype),
-            *(case.query_size, case.key_size, case.value_size, case.seed),
-        )
-        choices = [_up_to(group, end) for group, end in zip(groups, ends, strict=True)]
-        return st.tuples(*(mostly_last(choice, len(choices)) for choice in choices)).map(
-            lambda chosen: case if chosen == ends else self.nearest_case(chosen)
-        )
 
     def nearest_case(self, values: Sequence[Any]) -> Case | None:
         """The nearest legal case with these fields; a ``None`` copies the field it is tied to."""
@@ -176,11 +140,6 @@ class Listing(_Pipeline):
     cases: tuple[Case, ...]
     variants: Mapping[str, Sequence[Any]]
     draws = False
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """The dtypes of its cases."""
-        return tuple(dict.fromkeys(case.dtype for case in self.cases))
 
     def includes(self, raw: Case) -> bool:
         """Whether a case is one of the list, with any seed."""
@@ -229,24 +188,6 @@ class Foreign(_Pipeline):
         """Draw its cases."""
         return self.strategy
 
-    def below(self, case: Case) -> st.SearchStrategy[Case | None]:
-        """Draw its cases; none is known to be smaller."""
-        return self.strategy.filter(self.includes)
-
-
-def mostly_last(choices: Sequence[Any], fields: int) -> st.SearchStrategy[Any]:
-    """Draw one of several choices, ordered from simple to complex, and mostly the last.
-
-    If all fields of a value are drawn like this, more than half of the draws repeat the known
-    failure, so that Hypothesis finds it at once and then shrinks it field by field.
-
-    Args:
-        choices: the choices of one field.
-        fields: number of fields of the value.
-    """
-    last = len(choices) - 1
-    return st.integers(0, 2 * fields * last).map(lambda place: choices[min(place, last)])
-
 
 @st.composite
 def _raw_cases(
@@ -264,18 +205,8 @@ def _with_ties(sizes: Sequence[int]) -> list[int | None]:
 
 def _number_count(case: Case) -> int:
     """How many numbers the larger of query and key has."""
-    rows = math.prod(case.lead) * max(case.q_len, case.kv_len)
-    return rows * max(case.query_size, case.key_size, case.value_size)
+    return math.prod(case.lead) * max(case.q_len, case.kv_len) * case.width
 
 
 def _pair_count(case: Case) -> int:
     return case.q_len * case.kv_len
-
-
-def _up_to(group: Iterable[Any], end: Any) -> list[Any]:
-    """What comes before an end, and the end."""
-    return [*itertools.takewhile(functools.partial(operator.ne, end), group), end]
-
-
-def _words(domain: Domain) -> tuple[tuple[str, ...], ...]:
-    return domain.masks, domain.layouts, domain.regimes, domain.dtypes

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
 from typing import Any
 from unittest import SkipTest
 
@@ -12,7 +16,7 @@ from hypothesis import Phase, reject
 from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 
-from attnbench.cases.case import Case
+from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
 from attnbench.cases.case_space import CaseSpace, Part
 from attnbench.cases.space_parts import Foreign, Listing, Space
 from attnbench.checking import hypothesis_engine
@@ -36,6 +40,12 @@ _SECONDS = 20.0
 
 _TRIES = 10
 """Most executions of Hypothesis to draw enough cases, if many are rejected."""
+
+_ANY_SIZES = range(1, 2**31)
+_SMALL_SEEDS = 16
+_WORDS = (*MASKS, *LAYOUTS, *REGIMES, "float32", "float64", "bfloat16", "float16")
+_PLACES = {word: place for place, word in enumerate(_WORDS)}
+"""The order of words in shrinking; words that only layers use come last."""
 
 _NO_CASE = "sizes and dtypes of the subject, and filters of its strategy, leave none of its cases"
 
@@ -167,7 +177,7 @@ class CaseSearch:
             return case is not None and self._fails_again(case)
 
         example = hypothesis_engine.find_simplest(
-            part.below(origin),
+            no_larger(part, origin),
             still_fails,
             phases=(Phase.generate, Phase.shrink),
             seed=f"{self.invariant.name} {origin.id}",
@@ -274,6 +284,53 @@ class CaseSearch:
             return None
         message = self.left_out("none") if self.refusals else _NO_CASE
         return "inconclusive" if self.invariant.name == KEEPS_CONTRACT else "skipped", message
+
+
+def no_larger(part: Space | Foreign, case: Case) -> st.SearchStrategy[Case | None]:
+    """Draw raw cases that are no larger than a case, and mostly that case itself.
+
+    Of a strategy that is not ours none is known to be smaller, and all are drawn.
+    """
+    if isinstance(part, Foreign):
+        return part.strategy.filter(part.includes)
+    domain, rank = part.domain, len(case.lead)
+    deeper = max(domain.leads) - rank
+    words = domain.masks, domain.layouts, domain.regimes, domain.dtypes
+    groups = (
+        *(sorted(domain.leads), *[_ANY_SIZES] * max(domain.leads)),
+        *(range(least, domain.longest + 1) for least in (domain.min_q_len, domain.min_kv_len)),
+        *domain.variants.values(),
+        *(sorted(group, key=lambda word: _PLACES.get(word, 99)) for group in words),
+        *(*[_ANY_SIZES] * 3, range(_SMALL_SEEDS)),
+    )
+    options = dict(case.variants)
+    ends = (
+        *(rank, *case.lead, *[1] * deeper, case.q_len, case.kv_len),
+        *(options.get(name, group[0]) for name, group in domain.variants.items()),
+        *(case.mask, case.layout, case.regime, case.dtype),
+        *(case.query_size, case.key_size, case.value_size, case.seed),
+    )
+    choices = [
+        [*takewhile(partial(operator.ne, end), group), end]
+        for group, end in zip(groups, ends, strict=True)
+    ]
+    return st.tuples(*(_mostly_last(choice, len(choices)) for choice in choices)).map(
+        lambda chosen: case if chosen == ends else part.nearest_case(chosen)
+    )
+
+
+def _mostly_last(choices: Sequence[Any], fields: int) -> st.SearchStrategy[Any]:
+    """Draw one of several choices, ordered from simple to complex, and mostly the last.
+
+    If all fields of a value are drawn like this, more than half of the draws repeat the known
+    failure, so that Hypothesis finds it at once and then shrinks it field by field.
+
+    Args:
+        choices: the choices of one field.
+        fields: number of fields of the value.
+    """
+    last = len(choices) - 1
+    return st.integers(0, 2 * fields * last).map(lambda place: choices[min(place, last)])
 
 
 def _hold_legal(subject: Subject, invariant: Invariant, case: Any) -> None:
