@@ -162,8 +162,7 @@ def fill(
     def versions() -> dict[str, str]:
         return _expected_versions(namespace.get("__file__"), module)
 
-    def suite(name: str, address: str | None) -> type:
-        return _suite(name, address, module, versions, baselines)
+    suite = functools.partial(_suite, module=module, versions=versions, baselines=baselines)
 
     def missing_class(name: str) -> type:
         if name.startswith("_") or name not in {key.partition(".")[0] for key in versions()}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,12 +21,7 @@ from attnbench.checking.explain.explaining import (
     with_own_clues,
 )
 from attnbench.checking.gaps import coverage_of, declarations, gaps_of
-from attnbench.checking.outcomes import (
-    CANARY,
-    CHANGED,
-    Outcome,
-    notes_of,
-)
+from attnbench.checking.outcomes import CANARY, CHANGED, Outcome, notes_of
 from attnbench.checking.plan import explaining_plugins, find_profile, planned, try_options
 from attnbench.checking.plan import select_invariants as select_invariants
 from attnbench.checking.profiles import PROFILES
@@ -188,8 +184,9 @@ def explained(subject: Subject, outcomes: Sequence[Outcome]) -> list[Outcome]:
     told = {outcome.invariant: outcome for outcome in outcomes}
     if failing and not any(o.failure is not None and o.failure.device_lost for o in failing):
         told |= {outcome.invariant: outcome for outcome in with_own_clues(subject, failing)}
-        for invariant, fields in _meant(subject, failing):
-            told[invariant] = added(told[invariant], **fields)
+        lead = told[failing[0].invariant]
+        for text in islice(_meant(subject, failing), 1):
+            told[lead.invariant] = added(lead, by_design=text)
     return [*told.values()]
 
 
@@ -210,15 +207,12 @@ def explanations_of(
             yield outcomes
 
 
-def _meant(subject: Subject, failing: Sequence[Outcome]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The convention of the first failure with which all of them hold, if there is one."""
-    lead = failing[0].invariant if failing else ""
-    for text, declared in declarations(subject, lead):
-        if all(_holds(declared, one, case_of(one)) for one in failing) and _holds(
-            declared, failing[0]
-        ):
-            yield lead, {"by_design": text}
-            return
+def _meant(subject: Subject, failing: Sequence[Outcome]) -> Iterator[str]:
+    """The conventions of the first failure with which all of them hold."""
+    for text, declared in declarations(subject, failing[0].invariant):
+        hold = all(_holds(declared, one, case_of(one)) for one in failing)
+        if hold and _holds(declared, failing[0]):
+            yield text
 
 
 def _holds(subject: Subject, outcome: Outcome, case: Case | None = None) -> bool:

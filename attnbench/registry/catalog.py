@@ -11,12 +11,7 @@ from typing import Any, TypeVar
 from packaging.utils import canonicalize_name
 
 from attnbench._signing import ORIGIN
-from attnbench.errors import (
-    DuplicateNameError,
-    SpecError,
-    UnknownNameError,
-    nearest,
-)
+from attnbench.errors import DuplicateNameError, SpecError, UnknownNameError, nearest
 from attnbench.registry.address import Address, parse_address
 from attnbench.registry.discovery import (
     DISABLED_VARIABLE,

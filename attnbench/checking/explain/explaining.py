@@ -14,7 +14,7 @@ from typing import Any
 from attnbench.cases.case import Case
 from attnbench.checking.explain.replay import Comparison, replayed
 from attnbench.checking.outcomes import Outcome, lead_of
-from attnbench.checking.plan import explaining_plugins, select_invariants
+from attnbench.checking.plan import explaining_plugins
 from attnbench.distributions import named_by_plugin
 from attnbench.errors import PluginError, headline
 from attnbench.registry.discovery import Plugin
@@ -36,9 +36,8 @@ class _TooLongError(BaseException):
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[None]:
     """Leave the context after some seconds of computing, where a signal can end it."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(
-        signal, "SIGVTALRM"
-    ):
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "SIGVTALRM"):
         yield
         return
 
@@ -80,11 +79,10 @@ def with_own_clues(subject: Subject, failing: Sequence[Outcome]) -> list[Outcome
     """Failures, one with a script, and the first one with the clues of built-in plugins."""
     until, told = time.process_time() + _SECONDS, [*failing]
     for number, comparison in islice(_again(subject, failing, until), _SCRIPTS):
-        outcome, case = failing[number], case_of(failing[number])
-        title = f"{outcome.invariant} on {subject.name}, case {case.id}"
         with contextlib.suppress(Exception, SystemExit), seeded():
-            script = named_by_plugin("explaining.script_of")(subject, title, case, comparison)
-            told[number] = added(outcome, script=script)
+            failure = failing[number].failure
+            script = named_by_plugin("explaining.script_of")(subject, failure, comparison)
+            told[number] = added(failing[number], script=script)
             if script:
                 break
     for plugin in explaining_plugins(built_in=True):
@@ -102,8 +100,8 @@ def _again(
         if left < 0:
             return
         with contextlib.suppress(Exception, SystemExit), _limited(left):
-            (invariant,) = select_invariants([outcome.invariant])
-            comparison = replayed(subject, invariant, case_of(outcome))
+            assert outcome.failure is not None
+            comparison = replayed(subject, outcome.failure)
         if comparison is not None:
             yield number, comparison
 

@@ -16,7 +16,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.outcomes import Failure
 from attnbench.checking.plan import select_invariants
 from attnbench.errors import InvariantViolation, UsageError
-from attnbench.specs import Invariant, KernelSpec, LayerSpec
+from attnbench.specs import KernelSpec, LayerSpec
 from attnbench.subject import scoring_subject
 from attnbench.subject.devices import seeded
 from attnbench.subject.subject import Subject
@@ -135,20 +135,17 @@ def replay(subject: Subject, failure: Failure) -> Comparison:
         UsageError: it has no case, or does not fail again.
         Exception: the subject raised it.
     """
-    if failure.case is None:
-        raise UsageError(f"the failure of {failure.invariant} has no case to run again.")
-    (invariant,) = select_invariants([failure.invariant])
-    comparison = replayed(subject, invariant, Case.from_id(failure.case))
+    comparison = replayed(subject, failure)
     if not isinstance(comparison.violation, InvariantViolation):
         raise comparison.violation
     return comparison
 
 
-def replayed(subject: Subject, invariant: Invariant, case: Case) -> Comparison:
-    """The same of an invariant, which need not be registered, and a case.
-
-    What an exception of the subject ended has nothing that is compared.
-    """
+def replayed(subject: Subject, failure: Failure) -> Comparison:
+    """The same; what an exception of the subject ended has nothing that is compared."""
+    if failure.case is None:
+        raise UsageError(f"the failure of {failure.invariant} has no case to run again.")
+    (invariant,), case = select_invariants([failure.invariant]), Case.from_id(failure.case)
     with seeded():
         calls, error = _run(subject, lambda watched: invariant.check(watched, case))
         again = (getattr(error, "compared", None) or {}).get("again")

@@ -24,8 +24,6 @@ from attnbench.testing import Comparison, Row, replay, row_of
 from attnbench_plugins.explaining.recorded_operations import Operation, Operations
 
 _SECONDS = 2.0
-"""No further failure is run again after this, where nothing else ends the search."""
-
 _ROUNDING = 64.0
 """Units in the last place by which two results may differ for the order of sums."""
 
@@ -42,20 +40,20 @@ _Suspect = tuple[Operation, dict[_Use, Tensor]]
 """What may be wrong, and which tensors are used in place of what it gives."""
 
 
-def clue_of(subject: Subject, failures: Sequence[Any]) -> Clue | None:
-    """The first difference that the first of some failures shows, or else one of the others."""
+def first_differences(subject: Subject, failures: Sequence[Any]) -> Iterator[Clue]:
+    """The first difference of each of some failures that shows one, for two seconds."""
     until = time.process_time() + _SECONDS
     for failure in failures:
-        if time.process_time() > until:
-            break
+        clue = None
         # it may not fail in the same way again
         with contextlib.suppress(Exception, SystemExit):
             clue = first_difference(replay(subject, failure))
-            if clue is not None and failure is not failures[0]:
-                return replace(clue, text=f"{clue.text} (as {failure.invariant} shows)")
-            if clue is not None:
-                return clue
-    return None
+        if clue is not None and failure is not failures[0]:
+            clue = replace(clue, text=f"{clue.text} (as {failure.invariant} shows)")
+        if clue is not None:
+            yield clue
+        if time.process_time() > until:
+            return
 
 
 def first_difference(comparison: Comparison) -> Clue | None:

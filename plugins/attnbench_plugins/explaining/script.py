@@ -40,13 +40,12 @@ _ROLES = {
 """What the first arguments of a call are."""
 
 
-def script_of(subject: Subject, title: str, case: Case, comparison: Comparison) -> str | None:
+def script_of(subject: Subject, failure: Any, comparison: Comparison) -> str | None:
     """Write a script that makes the failing calls again, and verify that it fails.
 
     Args:
         subject: the subject that failed.
-        title: the first line of its comment.
-        case: the case at which it failed.
+        failure: what it failed in, with a case.
         comparison: what was compared.
 
     Returns:
@@ -56,6 +55,8 @@ def script_of(subject: Subject, title: str, case: Case, comparison: Comparison) 
     """
     if _RUNNING in os.environ:
         return None
+    case = Case.from_id(failure.case)
+    title = f"{failure.invariant} on {subject.name}, case {failure.case}"
     for whole in (False, True):  # a module may keep what an earlier call left
         with contextlib.suppress(Unwritable):
             script, expected = _Script(subject, case).text(title, comparison, whole=whole)

@@ -149,8 +149,7 @@ def test_failures_are_run_again_until_one_shows_the_first_difference(
     shown = [None, None, None, attnbench.Clue(text="the last key is lost")]
     monkeypatch.setattr(first_difference, "replay", lambda *_: None)
     monkeypatch.setattr(first_difference, "first_difference", lambda comparison: shown.pop(0))
-    clue = first_difference.clue_of(resolve("scaled_dot")[0], failures)
-    assert clue is not None
+    clue = next(first_difference.first_differences(resolve("scaled_dot")[0], failures))
     assert clue.text == "the last key is lost (as property_3 shows)"
 
 
