@@ -198,6 +198,11 @@ def _imported(source: str, name: str, run: Callable[[], ModuleType]) -> ModuleTy
         run: imports it.
     """
     module, stubbed, asks_for_gpu = _run_again(source, name, run)
+    for one in [*sys.modules.values()]:
+        try:
+            getattr(one, "__file__", None)  # which inspect asks of every module
+        except Exception:  # one that is loaded when it is used, and cannot be
+            vars(one)["__file__"] = None
     notes = _NOTES.setdefault(module.__name__, [])
     for reason, is_of_package in (("not installed", False), ("not in its package", True)):
         names = sorted({name for name in stubbed if is_there(name) == is_of_package})
@@ -294,7 +299,7 @@ def _forget(before: set[str], *folders: Path) -> None:
     """Forget the modules of these folders that were imported since: they are run again whole."""
     for name in {*sys.modules} - before:
         module, file = sys.modules[name], str(folders[0])
-        with contextlib.suppress(KeyError):  # of a package that went before it
+        with contextlib.suppress(Exception):  # of a package that went before it, or not loaded yet
             paths = getattr(module, "__path__", ())  # one that was not run has no file
             file = getattr(module, "__file__", None) or next(iter(paths), "")
         if any(Path(file).is_relative_to(folder) for folder in folders) or name.startswith(_OWN):

@@ -187,7 +187,7 @@ def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome
     if statement:
         lines.append(filled("property: ", statement))
     failure = outcome.failure
-    if failure is not None and failure.hint and not failure.is_nan_alone:
+    if failure is not None and failure.hint and not (failure.is_nan_alone or failure.raised):
         lines.append(filled("usually: ", failure.hint))
     lines.append(textwrap.indent(outcome.reason, "  "))
     if failure is not None:

@@ -14,7 +14,8 @@ def attnbench_explain(subject: Subject, failures: Sequence[Any]) -> Iterator[Clu
     """One small change by which what failed holds, if there is one that changes nothing else."""
     from attnbench_mend.search import SECONDS, mend  # libcst, which only a failure needs
 
-    found = mend(subject, failures, SECONDS)
+    is_random = any(failure.fault == "random" for failure in failures)  # nothing holds by a change
+    found = None if is_random else mend(subject, failures, SECONDS)
     if found is not None:
         file, edit = found
         place = f"{Path(file).name}:{edit.line}"

@@ -297,7 +297,8 @@ def _constant(value: Any) -> str:
 
 def in_words(axes: str) -> str:
     """Axes as people write them: ``(B, L, E)``."""
-    return f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
+    named = [{"R": "2S-1"}.get(letter, letter) for letter in axes]
+    return f"({', '.join(named)}{',' if len(axes) == 1 else ''})"
 
 
 def part_of(result: Any, part: Part, module: Any = None) -> Any:

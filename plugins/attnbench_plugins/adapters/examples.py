@@ -31,7 +31,7 @@ from attnbench_plugins.adapters.shown_call import (
     prepared,
     shown_call,
 )
-from attnbench_plugins.adapters.trials.fitting import Prior, bound, with_values
+from attnbench_plugins.adapters.trials.fitting import Prior, bound, pools, with_values
 from attnbench_plugins.adapters.trials.mask_trials import masked
 from attnbench_plugins.adapters.trials.small_calls import Callee, Calls, close
 from attnbench_plugins.adapters.trials.trial_layouts import LAYOUTS, trials, tried
@@ -187,20 +187,10 @@ def _step(shown: Example, raised: list[str]) -> tuple[Callee, Binding] | None:
             slots = keys[0].shape[layout[1].index("S")]
             named = [_as_given(each, shown, slots) for each in _arguments(shown)]
             for binding in trials(callee, named, mains, raised, [layout])[0]:
-                if _pools(callee, binding):
+                if pools(callee, binding):
                     found = masked(callee, with_values(callee, binding), named)
                     return callee, found
     return None
-
-
-def _pools(callee: Callee, binding: Binding) -> bool:
-    """Whether weights over a memory are given, or values apart from the keys are pooled."""
-    if binding.shape != "attention":
-        return binding.weights is not None or binding.one_query
-    calls = Calls(callee, binding)
-    query, key, value = calls.tensors()
-    output = calls([query, key, value * 0 + 3])
-    return output is not None and close(output, output * 0 + 3)
 
 
 def _arguments(shown: Example) -> list[Argument]:

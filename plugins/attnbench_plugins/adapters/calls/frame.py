@@ -64,6 +64,7 @@ class Frame:
         heads = self.items[1] if self.by_head else heads_of(callee)
         count = self.items[0]
         own = {"B": count, "H": heads, "G": count * heads, "1": 1, "2": 2}
+        own["R"] = 2 * self.slots - 1
         return own | {"L": self.length, "S": self.slots}
 
     def masks(self, mask: Tensor | None, lens: Tensor | None) -> dict[str, Any]:

@@ -127,6 +127,7 @@ class Layer(Called):
             return constant.rows(self.callee, past, count, hidden)
         if isinstance(constant, Fill | Given | tuple):
             sizes = {"B": items, "L": count, "S": slots or past + count, "E": width, "1": 1}
+            sizes["R"] = 2 * sizes["S"] - 1
             sizes |= {"H": heads_of(self.callee, "kv_heads"), "D": head_width(self.callee, width)}
             return self._constant(constant, sizes, hidden)
         places = torch.arange(past, past + count, device=hidden.device)

@@ -94,7 +94,7 @@ def guesses(target: Any, role: str | None, kind: Any, sizes: Widths) -> tuple[An
         side = sizes.grid
         if kind is int:
             return (side,)
-        return (*((None,) if role == "window" else ()), side, (side, side))
+        return (*((None,) if role == "window" else ()), side, (side,) * 2, (side,) * 3)
     if role == "method" or kind is str:
         return choices(target) or METHODS
     by_kind: dict[Any, tuple[Any, ...]] = {

@@ -15,6 +15,8 @@ from attnbench.styles import Argument
 from attnbench_plugins.adapters.binding import Binding, Fill, Through
 from attnbench_plugins.adapters.calls.layer_call import tables_of
 
+_RELATIVE = ("1RE", "R1E", "RE")
+"""Axes of what says how far apart two tokens are."""
 MASK_AXES = ("BLS", "BHLS", "B1LS", "LS", "BS", "B1S", "B11S", "SB", "BS1")
 
 
@@ -73,9 +75,9 @@ def options_of(argument: Argument, binding: Binding, callee: Any) -> Sequence[An
         function = callee.forward if isinstance(callee, nn.Module) else callee
         part = {"cos": 0, "sin": 1}.get(role)
         tables = [t for t in tables_of(function, callee) if part in (None, t.part)]
-        return [*tables, Fill("BLE", 0.5), Fill("LBE", 0.5), None]
+        return [*tables, *(Fill(axes, 0.5) for axes in ("BLE", "LBE", *_RELATIVE)), None]
     if role == "embedded_positions":
-        return [Fill(binding.layout, 0.5), Fill(binding.memory, 0.5), None]
+        return [*(Fill(axes, 0.5) for axes in (binding.layout, binding.memory, *_RELATIVE)), None]
     if role == "positions" and is_layer:
         return ["BL", "L"]
     if role == "cache" and is_layer:

@@ -37,10 +37,11 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     if said:
         found.notes.append(said)
         found.fields["dtypes"] = dtypes
-    found.others += _others(calls)
+    result, called = calls.result(calls.tensors())
+    found.others += _others(calls, result)
     if found.others:
         found.notes.append(f"it gives {' and '.join(found.others)} as well, not looked at")
-    kept = getattr(callee.at(), "__dict__", {}).items()
+    kept = getattr(called, "__dict__", {}).items()
     if unset := [n for n, v in kept if v is None and "mask" in str(role_of(n, "forward"))]:
         found.notes.append(f"its own {' and '.join(unset)} is None in every call")
     if is_random := calls.is_random():
@@ -59,12 +60,12 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     return found
 
 
-def _others(calls: Calls) -> list[str]:
+def _others(calls: Calls, result: Any) -> list[str]:
     """The shapes of what a call gives beside the output, weights and scores."""
     binding = calls.binding
     known = {where for found in (binding.output, binding.weights) if found for where in found[:1]}
     shapes = []
-    for where, part in parts_of(calls.result(calls.tensors())[0], None):
+    for where, part in parts_of(result, None):
         axes = axes_of(part.shape, calls.callee.sides)
         if where not in known and part.is_floating_point() and axes[1:] and axes[-1] in "E?":
             shapes.append(f"a tensor ({', '.join(axes)})")

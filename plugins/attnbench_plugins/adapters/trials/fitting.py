@@ -228,7 +228,7 @@ def _attended(
     asked = (*MASKS, "embedded_positions", "coverage", "previous_weights")
     masks = [a for a in named if a.role in asked and not a.required]
     needed = [replace(a, default=NOTHING) if a in masks else a for a in named]
-    likely = plans(named)
+    likely, roles = plans(named), {a.name: a.role for a in named}
     if not prior.is_free:  # its first three are query, key and value, whatever they are called
         likely = [mains for mains in likely if len(mains) == 3][:1]
     best: Binding | None = None
@@ -260,7 +260,10 @@ def _attended(
         if fitting:
             fitting = [with_values(callee, each) for each in fitting]
             binding = _reading_most(callee, fitting, named)
-            if binding.pools or binding.weights is None:
+            is_sure = binding.pools or binding.weights is None
+            if binding.shape == "attention" and not roles.items() >= mains.items():
+                is_sure = pools(callee, binding)  # names do not tell keys from values
+            if is_sure:
                 return binding
             best = best or binding  # the two sides may be taken for each other
     return best
@@ -274,6 +277,16 @@ def _keeps_heads_apart(callee: Callee, binding: Binding) -> bool:
     value[:, :1] *= -1.5
     moved = calls([query, key, value])
     return plain is not None and moved is not None and close(moved[:, 1:], plain[:, 1:])
+
+
+def pools(callee: Callee, binding: Binding) -> bool:
+    """Whether weights over a memory are given, or values apart from the keys are pooled."""
+    if binding.shape != "attention":
+        return binding.weights is not None or binding.one_query
+    calls = Calls(callee, binding)
+    query, key, value = calls.tensors()
+    output = calls([query, key, value * 0 + 3])
+    return output is not None and close(output, output * 0 + 3)
 
 
 def with_values(callee: Callee, binding: Binding) -> Binding:

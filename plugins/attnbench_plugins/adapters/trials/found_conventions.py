@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.styles import FINITE
-from attnbench_plugins.adapters.binding import Given
+from attnbench_plugins.adapters.binding import Fill, Given
 from attnbench_plugins.adapters.trials.small_calls import SHOWN, Calls, close
 
 
 def conventions_of(calls: Calls) -> dict[str, Any]:
     """The conventions of what takes a query and keys."""
     found: dict[str, Any] = {}
-    for ask in (_masks, _hidden, causality, positions, _of_example, coarseness):
+    for ask in (_masks, _hidden, causality, positions, _of_others, coarseness):
         found |= ask(calls)
     return found
 
@@ -58,7 +58,8 @@ def _hidden(calls: Calls) -> dict[str, Any]:
     low = mask_value(calls)
     made = calls.callee.at()
     if low is not None and isinstance(made, nn.Module) and [*made.parameters()]:
-        low = max(low, FINITE)  # its scores are not q·k, and either sign may lie far from zero
+        is_round = low in (-65504.0, float(f"{low:.2g}"))  # its scores are not q·k
+        low = max(low, FINITE) if is_round else FINITE  # either sign may lie far from zero
     return found | ({} if low is None else {"mask_value": low})
 
 
@@ -179,12 +180,14 @@ def _recurs(calls: Calls, plain: Tensor) -> bool:
     return bool(changed[0][..., 1:].any()) and not bool(changed[1][..., :-1].any())
 
 
-def _of_example(calls: Calls) -> dict[str, Any]:
-    """Whether what an example gives beside the tensors differs by head or by token."""
-    given = [each for each in calls.binding.values.values() if isinstance(each, Given)]
-    letters = {letter for each in given for axes in each.axes for letter in axes}
+def _of_others(calls: Calls) -> dict[str, Any]:
+    """Whether what a call gets beside its tensors differs by head or by token."""
+    values = calls.binding.values.values()
+    axes = [each for value in values if isinstance(value, Given) for each in value.axes]
+    axes += ["R" for value in values if isinstance(value, Fill) and "R" in value.axes]
+    letters = {*"".join(axes)}
     found: dict[str, Any] = {"per_head": True} if "H" in letters else {}
-    return found | ({"positions": "absolute"} if letters & {"L", "S"} else {})
+    return found | ({"positions": "absolute"} if letters & {"L", "S", "R"} else {})
 
 
 def coarseness(calls: Calls) -> dict[str, Any]:
