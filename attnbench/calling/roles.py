@@ -81,7 +81,8 @@ FORWARD: Mapping[str, str] = {
     "query": "q query queries query_vec query_vector query_states querys xq q_proj decoder_hidden "
     "decoder_state dec_hidden decoder_hidden_state last_hidden decoder_output decoder_outputs "
     "s_t st_hat state hidden_t h_t dec_state s s_prev prev_hidden previous_hidden query_layer "
-    "vector matrix_1 target_states rnn_output tgt_states current_state decoder_states input_q",
+    "vector matrix_1 target_states rnn_output tgt_states current_state decoder_states input_q "
+    "output",
     "key": "k key keys key_states xk key_layer k_proj key_vec input_k",
     "value": "v value values value_states xv value_layer v_proj input_v",
     "memory": "memory encoder_outputs encoder_output encoder_hidden_states enc_outputs enc_output "

@@ -117,7 +117,8 @@ class _StubModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Missing(f"{self.__name__}.{name}")
+        known = getattr(torch.nn.init, name, None) if name.endswith("_") else None
+        return known or _Missing(f"{self.__name__}.{name}")  # as trunc_normal_, which timm has, too
 
 
 class _Missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
@@ -269,13 +270,17 @@ _RANK_OF = {name: rank for rank, names in enumerate(_RANKS, 1) for name in names
 def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
     """The failure to describe: a broken contract, or else the most specific property.
 
-    If most checks raised, it is one that raised, since the others say little. Of an answer that is
-    NaN where nothing else is wrong, any property says little, and the contract says it best.
+    If most checks raised, it is one that raised, where most did, since the others say little. Of an
+    answer that is NaN where nothing else is wrong, any property says little, and the contract says
+    it best.
     """
     failures = [o for o in outcomes if o.failure is not None] or list(outcomes[:1])
-    raising = [o for o in failures if o.failure is not None and o.failure.raised]
-    comparing = [o for o in failures if o not in raising]
-    leads = raising if len(raising) > len(comparing) else comparing
+    lines = {id(o): o.failure.source_line for o in failures if o.failure and o.failure.raised}
+    leads = [o for o in failures if id(o) not in lines]
+    if len(lines) > len(leads):
+        ((most, _),) = Counter(lines.values()).most_common(1)
+        raising = [o for o in failures if id(o) in lines]
+        leads = [o for o in raising if lines[id(o)] == most or o.invariant == KEEPS_CONTRACT]
     return min(leads, key=_rank)
 
 

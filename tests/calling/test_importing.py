@@ -92,7 +92,7 @@ def test_what_is_not_installed_is_stubbed_and_raises_when_it_is_used(repository:
         repository / "uses.py",
         """
         import nowhere_to.be.found as found
-        from nowhere_to import Base, register
+        from nowhere_to import Base, register, trunc_normal_
         try:
             import nowhere_else
         except ImportError:
@@ -110,6 +110,7 @@ def test_what_is_not_installed_is_stubbed_and_raises_when_it_is_used(repository:
     module = load(file)
     assert notes_of(module) == ("not installed, and stubbed: nowhere_to",)
     assert module.nowhere_else is None
+    assert module.trunc_normal_ is torch.nn.init.trunc_normal_
     assert module.plain(1) is False
     with pytest.raises(ModuleNotFoundError, match=r"nowhere_to\.Base is used, and nowhere_to is n"):
         module.Layer()
@@ -129,6 +130,18 @@ def test_a_handler_that_only_raises_is_not_ready_for_what_is_missing(repository:
         """
     module = load(written(repository / "asks.py", text))
     assert notes_of(module) == ("not installed, and stubbed: nowhere_to",)
+
+
+def test_a_module_that_is_loaded_when_it_is_used_has_no_file_before(repository: Path) -> None:
+    text = """
+        import sys, types
+        class Lazy(types.ModuleType):
+            def __getattr__(self, name):
+                raise ImportError(name)
+        sys.modules["lazy_one"] = Lazy("lazy_one")
+        """
+    load(written(repository / "lazily.py", text))
+    assert sys.modules.pop("lazy_one").__file__ is None  # which inspect asks of every module
 
 
 def test_a_loop_over_a_stub_ends(repository: Path) -> None:

@@ -25,6 +25,7 @@ def test_a_name_has_one_role_in_a_table(table: dict[str, str]) -> None:
         ("decoder_self_attn_mask", "forward", "mask"),
         ("rotary_freqs_cis", "forward", "rotary"),
         ("input_query", "forward", "query"),
+        ("output", "forward", "query"),
         ("use_flash", "forward", "flag"),
         ("attn_weights", "result", "weights"),
     ],

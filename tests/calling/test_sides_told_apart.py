@@ -96,6 +96,24 @@ class Both(nn.Module):
         q, k = self.v(v), self.l(l)
         return (q @ k.mT).softmax(-1) @ l, (k @ q.mT).softmax(-1) @ v
 
+class Features(nn.Module):
+    """No name tells its keys, which are projected before, from its values."""
+    def __init__(self, dim):
+        super().__init__()
+        self.map, self.score = nn.Linear(dim, dim), nn.Linear(dim, 1)
+    def forward(self, h, att_feats, p_att_feats, att_masks=None):
+        weights = self.score((p_att_feats + self.map(h)[:, None]).tanh()).squeeze(2).softmax(1)
+        if att_masks is not None:
+            weights = weights * att_masks / (weights * att_masks).sum(1, keepdim=True)
+        return (weights[:, None] @ att_feats).squeeze(1)
+
+class Distances(nn.Module):
+    """A table has a row for each distance of two tokens."""
+    def forward(self, query, key, value, pos_embs):
+        distances = (query @ pos_embs.mT).unfold(-1, key.shape[1], 1)[:, :, 0]
+        scores = query @ key.mT + distances
+        return scores.view(-1, query.shape[1], (pos_embs.shape[1] + 1) // 2).softmax(-1) @ value
+
 class Silent(nn.Module):
     """Its train() gives nothing back."""
     def __init__(self, dim):
@@ -122,12 +140,14 @@ def test_what_pools_is_weights_also_where_it_does_not_sum_to_one(tmp_path: Path)
     [
         ("Named", "called with h (B, E), context (B, S, E); mask (B, S), True hides"),
         ("Swapped", "called with eh (B, S, E), dhx (B, 1, E); left at their defaults: ax"),
-        ("Combining", "it gives a tensor (?, 1, ?) as well, not looked at"),
+        ("Combining", "it gives a tensor (B, 1, ?) as well, not looked at"),
         ("Pooling", "lengths (B,), lengths"),
         ("Longest", "always src_lengths=S (B,); **no mask"),
         ("ItselfOnly", "called with query (B, L, E), key (B, L, E), value (B, L, E)"),
         ("Halved", "called with q (B, L, E), k (B, S, E), v (B, S, E)"),
         ("Both", "it gives a tensor (B, S, E) as well, not looked at"),
+        ("Features", "p_att_feats (B, S, E); att_masks (B, S), True may attend"),
+        ("Distances", "always pos_embs=0.5 (1, 2S-1, E)"),
         ("Silent", "called with x (B, L, E)"),
     ],
 )
@@ -136,7 +156,7 @@ def test_each_is_called_as_its_author_calls_it_and_accused_of_nothing(
 ) -> None:
     target = found(tmp_path, SIDES, name)
     names = ["gradients_reach_every_parameter", "items_are_independent", "keeps_the_contract"]
-    names.append("every_attendable_key_matters")
+    names += ["every_attendable_key_matters", "masking_equals_deleting"]
     report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
     assert "failed" not in statuses(report).values(), str(report)
     assert said in "; ".join(report.about)

@@ -94,3 +94,15 @@ def test_nan_where_a_wide_dtype_has_it_does_not_lead_and_has_no_hint() -> None:
     ]
     assert lead_of(outcomes) is outcomes[2]
     assert "usually" not in failure_text(outcomes[1])
+
+
+def test_of_what_raises_the_commonest_place_leads() -> None:
+    places = {"inputs_are_unchanged": 3, "layouts_agree": 7, "pools_values": 7}
+    outcomes = [
+        Outcome(
+            "mine", name, "failed", failure=replace(FOUND, raised="E", source_line=f"{n}", hint="a")
+        )
+        for name, n in places.items()
+    ]
+    assert lead_of(outcomes) is outcomes[1]
+    assert "usually" not in failure_text(outcomes[1])

@@ -1,10 +1,12 @@
 """Which change is shown for sources whose wrong line is known, and for what none is shown."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from attnbench_mend.edits import edits
+from attnbench_mend.explainer import attnbench_explain
 from attnbench_mend.running import SourceFile
 from attnbench_mend.search import mend
 
@@ -30,6 +32,10 @@ FAILING = {
     "window": "window_leaves_the_keys_around",
 }
 """The sources, whose wrong lines end with a comment, and properties that each violates."""
+
+
+def test_nothing_is_shown_for_what_is_random() -> None:
+    assert not [*attnbench_explain(None, [SimpleNamespace(fault="random")])]
 
 
 def failures_of(target: str, *names: str) -> list[Any]:

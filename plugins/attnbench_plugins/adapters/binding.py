@@ -108,7 +108,8 @@ class Given:
     Args:
         tree: tensors and other things, in tuples and dicts.
         axes: what the axes of each of its leaves are: ``B``, ``H``, ``L``, ``S``, and ``.`` for
-            others; a ``b`` is one with the axis behind it in a call.
+            others; a ``b`` is one with the axis behind it in a call, and ``W`` is of windows, of
+            which each image has as many.
     """
 
     tree: Any
@@ -134,6 +135,8 @@ class Given:
                 shape = [*leaf.shape]
                 shape[place] = sizes["B"]
                 leaf = leaf.narrow(place, 0, 1).expand(shape)
+            elif letter == "W":
+                leaf = leaf.narrow(place, 0, 1)
             elif letter in sizes:
                 if sizes[letter] > leaf.shape[place]:
                     what = {"H": "heads", "L": "tokens", "S": "keys"}[letter]

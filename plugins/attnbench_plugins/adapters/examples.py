@@ -280,7 +280,8 @@ def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Bi
     for name, value in shown.named.items():
         if name not in mains:  # of no other sequence do calls have another
             role = role_of(name, "forward")
-            cut = _cuts(value, {"B": {items}, "L": {tokens}})
+            windows = {n for n in range(2, items) if items % n == 0}
+            cut = _cuts(value, {"B": {items}, "L": {tokens}, "W": windows})
             given.append(Argument(name, None if role in TENSORS else role, given=cut))
     free = [replace(a, given=()) if _is_mask_of_items(a) else a for a in given]
     free += [a for a in _arguments(shown) if a.role in _MASKS and a.name not in shown.named]

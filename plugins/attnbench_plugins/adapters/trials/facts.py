@@ -37,7 +37,7 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     if said:
         found.notes.append(said)
         found.fields["dtypes"] = dtypes
-    result, called = calls.result(calls.tensors())
+    result, called = calls.result(calls.tensors(1 if binding.one_query else QUERIES))
     found.others += _others(calls, result)
     if found.others:
         found.notes.append(f"it gives {' and '.join(found.others)} as well, not looked at")
@@ -67,6 +67,7 @@ def _others(calls: Calls, result: Any) -> list[str]:
     shapes = []
     for where, part in parts_of(result, None):
         axes = axes_of(part.shape, calls.callee.sides)
+        axes = axes.replace("L", "?") if binding.one_query else axes
         if where not in known and part.is_floating_point() and axes[1:] and axes[-1] in "E?":
             shapes.append(f"a tensor ({', '.join(axes)})")
     return shapes

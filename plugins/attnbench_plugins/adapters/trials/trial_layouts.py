@@ -42,6 +42,7 @@ LAYOUTS = (
     ("BLHE", "BSHE"),
     ("BLE", "BSE"),
     ("LBE", "SBE"),
+    ("BEL", "BES"),
     ("BE", "BSE"),
     ("BE", "SBE"),
     ("B1E", "BSE"),
@@ -63,6 +64,7 @@ _OUTPUTS = {
     "BLHE": ("BLHE", "BHLE"),
     "BLE": ("BLE", "LBE", "BEL"),
     "LBE": ("LBE", "BLE", "BEL"),
+    "BEL": ("BEL", "BLE"),
 }
 _ONE = ("BE", "B1E", "1BE")
 
