@@ -114,19 +114,21 @@ def valid_lengths_count_the_keys(subject: Subject, case: Case) -> None:
     beyond=tuple(Case((1,), length, length, mask="causal") for length in range(2, 17)),
 )
 def future_does_not_leak(subject: Subject, case: Case) -> None:
-    """With is_causal, no later key or value changes what a query gets."""
+    """With is_causal, no later query, key or value changes what a query gets."""
     base = Baseline(subject, case)
     row = base.choose(case.q_len - 1)  # the last one has no future
     top_left = subject.conventions.causal == "top_left"
     last = row if top_left else row + case.kv_len - case.q_len
     if last + 1 >= case.kv_len:
         reject("no key is later")
-    got = base.run(with_junk(subject, base.inputs, torch.arange(last + 1, case.kv_len)))
+    junk = with_junk(subject, base.inputs, torch.arange(last + 1, case.kv_len))
+    later = torch.arange(case.q_len, device=case.device)[:, None] > row
+    got = base.run(junk.replace(query=torch.where(later, -1.5 * junk.query, junk.query)))
     base.expect(
         got[..., : row + 1, :],
         f"with {junk_in_words(subject, base.inputs)} of the slots after {last}, "
-        f"the last that query {row} may see, output",
-        "the same call with what these slots hold",
+        f"the last that query {row} may see, and other later queries, output",
+        "the same call with what these slots and queries hold",
         taken=lambda output: output[..., : row + 1, :],
     )
 

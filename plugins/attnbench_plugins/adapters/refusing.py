@@ -23,7 +23,6 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (TooLargeError, "give it a smaller size of its own"),
     (TooLongError, "give it less to do"),
     (RecursionError, "what it takes does not end"),
-    (ModuleNotFoundError, "install that"),
 )
 _EXAMPLE = (
     "attnbench.check(module, example=(args, kwargs)) in Python; FILE.py:MODULE --example "
@@ -60,7 +59,9 @@ def not_made(
     if not names:  # what is no number of features is a guess, too
         call = re.sub(r"=(?!E\b)[^,()]+(?=[,)])", "=...", call)
     call = call if "..." in call else f"{name}(...)"
-    lines.append(f'{start} {missing}, for E features: --make "{call}".')
+    advice = f'{start} {missing}, for E features: --make "{call}".'
+    lacks = isinstance(error, ModuleNotFoundError)  # and no argument makes up for it
+    lines.append("Install what is missing." if lacks else advice)
     return "\n".join(lines)
 
 

@@ -117,8 +117,9 @@ def shown_call(callee: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
         states = named[names[0]]
     else:
         raise StyleError(
-            f"The example of {called_name(callee)} has no tensor of hidden states, of two "
-            "dimensions and more, and no token ids that an embedding of the module gets."
+            f"No argument in the example of {called_name(callee)} is a tensor of hidden states, of "
+            "two dimensions and more, or token ids that an embedding of the module gets. Where it "
+            "lies in a tuple or a dict, name a function that takes the tensor and makes that of it."
         )
     _run(callee, {**named, "hidden": states} if embedded else named)
     return Example(callee, named, names, states)

@@ -80,7 +80,7 @@ def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
 
 @invariant(cases=benign, leads=(1, 2, 3), variants=_OTHERS)
 def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
-    """What an item gets does not depend on the other items of its batch."""
+    """What an item, or a head of it, gets does not depend on the others of its batch."""
     if max(case.lead) < 2:
         reject("the only item is always alone")
     base = Baseline(subject, case)
@@ -93,12 +93,14 @@ def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
     # beside an item of another magnitude
     if not case.is_narrow and case.variant("others", "alike") == "larger":
         large = torch.full((*case.lead, 1, 1), _LARGE, device=case.device)
-        large[index] = 1.0
+        large[alone] = 1.0
         base = base.on(inputs.replace(key=inputs.key * large.to(inputs.key)))
     got = base.run(select_items(inputs, alone))
+    *items, head = chosen
+    what = f"head {head} of item {items}" if items else f"item {chosen}"
     base.expect(
         got if alone == index else got[..., index[-1], :, :],
-        f"for item {chosen} alone, output",
-        f"the same item in its batch {list(case.lead)}",
+        f"for {what} alone, output",
+        f"the same one in its batch {list(case.lead)}",
         taken=lambda output: output[index],
     )

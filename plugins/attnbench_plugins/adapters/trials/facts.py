@@ -16,7 +16,14 @@ from attnbench_plugins.adapters.trials.asked_causality import asks_for_causality
 from attnbench_plugins.adapters.trials.formulas import formula_of
 from attnbench_plugins.adapters.trials.found_conventions import conventions_of, hiding
 from attnbench_plugins.adapters.trials.projections import projected_of
-from attnbench_plugins.adapters.trials.small_calls import KEYS, QUERIES, Callee, Calls, close
+from attnbench_plugins.adapters.trials.small_calls import (
+    KEYS,
+    QUERIES,
+    Callee,
+    Calls,
+    close,
+    swapped,
+)
 from attnbench_plugins.adapters.trials.trial_layouts import axes_of, folds, parts_of
 
 
@@ -141,11 +148,11 @@ def _asked_of_tokens(calls: Calls, found: Facts, causal: bool, mixes: bool) -> N
     tensors, plain = calls.tensors(), calls()
     alike = calls([tensor * 0 + tensor[:, :1] for tensor in tensors])
     if plain is not None and not (causal and mixes) and not calls.binding.tokens:
-        turned = calls([tensors[0].roll(1, 1), *tensors[1:]])
-        if turned is not None and close(turned.roll(-1, 1), plain):
+        turned = calls([swapped(tensors[0], 1), *tensors[1:]])
+        if turned is not None and close(swapped(turned, 1), plain):
             found.conventions["positions"] = "none"
         elif turned is not None:
-            off = float((turned.roll(-1, 1) - plain).abs().amax() / plain.abs().amax())
+            off = float((swapped(turned, 1) - plain).abs().amax() / plain.abs().amax())
             roles = {r for n, r in calls.binding.roles.items() if calls.binding.values.get(n)}
             known = roles & {"rotary", "cos", "sin", "positions", "embedded_positions"}
             other = "" if known else ", or tokens and heads are split wrongly"
@@ -222,20 +229,25 @@ def _formula(calls: Calls, found: Facts) -> None:
     found.fields["accepts"] = tuple(accepts)
     if pools:
         found.fields["laws"] = ("pools_values",)
-    if pools and is_scaled_dot(calls):
+    causal = found.conventions.get("causal") == "always"
+    if causal and not calls.binding.square:  # a reference aligns the last query to the last key
+        seen, shape = calls.reach(), (QUERIES, KEYS)
+        last = torch.ones(shape, dtype=torch.bool).tril(KEYS - QUERIES)
+        pools = pools and seen is not None and torch.equal(seen, last.expand(seen.shape))
+    if pools and is_scaled_dot(calls, causal=causal):
         found.fields |= {"reference": scaled_dot_rows, "formula": SCALED_DOT["formula"]}
-    elif pools and (formula := formula_of(calls)) is not None:
+    elif pools and (formula := formula_of(calls, causal=causal)) is not None:
         found.fields |= {"reference": formula.rows, "formula": formula.spec.formula}
         found.notes.insert(0, f"it computes {formula}")
     else:
         found.notes.append("no reference: a wrong but self-consistent formula would pass")
 
 
-def is_scaled_dot(calls: Calls) -> bool:
-    """Whether it computes ``softmax(q·k / √E) v``."""
+def is_scaled_dot(calls: Calls, *, causal: bool = False) -> bool:
+    """Whether it computes ``softmax(q·k / √E) v``, of the keys that causality leaves."""
     query, key, value = calls.tensors()
     if query.shape[-1] != key.shape[-1]:
         return False
     output = calls([query, key, value])
-    plain = nn.functional.scaled_dot_product_attention(query, key, value)
+    plain = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
     return output is not None and close(output, plain)

@@ -106,7 +106,7 @@ def _taken(own: dict[str, Tensor], place: Place) -> Tensor:
     return own[place[0]].mT if place[1] else own[place[0]]
 
 
-def formula_of(calls: Calls) -> Formula | None:
+def formula_of(calls: Calls, *, causal: bool = False) -> Formula | None:
     """The only formula that gives what a callee gives; ``None`` if there is none, or are more."""
     drawn = [calls.tensors()]
     drawn += [[2.5 * tensor.roll(shift, 0) for tensor in drawn[0]] for shift in (1, 2)]
@@ -120,7 +120,9 @@ def formula_of(calls: Calls) -> Formula | None:
             continue
         with contextlib.suppress(Exception), repeatable():  # what a plugin's own code raises
             ways = itertools.islice(_ways(spec, _parameters(own, *sides), *sides), _MOST)
-            found += itertools.islice((w for w in ways if _gives(w, own, drawn, outputs)), 1)
+            found += itertools.islice(
+                (w for w in ways if _gives(w, own, drawn, outputs, causal)), 1
+            )
     return found[0] if len(found) == 1 else None
 
 
@@ -156,11 +158,14 @@ def _gives(
     callee: Any,
     drawn: Sequence[Sequence[Tensor]],
     outputs: Sequence[Tensor | None],
+    causal: bool,
 ) -> bool:
     for (query, key, value), output in zip(drawn, outputs, strict=True):
         with torch.no_grad():
             scoring, mapped = formula.scoring(callee, query.shape[-1], key.shape[-1])
-            expected = scoring(query, mapped(key)).softmax(-1) @ value
+            scores: Tensor = scoring(query, mapped(key))
+            future = torch.ones_like(scores).triu(1).bool() if causal else scores.isnan()
+            expected = scores.masked_fill(future, -torch.inf).softmax(-1) @ value
         if output is None or not torch.allclose(output, expected.to(output), _CLEAR, _CLEAR):
             return False
     return True

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnbench.styles import FINITE
 from attnbench_plugins.adapters.binding import Fill, Given
-from attnbench_plugins.adapters.trials.small_calls import SHOWN, Calls, close
+from attnbench_plugins.adapters.trials.small_calls import SHOWN, Calls, close, swapped
 
 
 def conventions_of(calls: Calls) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def causality(calls: Calls) -> dict[str, Any]:
 def positions(calls: Calls) -> dict[str, Any]:
     """Whether the order of keys counts, or a query knows those before it, as in a recurrence."""
     query, key, value = calls.tensors()
-    plain, turned = calls([query, key, value]), calls([query, key.roll(1, -2), value.roll(1, -2)])
+    plain, turned = calls([query, key, value]), calls([query, swapped(key, -2), swapped(value, -2)])
     if plain is None or turned is None or calls.binding.square:
         return {}
     has_order = not close(plain, turned) or _recurs(calls, plain)

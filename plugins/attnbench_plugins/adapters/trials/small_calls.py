@@ -266,3 +266,9 @@ def close(got: Tensor, expected: Tensor) -> bool:
     """Whether two tensors are the same but for rounding."""
     expected = expected.expand(got.shape) if expected.dim() == got.dim() else expected
     return got.shape == expected.shape and torch.allclose(got, expected, _CLEAR, _CLEAR)
+
+
+def swapped(tensor: Tensor, axis: int) -> Tensor:
+    """A tensor with its first two places exchanged: no shift, which a convolution follows."""
+    first, second, rest = tensor.split([1, 1, tensor.shape[axis] - 2], axis)
+    return torch.cat([second, first, rest], axis)

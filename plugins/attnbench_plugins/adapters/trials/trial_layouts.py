@@ -101,8 +101,9 @@ def _read(result: Any, callee: Any, calls: Calls) -> dict[str, tuple[Part, str]]
         if axes in _OUTPUTS.get(layout, _ONE) and "output" not in found:
             found["output"] = (where, axes)
         elif _is_of_keys(axes, layout):
-            sums = part.sum(axes.index("S"))
-            are_one = torch.allclose(sums, torch.ones(()).to(sums), atol=1e-3)
+            over = [letter for letter in "SL" if letter in axes]  # over queries, as a check says
+            sums = [part.sum(axes.index(letter)) for letter in over]
+            are_one = any(torch.allclose(s, torch.ones(()).to(s), atol=1e-3) for s in sums)
             kind = "weights" if are_one and bool((part >= 0).all()) else "scores"
             found.setdefault(kind, (where, axes))
     return found
