@@ -70,6 +70,18 @@ class OverOne(nn.Module):
         weights = (query @ keys.mT / keys.shape[-1] ** 0.5).softmax(1)
         return torch.bmm(weights, keys[: len(query)]), weights
 
+class OverQueries(nn.Module):
+    """Its softmax runs over the queries."""
+    def forward(self, output, context):
+        weights = (output @ context.mT).softmax(1)
+        return (weights @ context).tanh(), weights
+
+class OverLater(nn.Module):
+    """The same, though no key is a later one."""
+    def forward(self, queries, keys, values):
+        later = torch.ones(queries.shape[1], keys.shape[1], dtype=torch.bool).triu(1)
+        return (queries @ keys.mT).masked_fill(later, -math.inf).softmax(1) @ values
+
 class ItselfOnly(nn.Module):
     """Its keys and values are read in attention to others alone, which it is not made for."""
     def __init__(self, embed_dim, cross=False):
@@ -127,12 +139,27 @@ class Silent(nn.Module):
 '''
 
 
-def test_what_pools_is_weights_also_where_it_does_not_sum_to_one(tmp_path: Path) -> None:
-    report = attnbench.check(
-        found(tmp_path, SIDES, "OverOne"), profile="quick", invariants=["weights_sum_to_one"]
-    )
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("OverOne", "weights_sum_to_one"),
+        ("OverQueries", "weights_sum_to_one"),
+        ("OverLater", "future_does_not_leak"),
+    ],
+)
+def test_a_softmax_over_queries_is_found(tmp_path: Path, name: str, broken: str) -> None:
+    report = attnbench.check(found(tmp_path, SIDES, name), profile="quick", invariants=[broken])
     assert set(statuses(report).values()) == {"failed"}, str(report)
-    assert "keys (B, S, E)" in str(report)
+    assert "(B, S, E)" in str(report)
+
+
+def test_a_gradient_of_another_branch_at_a_tie_alone_is_no_fault() -> None:
+    def tied(x: Tensor) -> Tensor:
+        return torch.where(x == x.roll(1, 1), 2 * x - x.roll(1, 1), x)
+
+    names = ["gradients_are_right"]
+    report = attnbench.check(tied, example=torch.randn(2, 9, 16), profile="quick", invariants=names)
+    assert set(statuses(report).values()) == {"passed"}, str(report)
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,12 @@ LAYOUTS = (
     ("BLHE", "BSHE"),
     ("BLE", "BSE"),
     ("LBE", "SBE"),
-    ("BEL", "BES"),
     ("BE", "BSE"),
     ("BE", "SBE"),
     ("B1E", "BSE"),
     ("1BE", "SBE"),
     ("1BE", "BSE"),
+    ("BEL", "BES"),
 )
 """Axes of query and key that are tried, the more general first."""
 
@@ -161,8 +161,8 @@ def trials(
         apart: list[Binding] = []
         mixing: list[Binding] = []
         for layout, memory in layouts:
-            if square and "L" not in layout:
-                continue
+            if (square and "L" not in layout) or (apart and layout == "BEL"):
+                continue  # features before tokens are unusual
             way = {"layout": layout, "memory": memory, "square": square}
             binding = tried(callee, arguments, mains, way)
             if isinstance(binding, str):
