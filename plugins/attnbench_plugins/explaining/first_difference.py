@@ -49,7 +49,7 @@ def first_differences(subject: Subject, failures: Sequence[Any]) -> Iterator[Clu
         with contextlib.suppress(Exception, SystemExit):
             clue = first_difference(replay(subject, failure))
         if clue is not None and failure is not failures[0]:
-            clue = replace(clue, text=f"{clue.text} (as {failure.invariant} shows)")
+            clue = replace(clue, text=f"in {failure.invariant}, {clue.text}")
         if clue is not None:
             yield clue
         if time.process_time() > until:

@@ -150,7 +150,7 @@ def test_failures_are_run_again_until_one_shows_the_first_difference(
     monkeypatch.setattr(first_difference, "replay", lambda *_: None)
     monkeypatch.setattr(first_difference, "first_difference", lambda comparison: shown.pop(0))
     clue = next(first_difference.first_differences(resolve("scaled_dot")[0], failures))
-    assert clue.text == "the last key is lost (as property_3 shows)"
+    assert clue.text == "in property_3, the last key is lost"
 
 
 def test_a_failure_is_replayed_with_its_calls_and_what_they_compare() -> None:

@@ -270,5 +270,5 @@ def close(got: Tensor, expected: Tensor) -> bool:
 
 def swapped(tensor: Tensor, axis: int) -> Tensor:
     """A tensor with its first two places exchanged: no shift, which a convolution follows."""
-    first, second, rest = tensor.split([1, 1, tensor.shape[axis] - 2], axis)
+    first, second, rest = torch.split(tensor, [1, 1, tensor.shape[axis] - 2], axis)
     return torch.cat([second, first, rest], axis)
