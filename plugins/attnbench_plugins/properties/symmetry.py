@@ -93,7 +93,7 @@ def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
     # beside an item of another magnitude
     if not case.is_narrow and case.variant("others", "alike") == "larger":
         large = torch.full((*case.lead, 1, 1), _LARGE, device=case.device)
-        large[alone] = 1.0
+        large[index] = 1.0
         base = base.on(inputs.replace(key=inputs.key * large.to(inputs.key)))
     got = base.run(select_items(inputs, alone))
     *items, head = chosen
