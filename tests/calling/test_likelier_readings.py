@@ -343,7 +343,9 @@ def test_a_mask_that_an_example_has_to_give_is_found_as_one(tmp_path: Path) -> N
     module = found(tmp_path, READ, "Required")(32)
     spec = example_spec(module, (torch.randn(2, 9, 32), mask))
     assert spec.notes[0] == "called with x (B, L, E); mask (B, S), True may attend"
-    assert not any("in the example" in note for note in spec.notes)
+    assert not any("in the example" in note or "hides all" in note for note in spec.notes)
+    turned = example_spec(module, (torch.randn(2, 9, 32), ~mask))
+    assert "**the example's mask hides all from an item**" in turned.notes
 
 
 def test_an_example_of_a_class_is_told_to_be_one_of_an_instance(tmp_path: Path) -> None:

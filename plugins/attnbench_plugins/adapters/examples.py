@@ -20,7 +20,7 @@ from attnbench import LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.errors import StyleError
 from attnbench.styles import NOTHING, TENSORS, Argument, call_arguments, name_of, role_of
 from attnbench_plugins.adapters.adaptation import bound_spec, spec_of
-from attnbench_plugins.adapters.binding import Binding, Given
+from attnbench_plugins.adapters.binding import Binding, Given, Mask
 from attnbench_plugins.adapters.making.recipes import Recipe
 from attnbench_plugins.adapters.shown_call import (
     STATES,
@@ -308,10 +308,21 @@ def _keeps_equal_items(calls: Calls) -> bool:
     return alone is not None and many is not None and close(many, alone.expand(many.shape))
 
 
+def _hides_an_item(mask: Any, form: Mask) -> bool:
+    """Whether a mask of an example, read in this form, leaves an item nothing."""
+    if not isinstance(mask, Tensor) or form.says == "lengths":
+        return False
+    shown = (mask != 0) == (form.says not in ("hides", "zeros"))
+    shown = mask > -1 if form.says == "added" else shown
+    return not bool((shown.flatten(1).any(1) if "B" in form.axes[:1] else shown.any()).all())
+
+
 def _spec(
     target: Any, shown: Example, callee: Callee, binding: Binding, fields: Mapping[str, Any]
 ) -> MechanismSpec | ScoringSpec | LayerSpec:
     own = [name for name in binding.masks if shown.named.get(name) is not None]
     said = [f"masks of its own in place of the example's {name}" for name in own]
+    blind = [n for n in own if _hides_an_item(shown.named[n], binding.masks[n])]
+    said += [f"**the example's {name} hides all from an item**" for name in blind]
     known = {"name": called_name(target), "sizes": lambda size: callee.width, **fields}
     return bound_spec(target, callee, binding, known, tuple(said))
