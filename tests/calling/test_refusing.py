@@ -36,7 +36,7 @@ def test_what_cannot_be_guessed_of_a_constructor_is_marked(repository: Path) -> 
         recipe_of(loaded(repository, SOURCE).Attention)
     assert str(raised.value).splitlines() == [
         "Attention cannot be made: TypeError: 'int' object is not subscriptable at source.py:10 "
-        "(21 calls tried, the last Attention(dim=E, spam=1))",
+        "(21 calls tried, the first Attention(dim=E, spam=E))",
         'Say what spam should be, for E features: --make "Attention(dim=E, spam=...)".',
     ]
 

@@ -48,7 +48,7 @@ def not_made(
     place = source_line_of(error) or ""
     lines = [f"{name} cannot be made: {in_one_line(error)}{place and f' at {place}'}"]
     if tried:
-        lines[0] += f" ({len(tried)} calls tried, the last {tried[-1].replace('=size', '=E')})"
+        lines[0] += f" ({len(tried)} calls tried, the first {tried[0].replace('=size', '=E')})"
     reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "")
     names = [guess.rpartition(".")[2] for guess in guessed]
     missing = f"what {' and '.join(names)} should be" if names else "how it is made"
