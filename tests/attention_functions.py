@@ -1,5 +1,8 @@
 """Attention functions of several styles, and the statuses of their checks."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,6 +34,21 @@ FEW = [
     "masks_broadcast",
     "masking_equals_deleting",
 ]
+
+
+def with_gradient(change: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor]:
+    """A copy of a tensor whose gradient is what ``change`` makes of the right one."""
+
+    class Copied(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, tensor: Tensor) -> Tensor:
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor | None:
+            return change(gradients[0])
+
+    return Copied.apply
 
 
 def statuses(report: attnbench.CheckReport) -> dict[str, str]:

@@ -33,6 +33,7 @@ from attnbench.cases.case import Case
 from attnbench.registry.address import parse_address
 from attnbench.specs import Invariant
 from attnbench.subject.lookup import resolve
+from tests.attention_functions import with_gradient
 from tests.benchmark.cheats import CHEATS, Attention, made_by, remembering_addresses, right
 from tests.measured_records import measure
 
@@ -150,31 +151,18 @@ def test_each_gradient_of_a_timed_call_is_compared(place: int) -> None:
     """An upstream gradient of ones, as that of timed calls, gives one wrong, always the same."""
     of_ones: list[bool] = []
 
-    class Seen(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, output: Tensor) -> Tensor:
-            return output.clone()
+    def seen(gradient: Tensor) -> Tensor:
+        of_ones[:] = [bool((gradient == 1).all())]
+        return gradient
 
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            of_ones[:] = [bool((gradient == 1).all())]
-            return gradient
-
-    class Lost(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, tensor: Tensor) -> Tensor:
-            return tensor.clone()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * (not of_ones[0])
+    lost = with_gradient(lambda gradient: gradient * (not of_ones[0]))
 
     def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         tensors = [query, key, value]
         if query.dtype == torch.float64:
             return right(*tensors)
-        tensors[place] = Lost.apply(tensors[place])
-        return Seen.apply(right(*tensors))
+        tensors[place] = lost(tensors[place])
+        return with_gradient(seen)(right(*tensors))
 
     record = row(call, "forward_backward")
     assert record.status == "unverified"

@@ -21,6 +21,7 @@ from attnbench.benchmark.timing.contract import Contract
 from attnbench.benchmark.workloads import workload
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
+from tests.attention_functions import with_gradient
 from tests.cli_runs import python
 from tests.measured_records import measure
 
@@ -155,21 +156,11 @@ def test_gradients_of_grouped_heads_go_to_the_keys_that_they_share() -> None:
     assert gradient_ratio(subject, *case.build(subject)) <= 1.0
 
 
-class Wrong(torch.autograd.Function):
-    """A right output whose gradient is off by a hundredth."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Any) -> Any:
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient * 1.01
-
-
 def test_a_subject_whose_gradients_are_wrong_is_unverified_in_that_direction_only() -> None:
+    wrong = with_gradient(lambda gradient: gradient * 1.01)
+
     def forward(query: Any, key: Any) -> Any:
-        return query @ (key if query.dtype == torch.float64 else Wrong.apply(key)).mT / 2
+        return query @ (key if query.dtype == torch.float64 else wrong(key)).mT / 2
 
     subject = subject_of(forward)
     assert gradient_ratio(subject, *SMALL.build(subject)) > 100

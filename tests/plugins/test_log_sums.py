@@ -14,6 +14,7 @@ from torch import Tensor
 import attnbench
 from attnbench.adapters import flash, sdpa
 from attnbench.errors import SpecError
+from tests.attention_functions import with_gradient
 from tests.invariant_runs import run
 
 SUMS = "log_sums_are_those_of_the_scores"
@@ -61,19 +62,9 @@ def test_a_gradient_that_leaves_out_the_log_sums_fails_and_one_that_is_refused_d
 ) -> None:
     """Outputs and log-sums merge, so that a loss of merged parts alone goes wrong."""
 
-    class Bent(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, lse: Tensor) -> Tensor:
-            return lse.clone()
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-            bent: Tensor = back(gradients[0])
-            return bent
-
     def bending(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         output, lse = attend(q, k, v)
-        return output, Bent.apply(lse)
+        return output, with_gradient(back)(lse)
 
     names = ("log_sums_take_gradients", "splits_merge")
     statuses = [run(flash(bending), name).status for name in names]

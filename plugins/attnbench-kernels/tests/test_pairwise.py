@@ -9,6 +9,7 @@ from attnbench_kernels.kernels import additive
 
 import attnbench
 from attnbench.benchmark.memory import peak_bytes
+from tests.attention_functions import with_gradient
 
 
 def inputs(q_len: Any = 5, kv_len: Any = 7, lead: Any = (2,), **options: Any) -> Any:
@@ -244,21 +245,10 @@ def test_it_sits_in_a_compiled_and_in_an_exported_model() -> None:
     torch.testing.assert_close(exported(*longer), model(*longer))
 
 
-class NoGradient(torch.autograd.Function):
-    """The identity, whose backward pass gives no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Any) -> Any:
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return None
-
-
 def test_what_gets_no_gradient_gives_none() -> None:
     module, query, key, value = inputs()
     key.requires_grad_()
     output = attnbench.attend(module, query, key, value, kernel="factorised")
-    (found,) = torch.autograd.grad(NoGradient.apply(output).sum(), key, allow_unused=True)
+    ungraded = with_gradient(lambda gradient: None)(output)
+    (found,) = torch.autograd.grad(ungraded.sum(), key, allow_unused=True)
     assert found is None

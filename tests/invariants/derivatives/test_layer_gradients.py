@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
 from attnbench import LayerSpec
+from tests.attention_functions import with_gradient
 from tests.invariant_runs import run
 
 
-class Scaled(torch.autograd.Function):
-    """Three times a tensor, whose gradient is off by one in a hundred."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return 3 * x
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return 3.03 * gradients[0]
-
-
 class Layer(nn.Module):
-    """Attention; a part of the value is scaled, or rounded to float32 on the way."""
+    """Attention whose value has a gradient off by one in a hundred, or that rounds to float32."""
 
     def __init__(self, size: int, how: str) -> None:
         super().__init__()
@@ -39,7 +25,7 @@ class Layer(nn.Module):
             value = self.value((hidden.float() * (square + 1e-6).rsqrt()).to(hidden))
             scores = scores.float().softmax(-1).to(hidden)
         elif self.how == "scaled":
-            value = Scaled.apply(value)
+            value = with_gradient(lambda gradient: 1.01 * gradient)(value)
         return scores.sigmoid() @ value
 
 

@@ -4,13 +4,13 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-import torch
 from attnbench_plugins.properties.derivatives import backward
 from attnbench_zoo.right.attention import Attention
 from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
+from tests.attention_functions import with_gradient
 from tests.invariant_runs import mutant, run
 
 
@@ -32,20 +32,13 @@ def test_parameters_require_gradients_again_after_a_check() -> None:
     assert all(p.requires_grad for module in kept for p in module.parameters())
 
 
-class _Raises(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor) -> Tensor:
-        return scores.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        raise ValueError("no backward for this")
+def raises(gradient: Tensor) -> Tensor:
+    raise ValueError("no backward for this")
 
 
 class BackwardRaises(Attention):
     def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
-        cloned: Tensor = _Raises.apply(scores)
-        return super().hide(cloned, allowed)
+        return super().hide(with_gradient(raises)(scores), allowed)
 
 
 @pytest.mark.parametrize("name", ["gradients_are_right", "gradient_layouts_agree"])

@@ -9,23 +9,14 @@ from torch import Tensor
 
 import attnbench
 from attnbench.subject.lookup import resolve
+from tests.attention_functions import with_gradient
 from tests.invariant_runs import mutant, run
 
 
 def test_a_function_of_autograd_that_is_not_written_for_vmap_is_no_fault() -> None:
-    class Copied(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, output: Tensor) -> Tensor:
-            return output.clone()
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-            return gradients[0]
-
     class OwnBackward(Attention):
         def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-            copied: Tensor = Copied.apply(super().pool(weights, value))
-            return copied
+            return with_gradient(lambda gradient: gradient)(super().pool(weights, value))
 
     outcome = run(mutant(OwnBackward), "vmap_equals_batch")
     assert outcome.status == "skipped"

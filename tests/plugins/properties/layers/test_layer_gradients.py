@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from attnbench_plugins.adapters.adaptation import spec_of
 from torch import Tensor, nn
 
 import attnbench
-from tests.attention_functions import statuses
+from tests.attention_functions import statuses, with_gradient
 
 
-class _Kept(torch.autograd.Function):
+def _not_kept(gradient: Tensor) -> Tensor:
     """As a reversible block in evaluation, it has not kept what its backward pass needs."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor) -> Tensor:
-        return states.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        raise TypeError("expected a torch.ByteTensor, but got NoneType")
+    raise TypeError("expected a torch.ByteTensor, but got NoneType")
 
 
 class Reversible(nn.Module):
@@ -34,7 +24,7 @@ class Reversible(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(B, L, E)`` to the same."""
         q, k, v = self.qkv(x).chunk(3, -1)
-        return _Kept.apply((q @ k.mT).softmax(-1) @ v)
+        return with_gradient(_not_kept)((q @ k.mT).softmax(-1) @ v)
 
 
 def test_what_a_modules_own_backward_pass_raises_is_its_failure() -> None:
