@@ -14,7 +14,7 @@ from typing import Any
 
 from attnbench.cli import main
 
-__all__ = ["HERE", "SUM", "Result", "outcome", "python", "run", "started"]
+__all__ = ["HERE", "SUM", "Result", "git", "outcome", "python", "run", "started"]
 
 HERE = Path(__file__).parent
 SUM = ("--invariant", "weights_sum_to_one", "--profile", "quick")
@@ -66,6 +66,15 @@ def started(*arguments: str, folder: Path = HERE, **more: Any) -> subprocess.Pop
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", "attnbench", *arguments]
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=folder, text=True, **more)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints in a folder, for an author that no settings name."""
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
 
 
 def outcome(result: Result, subject: str, invariant: str = "weights_sum_to_one") -> dict[str, Any]:

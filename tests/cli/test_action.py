@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cli_runs import git
+
 ROOT = Path(__file__).resolve().parents[2]
 EVENTS = Path(__file__).with_name("events")
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
@@ -69,11 +71,6 @@ def checkout(tmp_path: Path) -> Path:
     git(origin, "commit", "-q", "-a", "-m", "a bug")
     git(tmp_path, "clone", "-q", "--depth=1", "--branch=change", origin.as_uri(), str(clone))
     return clone
-
-
-def git(folder: Path, *arguments: str) -> None:
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *who, *arguments], cwd=folder, check=True)
 
 
 def run_job(folder: Path, event: str, **given: str) -> Job:

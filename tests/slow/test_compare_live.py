@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli_runs import run
-from tests.plugins.comparing.test_compare_revisions import SCORES, git, left_over
+from tests.cli_runs import git, run
+from tests.plugins.comparing.test_compare_revisions import SCORES, left_over
 from tests.plugins.comparing.test_compare_revisions import repository as repository
 
 

@@ -13,18 +13,9 @@ import psutil
 import pytest
 
 import attnbench
-from tests.cli_runs import run, started
+from tests.cli_runs import git, run, started
 
 TOO_FEW = "out of time after 1 pair, too few for an interval"
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    **{
-        f"GIT_{who}_{what}": "scratch@example.invalid"
-        for who in ("AUTHOR", "COMMITTER")
-        for what in ("NAME", "EMAIL")
-    },
-}
 SCORES = """\
 import attnbench
 import torch
@@ -44,13 +35,6 @@ class Scores(torch.nn.Module):
 SPEC = attnbench.ScoringSpec(name="mine", make=Scores, equal_sizes=True)
 BOTH = [SPEC, attnbench.ScoringSpec(name="theirs", make=Scores, equal_sizes=True)]
 """
-
-
-def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 def commit(folder: Path, name: str, text: str) -> None:
@@ -162,7 +146,7 @@ def test_a_revision_that_does_not_build_says_what_pip_said(repository: Path) -> 
 
 def test_ctrl_c_removes_the_worktrees_and_ends_soon(repository: Path) -> None:
     words = ("compare", "quick", "slow", "scores.py:SPEC")
-    process = started(*words, folder=repository, env=ENVIRONMENT, start_new_session=True)
+    process = started(*words, folder=repository, start_new_session=True)
     until = time.monotonic() + 60
     build = psutil.Process(process.pid).children
     while not (len(left_over(repository)) == 2 and build()) and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Mechanisms that choose: hard, monotonic, structured; and those that combine: static, concat."""
+"""Mechanisms: over any scoring function, that choose, that combine, and that look at few keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import torch
 from attnbench_plugins.mechanisms.forced_forward import expected
 
 import attnbench
-from attnbench.errors import OptionError, ShapeError
+from attnbench.benchmark.memory import peak_bytes
+from attnbench.errors import OptionError, ShapeError, UnknownNameError
+from attnbench.subject.lookup import resolve
+
+LOCAL = ["local_monotonic", "local_predictive", "key_value"]
 
 
 def made(name: str, *sizes: int, **options: object) -> torch.nn.Module:
@@ -87,18 +91,72 @@ def test_more_keys_than_slots_are_an_error() -> None:
         made("concat_combine", slots=4)(*tensors())
 
 
+def test_a_nested_address_gives_the_scoring_function_its_options() -> None:
+    module = resolve("multi_head(scoring=additive(hidden_size=3))")[0].make(4, 4, 4)
+    assert module.scoring.score_vector.shape == (3,)
+    assert made("soft", scoring="additive(hidden_size=3)").scoring.score_vector.shape == (3,)
+
+
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "options", "error", "message"),
     [
-        ("structured_self", {"rows": 0}),
-        ("structured_self", {"hidden_size": 0}),
-        ("concat_combine", {"slots": 0}),
-        ("concat_combine", {"state_size": 5}),
-        ("concat_combine", {"output_size": 0}),
-        ("hard", {"hidden_size": 3}),
-        ("forced_forward", {"noise": -1.0}),
+        ("structured_self", {"rows": 0}, OptionError, "rows"),
+        ("structured_self", {"hidden_size": 0}, OptionError, "hidden_size"),
+        ("concat_combine", {"slots": 0}, OptionError, "slots"),
+        ("concat_combine", {"state_size": 5}, OptionError, "state_size"),
+        ("concat_combine", {"output_size": 0}, OptionError, "output_size"),
+        ("hard", {"hidden_size": 3}, OptionError, "hidden_size"),
+        ("forced_forward", {"noise": -1.0}, OptionError, "noise"),
+        ("local_monotonic", {"window": -1}, OptionError, "monotonic: window=-1.* at.least"),
+        ("local_predictive", {"window": 0}, OptionError, "predictive: window=0.* at.least"),
+        ("key_value", {"window": 0}, OptionError, "key_value: window=0.* at.least"),
+        ("multi_head", {"heads": 3}, OptionError, "choose heads that divide query_size"),
+        ("multi_head", {"heads": 0}, OptionError, "heads=0, kv_heads=0: choose heads"),
+        ("multi_head", {"heads": 4, "kv_heads": 3}, OptionError, "kv_heads that divides heads"),
+        ("multi_head", {"head": 2}, OptionError, "Did you mean 'heads'"),
+        ("multi_head", {"scoring": "additiv"}, UnknownNameError, "'additive'"),
+        ("multi_head", {"scoring": "multi_head"}, OptionError, "is not a scoring function"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_clear_error(name: Any, options: Any) -> None:
-    with pytest.raises(OptionError, match=next(iter(options))):
+def test_an_option_that_cannot_be_is_one_clear_error(
+    name: str, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         made(name, **options)
+
+
+def test_a_scoring_function_that_needs_equal_sizes_cannot_serve_other_ones() -> None:
+    with pytest.raises(ShapeError, match="dot needs query_size == key_size, got 6 and 3"):
+        made("soft", 6, 3, 5, scoring="dot")
+
+
+def test_heads_make_sizes_equal_for_any_scoring_function() -> None:
+    module = made("multi_head", 4, 3, 4, scoring="gaussian")
+    query, key, value = tensors(2)
+    assert module(query, key[..., :3], value).shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize("name", ["soft", "multi_head"])
+def test_features_other_than_the_module_was_made_for_are_an_error(name: Any) -> None:
+    query, key, value = tensors(2)
+    with pytest.raises(
+        ShapeError, match=r"made for query_size, key_size, value_size = \(4, 4, 4\)"
+    ):
+        made(name)(query, key, value[..., :3])
+
+
+def test_key_value_of_unequal_lengths_is_an_error() -> None:
+    with pytest.raises(
+        ShapeError, match="self-attention, but the query has length 3 and the key 5"
+    ):
+        made("key_value")(*tensors())
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_memory_grows_with_the_length_and_not_with_its_square(name: Any) -> None:
+    def peak(length: int) -> int:
+        module, given = made(name), tensors(1, q_len=length, kv_len=length)
+        given[0].requires_grad_()
+        return peak_bytes(lambda: module(*given).sum().backward(), torch.device("cpu"))
+
+    assert peak(1024) < 5 * peak(256)  # 16 times, were it L·S
