@@ -9,8 +9,9 @@ through a :class:`Baseline`, changes the :class:`Inputs`, and compares with :fun
 A property has the reasons why it does not apply, such as :func:`accepts` and :func:`supports`, the
 leaves and slopes of gradients by :func:`leaves_of` and :func:`compare_slopes`, and, to search on
 its own, the :class:`Effort` of the run and :func:`find_simplest`. One of layers compares outputs
-within :func:`rounding_of`, as a :class:`LayerCase` does; :func:`layer_invariant` makes it.
-``has_cache`` comes with the plugins of this distribution.
+within :func:`rounding_of`, as a :class:`LayerCase` does; :func:`layer_invariant` makes it. A hook
+may give all of a package by :func:`invariants_of`. ``has_cache`` comes with the plugins of this
+distribution.
 
 A plugin that brings a style of call makes its specs by :func:`adapted_spec`, reshapes by
 :func:`fold_heads`, :func:`fold_mask_heads` and :func:`unfold_heads`, and calls within
@@ -61,6 +62,7 @@ from attnbench.checking.profiles import Effort as Effort
 from attnbench.checking.profiles import current_effort as current_effort
 from attnbench.checking.profiles import current_profile as current_profile
 from attnbench.distributions import NAME_GROUP, entry_points
+from attnbench.invariants import invariants_of as invariants_of
 from attnbench.invariants.numerics import allowed_errors as allowed_errors
 from attnbench.invariants.numerics import representable as representable
 from attnbench.invariants.toolkit.applicability import accepts as accepts

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
+from pkgutil import walk_packages
 
 from attnbench.hookspecs import hookimpl
 from attnbench.specs import Invariant
 
-MODULES = (
-    "calls.answers",
-    "calls.execution",
-    "derivatives.gradients",
-    "masks.empty_rows",
-    "masks.hidden_slots",
-    "masks.mask_forms",
-    "masks.masking",
-    "masks.positions",
-    "numerics",
-    "weights",
-)
+
+def invariants_of(package: str) -> Iterator[Invariant]:
+    """The invariants that the modules of a package hold, in the order of their names."""
+    for found in walk_packages(import_module(package).__path__, f"{package}."):
+        module = import_module(found.name)
+        yield from (held for held in vars(module).values() if isinstance(held, Invariant))
 
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants that the modules hold."""
-    for name in MODULES:
-        module = import_module(f"{__name__}.{name}")
-        yield from (held for held in vars(module).values() if isinstance(held, Invariant))
+    return invariants_of(__name__)
