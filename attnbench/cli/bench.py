@@ -15,45 +15,6 @@ from attnbench.cli.plugin_loading import load_plugins, try_options
 from attnbench.report import record_tables
 from attnbench.report.printing import print_json, print_line, print_parts
 
-_Lengths = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--length",
-        min=1,
-        help="A length S: attention is measured at L = S, and a layer at prefill and decode of one "
-        "sequence; may be repeated. Like --workload and --inputs, it replaces the default set.",
-    ),
-]
-_Cache = Annotated[str, typer.Option("--cache", help="warm, or cold: flushed before each call.")]
-_Timing = Annotated[
-    str,
-    typer.Option(
-        "--timing",
-        help="call: time a call as a user makes it. device: on a CUDA device, time a replayed "
-        "graph, without the overhead of Python.",
-    ),
-]
-_Baseline = Annotated[
-    str | None,
-    typer.Option(
-        "--baseline",
-        help="Subject with which those of its kind are paired, instead of scaled_dot or, for "
-        "layers, causal_attention.",
-        show_default=False,
-    ),
-]
-_Processes = Annotated[
-    int,
-    typer.Option("--processes", min=1, help="Processes that measure every subject and case."),
-]
-_Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, help="Most seconds for a row in one process.")
-]
-_Run = Annotated[
-    str | None,
-    typer.Option("--run", help="Name of the run and of its file; one that exists is gone on with."),
-]
-
 
 def command(
     targets: option.Targets = None,
@@ -61,19 +22,55 @@ def command(
     call: option.Call = None,
     convention: option.Convention = None,
     set_name: option.Set = None,
-    length: _Lengths = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--length",
+            min=1,
+            help="A length S: attention is measured at L = S, and a layer at prefill and decode of "
+            "one sequence; may be repeated. Like --workload and --inputs, it replaces the default "
+            "set.",
+        ),
+    ] = None,
     workload: option.Workload = None,
     inputs: option.Inputs = None,
     device: option.Devices = None,
     dtype: option.Dtypes = None,
     threads: option.Threads = 1,
-    cache: _Cache = "warm",
-    timing: _Timing = "call",
-    baseline: _Baseline = None,
-    processes: _Processes = 3,
-    timeout: _Timeout = 120.0,
+    cache: Annotated[
+        str, typer.Option("--cache", help="warm, or cold: flushed before each call.")
+    ] = "warm",
+    timing: Annotated[
+        str,
+        typer.Option(
+            "--timing",
+            help="call: time a call as a user makes it. device: on a CUDA device, time a replayed "
+            "graph, without the overhead of Python.",
+        ),
+    ] = "call",
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            help="Subject with which those of its kind are paired, instead of scaled_dot or, for "
+            "layers, causal_attention.",
+            show_default=False,
+        ),
+    ] = None,
+    processes: Annotated[
+        int,
+        typer.Option("--processes", min=1, help="Processes that measure every subject and case."),
+    ] = 3,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Most seconds for a row in one process.")
+    ] = 120.0,
     results: option.Results = option.RESULTS,
-    run: _Run = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run", help="Name of the run and of its file; one that exists is gone on with."
+        ),
+    ] = None,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
 ) -> int:

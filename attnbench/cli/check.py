@@ -34,99 +34,88 @@ _TIMEOUT_S = 30.0
 _QUESTIONS = 3
 """The most lines on what was not looked at in the only target, where that is a user's own."""
 
-_Make = Annotated[
-    str | None,
-    typer.Option(
-        "--make",
-        metavar="CALL",
-        help='How a class is made, for E features: "Attention(Config(n_embd=E, n_head=2))". By '
-        "default its arguments are found out by their names.",
-    ),
-]
-_Example = Annotated[
-    str | None,
-    typer.Option(
-        "--example",
-        metavar="FILE:NAME",
-        help="Arguments of one call of the target, a module or a function: (args, kwargs), a "
-        "tuple, a dict or a tensor, or a function that gives them. Nothing is made then.",
-    ),
-]
-_Seed = Annotated[
-    int | None,
-    typer.Option("--seed", help="Seed of the drawn cases; by default the same every time."),
-]
-_OneCase = Annotated[
-    str | None,
-    typer.Option("--case", metavar="ID", help="Run this case alone, such as a printed one."),
-]
-_Timeout = Annotated[
-    float | None,
-    typer.Option(
-        "--timeout",
-        min=0.1,
-        help="Most seconds for an invariant on a subject; by default 120, 240 or 900, by profile.",
-    ),
-]
-_Memory = Annotated[
-    float,
-    typer.Option("--memory", min=0.1, help="Most GiB of memory for the process of a subject."),
-]
-_Formats = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--format",
-        metavar="FORMAT[=FILE]",
-        help="text, json, junit, sarif, github, or a plugin's, printed or in a file; may be "
-        "repeated.",
-    ),
-]
-_Exempt = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--exempt",
-        metavar="NAME=REASON",
-        help="An invariant, or 'SUBJECT: INVARIANT', that is not run; may be repeated.",
-    ),
-]
-_UpdateExempt = Annotated[
-    bool,
-    typer.Option(
-        "--update-exempt",
-        help="Write today's failures into the table tool.attnbench.exempt of pyproject.toml, so "
-        "that only new ones fail, and remove from it what holds again.",
-    ),
-]
-_FailFast = Annotated[
-    bool, typer.Option("--fail-fast", help="Stop at the first outcome that is not good.")
-]
-_Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Show every outcome, with the cases it saw.")
-]
-
 
 def command(
     targets: option.Targets = None,
     style: option.Style = None,
     call: option.Call = None,
     convention: option.Convention = None,
-    make: _Make = None,
-    example: _Example = None,
+    make: Annotated[
+        str | None,
+        typer.Option(
+            "--make",
+            metavar="CALL",
+            help='How a class is made, for E features: "Attention(Config(n_embd=E, n_head=2))". By '
+            "default its arguments are found out by their names.",
+        ),
+    ] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            "--example",
+            metavar="FILE:NAME",
+            help="Arguments of one call of the target, a module or a function: (args, kwargs), a "
+            "tuple, a dict or a tensor, or a function that gives them. Nothing is made then.",
+        ),
+    ] = None,
     jobs: option.Jobs = 0,
     profile: option.Profile = "quick",
-    seed: _Seed = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="Seed of the drawn cases; by default the same every time."),
+    ] = None,
     cluster: option.Cluster = None,
     dtype: option.Dtypes = None,
     device: option.Device = "cpu",
     invariant: option.Invariants = None,
-    case: _OneCase = None,
-    timeout: _Timeout = None,
-    memory: _Memory = MEMORY_GIB,
-    formats: _Formats = None,
-    exempt: _Exempt = None,
-    update_exempt: _UpdateExempt = False,
-    fail_fast: _FailFast = False,
-    verbose: _Verbose = False,
+    case: Annotated[
+        str | None,
+        typer.Option("--case", metavar="ID", help="Run this case alone, such as a printed one."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            min=0.1,
+            help="Most seconds for an invariant on a subject; by default 120, 240 or 900, by "
+            "profile.",
+        ),
+    ] = None,
+    memory: Annotated[
+        float,
+        typer.Option("--memory", min=0.1, help="Most GiB of memory for the process of a subject."),
+    ] = MEMORY_GIB,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT[=FILE]",
+            help="text, json, junit, sarif, github, or a plugin's, printed or in a file; may be "
+            "repeated.",
+        ),
+    ] = None,
+    exempt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exempt",
+            metavar="NAME=REASON",
+            help="An invariant, or 'SUBJECT: INVARIANT', that is not run; may be repeated.",
+        ),
+    ] = None,
+    update_exempt: Annotated[
+        bool,
+        typer.Option(
+            "--update-exempt",
+            help="Write today's failures into the table tool.attnbench.exempt of pyproject.toml, "
+            "so that only new ones fail, and remove from it what holds again.",
+        ),
+    ] = False,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop at the first outcome that is not good.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Show every outcome, with the cases it saw.")
+    ] = False,
     as_json: option.AsJson = False,
     strict: option.Strict = False,
 ) -> int:

@@ -30,42 +30,35 @@ _INSIDE = "attnbench_classroom.weight_tables"
 _TARGETS = ["additive(hidden_size=8)", "scaled_dot"]
 
 
-_Targets = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Addresses of subjects; by default 'additive(hidden_size=8)' and scaled_dot.",
-        show_default=False,
-    ),
-]
-_Output = Annotated[Path, typer.Option("-o", "--output", help="To write: .png, .svg or .pdf.")]
-_QLen = Annotated[int, typer.Option("--q-len", min=1, help="L, number of queries.")]
-_KvLen = Annotated[int, typer.Option("--kv-len", min=1, help="S, number of keys.")]
-_Size = Annotated[int, typer.Option("--size", min=1, help="E, features of each.")]
-_Seed = Annotated[int, typer.Option("--seed", help="Seed of query, keys and parameters.")]
-_Item = Annotated[
-    str | None,
-    typer.Option("--item", help="Item and head of the inputs to draw, such as 0,3."),
-]
-_Heads = Annotated[
-    bool, typer.Option("--heads", help="Draw every head of the inputs, one panel each.")
-]
-_Text = Annotated[
-    str | None,
-    typer.Option("--text", help="Your own text; its words are queries and keys, and label them."),
-]
-
-
 def command(
-    targets: _Targets = None,
-    output: _Output = Path("heatmap.png"),
-    q_len: _QLen = 2,
-    kv_len: _KvLen = 10,
-    size: _Size = 20,
-    seed: _Seed = 0,
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Addresses of subjects; by default 'additive(hidden_size=8)' and scaled_dot.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="To write: .png, .svg or .pdf.")
+    ] = Path("heatmap.png"),
+    q_len: Annotated[int, typer.Option("--q-len", min=1, help="L, number of queries.")] = 2,
+    kv_len: Annotated[int, typer.Option("--kv-len", min=1, help="S, number of keys.")] = 10,
+    size: Annotated[int, typer.Option("--size", min=1, help="E, features of each.")] = 20,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of query, keys and parameters.")] = 0,
     inputs: Inputs = None,
-    item: _Item = None,
-    heads: _Heads = False,
-    text: _Text = None,
+    item: Annotated[
+        str | None,
+        typer.Option("--item", help="Item and head of the inputs to draw, such as 0,3."),
+    ] = None,
+    heads: Annotated[
+        bool, typer.Option("--heads", help="Draw every head of the inputs, one panel each.")
+    ] = False,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            "--text", help="Your own text; its words are queries and keys, and label them."
+        ),
+    ] = None,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:

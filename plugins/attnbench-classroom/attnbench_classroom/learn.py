@@ -30,39 +30,32 @@ _GRID = Path(__file__).with_name("experiment.toml")
 _TIMEOUT_S = 600.0
 
 
-_Subjects = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Addresses of subjects; by default those of the experiment.", show_default=False
-    ),
-]
-_Output = Annotated[
-    Path,
-    typer.Option("-o", "--output", help="File of runs; a run that stands there is not repeated."),
-]
-_Figure = Annotated[
-    Path | None, typer.Option("--figure", help="Picture to write: .png, .svg or .pdf.")
-]
-_Task = Annotated[
-    list[str] | None,
-    typer.Option("--task", help="content, position, difference or alignment; all by default."),
-]
-_Size = Annotated[
-    list[int] | None,
-    typer.Option("--size", min=1, help="d, features of query and key; may be repeated."),
-]
-_Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each point.")]
-_Steps = Annotated[int, typer.Option("--steps", min=12, help="Steps of a training.")]
-
-
 def command(
-    subjects: _Subjects = None,
-    output: _Output = Path("learn.jsonl"),
-    figure: _Figure = None,
-    task: _Task = None,
-    size: _Size = None,
-    seeds: _Seeds = 10,
-    steps: _Steps = 150,
+    subjects: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Addresses of subjects; by default those of the experiment.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="File of runs; a run that stands there is not repeated."
+        ),
+    ] = Path("learn.jsonl"),
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Picture to write: .png, .svg or .pdf.")
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", help="content, position, difference or alignment; all by default."),
+    ] = None,
+    size: Annotated[
+        list[int] | None,
+        typer.Option("--size", min=1, help="d, features of query and key; may be repeated."),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each point.")] = 10,
+    steps: Annotated[int, typer.Option("--steps", min=12, help="Steps of a training.")] = 150,
     jobs: Jobs = 0,
     as_json: AsJson = False,
 ) -> int:

@@ -22,27 +22,6 @@ if TYPE_CHECKING:
     from attnbench_plugins.comparing.duel import Duel
     from attnbench_plugins.comparing.verdict_tables import Verdicts
 
-_Sides = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="REVISION [REVISION] [SUBJECTS]",
-        help="One revision to compare with the working tree, or two revisions, and the subjects "
-        "(by default those of [tool.attnbench], or all of this repository). Or two subjects, such "
-        "as two files or distributions. The verdict is on the second.",
-    ),
-]
-_Budget = Annotated[
-    float, typer.Option("--budget", min=0.0, help="Seconds after which no further pair starts.")
-]
-_Margin = Annotated[
-    float,
-    typer.Option(
-        "--margin",
-        min=0.0,
-        help="Changes up to this many percent are same or, if certain, slightly slower or faster.",
-    ),
-]
-
 
 def compare(
     *targets: str,
@@ -91,15 +70,33 @@ def compare(
 
 
 def command(
-    targets: _Sides,
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="REVISION [REVISION] [SUBJECTS]",
+            help="One revision to compare with the working tree, or two revisions, and the "
+            "subjects (by default those of [tool.attnbench], or all of this repository). Or two "
+            "subjects, such as two files or distributions. The verdict is on the second.",
+        ),
+    ],
     set_name: option.Set = "compare",
     workload: option.Workload = None,
     inputs: option.Inputs = None,
     dtype: option.Dtypes = None,
     device: option.Device = "cpu",
     threads: option.Threads = 1,
-    budget: _Budget = 600.0,
-    margin: _Margin = 3.0,
+    budget: Annotated[
+        float, typer.Option("--budget", min=0.0, help="Seconds after which no further pair starts.")
+    ] = 600.0,
+    margin: Annotated[
+        float,
+        typer.Option(
+            "--margin",
+            min=0.0,
+            help="Changes up to this many percent are same or, if certain, slightly slower or "
+            "faster.",
+        ),
+    ] = 3.0,
     as_json: option.AsJson = False,
 ) -> int:
     """Decide for each case whether B is faster or slower than A, the same, or ambiguous.
