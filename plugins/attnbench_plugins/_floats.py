@@ -6,8 +6,6 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 
-__all__ = ["Rows", "attended", "dot", "matvec", "pooled", "softmax"]
-
 Rows = list[list[float]]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import nn
 
-__all__ = ["Projection"]
-
 
 class Projection(nn.Linear):
     """``nn.Linear`` without a bias, whose weight ``(out, in)`` is left uninitialised.

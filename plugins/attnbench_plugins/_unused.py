@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["for_every_query"]
-
 
 def for_every_query(scores: Tensor, query: Tensor) -> Tensor:
     """Expand scores ``(..., S)`` of the keys to ``(..., L, S)``, the same for each of L queries.

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["Cell", "cells", "ipynb", "names", "questions", "run"]
-
 _FOLDER = files("attnbench_classroom.notebooks")
 _NEEDS = (
     "*Needs a Python kernel with attnbench, installed as its README says, and with ipykernel. "

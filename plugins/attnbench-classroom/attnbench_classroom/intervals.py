@@ -9,8 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["interval", "learnt", "points"]
-
 Run = Mapping[str, Any]
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from attnbench_classroom.intervals import interval, points
 
-__all__ = ["draw"]
-
 _MARKERS = "os^vDPX*<>"
 
 

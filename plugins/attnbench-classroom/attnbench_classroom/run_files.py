@@ -10,8 +10,6 @@ from typing import Any
 
 from attnbench import UsageError
 
-__all__ = ["append", "key_of", "read"]
-
 KEY = ("task", "subject", "size", "seed", "steps", "batch")
 """What makes two runs the same."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["LENGTH", "SYMBOLS", "TASKS", "Drawn"]
-
 SYMBOLS = 8
 LENGTH = 8
 _FAR = 2

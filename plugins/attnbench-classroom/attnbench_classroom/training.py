@@ -16,8 +16,6 @@ from attnbench import Case, Inputs, Subject, UsageError
 from attnbench.testing import resolve
 from attnbench_classroom.tasks import LENGTH, SYMBOLS, TASKS, Drawn
 
-__all__ = ["CHECKPOINTS", "runs", "unfit"]
-
 VALUE_SIZE = 16
 """Features of the values, the same at every size d of query and key."""
 CHECKPOINTS = 12

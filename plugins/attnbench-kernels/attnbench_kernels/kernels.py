@@ -20,8 +20,6 @@ from attnbench.testing import transforms_active, widen
 from attnbench_kernels.pairwise import pairwise_attention
 from attnbench_kernels.sums import runs_as
 
-__all__ = ["additive", "concat_tanh_sum", "gaussian"]
-
 
 def additive(
     module: Any,

@@ -16,8 +16,6 @@ import torch
 
 from attnbench import UsageError
 
-__all__ = ["TRITON", "VARIABLE", "NotCompiledWarning", "described", "instruction_sets", "library"]
-
 VARIABLE = "ATTNBENCH_LOOPS"
 """The environment variable that names an instruction set, instead of the widest."""
 TRITON = "triton"

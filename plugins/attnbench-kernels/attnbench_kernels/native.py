@@ -10,8 +10,6 @@ from torch import Tensor
 
 from attnbench_kernels.library import library
 
-__all__ = ["Form", "attend", "slopes"]
-
 _FIELDS = """items rows slots units features a_item a_row b_item b_row w_item value_item value_row
 weights_item weights_row output_item output_row mask_kind mask_item mask_row mask_slot visible
 form parts threads"""

@@ -16,8 +16,6 @@ from torch import Tensor
 import attnbench
 from attnbench_kernels.library import TRITON, VARIABLE, NotCompiledWarning
 
-__all__ = ["attended_online", "differentiated_online", "refusal", "runs_online"]
-
 _Found = TypeVar("_Found")
 
 _OLDEST = (7, 0)

@@ -19,8 +19,6 @@ from attnbench.testing import softmax_backward
 from attnbench_kernels.online import attended_online, differentiated_online, runs_online
 from attnbench_kernels.sums import attend, block_pairs, ran, slopes
 
-__all__ = ["forward"]
-
 _BACKWARD_PAIRS = 2**20
 """Pairs in a block of the backward pass, 4 MiB in float32, so that gradients stay in the cache."""
 

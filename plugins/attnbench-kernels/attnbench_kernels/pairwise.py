@@ -11,8 +11,6 @@ from attnbench.testing import widen
 from attnbench_kernels.online import runs_online
 from attnbench_kernels.operators import forward
 
-__all__ = ["KEPT_PAIRS", "pairwise_attention"]
-
 KEPT_PAIRS = 2**23
 """Up to this many weights are kept for the backward pass; more are recomputed there."""
 

@@ -21,8 +21,6 @@ from torch import Tensor
 from attnbench_kernels import library, native, online
 from attnbench_kernels.native import Form
 
-__all__ = ["attend", "block_pairs", "last_path", "ran", "runs_as", "shifted", "slopes"]
-
 _REACH, _SATURATED = 18.0, 15.0
 """``exp(2·(18 + 15))`` times the largest ``1 / w`` is finite; ``tanh(15)`` is 1 to 2e-13."""
 _TINY = 0.25

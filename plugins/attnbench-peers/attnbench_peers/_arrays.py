@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["FORWARD_ONLY", "on_tensors"]
-
 FORWARD_ONLY = {"gradients": False, "hidden_slots": "finite", "masks": ("boolean",)}
 
 

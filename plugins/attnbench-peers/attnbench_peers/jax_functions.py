@@ -14,8 +14,6 @@ from attnbench.adapters import flash
 from attnbench_peers._arrays import FORWARD_ONLY, on_tensors
 from attnbench_peers.library import LIBRARIES
 
-__all__ = ["attnbench_mechanisms"]
-
 DTYPES = ("float32", "float16")  # float64 needs a flag, and NumPy has no bfloat16
 UNOPTIMISED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 SHAPES = 200

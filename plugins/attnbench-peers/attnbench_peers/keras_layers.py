@@ -14,8 +14,6 @@ import attnbench
 from attnbench.adapters import flash, layer
 from attnbench_peers.library import LIBRARIES
 
-__all__ = ["attnbench_layers", "attnbench_mechanisms"]
-
 OWN_DTYPE = {"autocast_agrees": "a layer of Keras computes in the dtype that it was made with"}
 INSTALLED = LIBRARIES["keras"].installed is not None
 

@@ -14,8 +14,6 @@ import attnbench
 from attnbench.adapters import layer
 from attnbench_peers.library import LIBRARIES
 
-__all__ = ["attnbench_layers"]
-
 
 @dataclass(frozen=True)
 class Row:

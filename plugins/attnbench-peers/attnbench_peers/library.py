@@ -9,8 +9,6 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from packaging.requirements import Requirement
 
-__all__ = ["LIBRARIES", "Library"]
-
 
 @dataclass(frozen=True)
 class Library:

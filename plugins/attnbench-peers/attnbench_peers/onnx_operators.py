@@ -13,8 +13,6 @@ from attnbench.adapters import sdpa
 from attnbench_peers._arrays import FORWARD_ONLY, on_tensors
 from attnbench_peers.library import LIBRARIES
 
-__all__ = ["attnbench_mechanisms"]
-
 NAMES = ("Q", "K", "V", "mask")
 
 

@@ -24,9 +24,6 @@ from torch import nn
 
 from attnbench.commands import Task, Workers
 
-__all__ = ["classes_of", "line_of", "main"]
-
-
 _LIKELY = re.compile(r"attention|model|layers|transformer|attn|activation")
 _PATIENCE = 6
 """How many times its limit of the processor a class may wait for the next property."""

@@ -13,8 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 import attnbench
 from attnbench.adapters import flex, layer, multihead, sdpa
 
-__all__ = ["attnbench_layers", "attnbench_mechanisms"]
-
 EncoderLayer = partial(
     nn.TransformerEncoderLayer, nhead=2, dim_feedforward=16, dropout=0.0, batch_first=True
 )

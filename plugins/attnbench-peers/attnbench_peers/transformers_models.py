@@ -9,8 +9,6 @@ import attnbench
 from attnbench.adapters import interface, transformers
 from attnbench_peers.library import LIBRARIES
 
-__all__ = ["attnbench_layers", "attnbench_mechanisms"]
-
 INSTALLED = LIBRARIES["transformers"].installed is not None
 QUANTO = LIBRARIES["optimum-quanto"].installed is not None
 

@@ -10,8 +10,6 @@ import attnbench
 from attnbench.adapters import sdpa
 from attnbench_peers.library import LIBRARIES
 
-__all__ = ["attnbench_mechanisms"]
-
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
     from x_transformers.attend import Attend

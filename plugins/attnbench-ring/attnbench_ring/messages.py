@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["pickled"]
-
 
 class _Pickler(pickle.Pickler):
     """Writes a tensor as its bytes: of its own pickle torch makes an archive, in 0.1 ms."""

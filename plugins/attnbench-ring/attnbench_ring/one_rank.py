@@ -22,8 +22,6 @@ from torch import Tensor, nn
 
 from attnbench.testing import scores_of
 
-__all__ = ["Shard", "backward", "bounds", "forward"]
-
 _ROWS = 64
 """Queries that are scored at once."""
 

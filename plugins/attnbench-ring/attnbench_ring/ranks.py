@@ -29,8 +29,6 @@ from attnbench.testing import make_scoring
 from attnbench_ring import one_rank
 from attnbench_ring.messages import pickled
 
-__all__ = ["Ranks", "ranks"]
-
 _WITHIN_S = 2.0
 """Seconds that the other ranks get to answer after one raised; later, they wait for it in vain."""
 

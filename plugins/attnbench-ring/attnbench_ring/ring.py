@@ -19,8 +19,6 @@ from attnbench import OptionError, Sizes
 from attnbench.testing import eager, make_scoring, prepare
 from attnbench_ring.ranks import ranks
 
-__all__ = ["RingAttention"]
-
 _SCORING, _RANKS = "scaled_dot", 2
 
 

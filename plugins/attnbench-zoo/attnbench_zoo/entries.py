@@ -18,8 +18,6 @@ from attnbench_zoo.patches import TWINS, Row, Spec, edited, patched, rows
 from attnbench_zoo.right import RIGHT
 from attnbench_zoo.right.attention import ATTENTION
 
-__all__ = ["Built", "Entry", "blind_entries", "entries"]
-
 KINDS = ("scoring", "kernel", "mechanism", "packed", "layer")
 """Of what an entry is, in the order of tables."""
 RIGHT_TOPICS = ("by_design", "conventions", "odd")

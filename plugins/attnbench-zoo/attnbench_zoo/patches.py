@@ -47,8 +47,6 @@ from attnbench_zoo.right import (
     streaming,
 )
 
-__all__ = ["TWINS", "Finder", "Patched", "Row", "Spec", "apply", "edited", "patched", "rows"]
-
 Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 PACKAGE = "attnbench_zoo.bugs"

@@ -17,8 +17,6 @@ from attnbench_zoo.entries import Built, Entry
 from attnbench_zoo.right.attention import ATTENTION
 from attnbench_zoo.scoring import Oracle
 
-__all__ = ["HARNESSES"]
-
 PLAIN = Case(lead=(2, 2), q_len=32, kv_len=32, query_size=16, key_size=16, value_size=16)
 """Two items, two heads, 32 positions, no mask: what most published rules draw, made small."""
 

@@ -11,8 +11,6 @@ import torch
 
 from attnbench_zoo.entries import KINDS, Entry, entries
 
-__all__ = ["Oracle", "Score", "Verdict", "score"]
-
 Oracle = Callable[[Entry], bool]
 
 

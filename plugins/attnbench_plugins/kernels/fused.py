@@ -17,8 +17,6 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 import attnbench
 from attnbench.testing import fold_heads, fold_mask_heads, widen
 
-__all__ = ["bilinear", "dot", "fused_attention", "on_known_devices"]
-
 
 def on_known_devices(case: attnbench.Case) -> str | None:
     """``None`` on a CPU and on an NVIDIA or AMD GPU, else the reason why it is not supported."""

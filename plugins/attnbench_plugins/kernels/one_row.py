@@ -16,8 +16,6 @@ import attnbench
 from attnbench.testing import widen
 from attnbench_plugins.kernels.fused import fused_attention, on_known_devices
 
-__all__ = ["attend"]
-
 
 def attend(
     module: Any,

@@ -19,8 +19,6 @@ from attnbench.testing import make_scoring
 from attnbench_plugins._projection import Projection
 from attnbench_plugins.layers._positions import Positions
 
-__all__ = ["SelfAttention", "legal_size"]
-
 _TERMS = 2**24
 """Most numbers in a temporary tensor; beyond it, queries are scored in blocks."""
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from attnbench import CacheSpec
 
-__all__ = ["GrowingCache", "RotatingCache", "StaticCache", "cached"]
-
 
 class GrowingCache:
     """A cache of all tokens, in tensors that grow.

@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Alibi", "Learned", "Positions", "Rotary"]
-
 
 class Positions(nn.Module):
     """No positions: only the causal mask distinguishes tokens (Haviv et al. 2022, 2203.16634).

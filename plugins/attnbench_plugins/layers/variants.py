@@ -10,16 +10,6 @@ from attnbench_plugins.layers._attention import SelfAttention, legal_size
 from attnbench_plugins.layers._caches import GrowingCache, RotatingCache, StaticCache, cached
 from attnbench_plugins.layers._positions import Alibi, Learned, Rotary
 
-__all__ = [
-    "AlibiAttention",
-    "CausalAttention",
-    "EncoderAttention",
-    "LearnedPositionsAttention",
-    "RotaryAttention",
-    "SlidingWindowAttention",
-    "StaticAttention",
-]
-
 
 class EncoderAttention(SelfAttention):
     """Attend to all tokens, earlier and later, as in an encoder."""

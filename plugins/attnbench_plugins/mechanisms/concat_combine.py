@@ -18,8 +18,6 @@ from attnbench import OptionError, ShapeError, Sizes
 from attnbench.testing import pool, prepare, softmax_weights
 from attnbench_plugins._floats import Rows, matvec, pooled, softmax
 
-__all__ = ["ConcatCombineAttention"]
-
 _SLOTS = 8
 
 

@@ -26,8 +26,6 @@ from attnbench.testing import make_scoring, pool, prepare, scores_of, widen
 from attnbench_plugins._floats import Rows
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
-__all__ = ["ForcedForwardAttention", "expected"]
-
 _SCORING = "additive"
 
 

@@ -19,8 +19,6 @@ from attnbench.testing import Mask, make_scoring, pool, prepare, scores_of, soft
 from attnbench_plugins._floats import Rows
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
-__all__ = ["HardAttention"]
-
 _SCORING = "additive"
 _TIE = 4 * torch.finfo(torch.float32).eps
 """The relative difference up to which scores tie, the same in every dtype.

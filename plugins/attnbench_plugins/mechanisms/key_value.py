@@ -22,8 +22,6 @@ from attnbench_plugins._projection import Projection
 from attnbench_plugins.mechanisms._windows import band
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
-__all__ = ["KeyValueAttention"]
-
 _SCORING = "additive"
 
 

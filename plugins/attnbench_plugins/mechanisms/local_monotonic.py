@@ -20,8 +20,6 @@ from attnbench_plugins._floats import Rows, attended, pooled
 from attnbench_plugins.mechanisms._windows import band
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
-__all__ = ["LocalMonotonicAttention"]
-
 _SCORING = "bilinear"
 
 

@@ -23,8 +23,6 @@ from attnbench_plugins._projection import Projection
 from attnbench_plugins.mechanisms._windows import band, last_slots
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
-__all__ = ["LocalPredictiveAttention"]
-
 _SCORING = "bilinear"
 
 

@@ -19,8 +19,6 @@ from attnbench_plugins._floats import Rows, attended, matvec, pooled
 from attnbench_plugins._projection import Projection
 from attnbench_plugins.scorings._scoring import pair_score
 
-__all__ = ["MultiHeadAttention"]
-
 _HEADS = 2
 
 

@@ -17,8 +17,6 @@ from attnbench.testing import check_features, make_scoring
 from attnbench_plugins._floats import Rows, attended, pooled
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
-__all__ = ["SoftAttention"]
-
 _SCORING = "additive"
 
 

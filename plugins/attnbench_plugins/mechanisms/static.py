@@ -18,8 +18,6 @@ from attnbench.testing import make_scoring, pool, prepare, scores_of, softmax_we
 from attnbench_plugins._floats import Rows, attended, pooled
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
-__all__ = ["StaticAttention"]
-
 _SCORING = "additive"
 
 

@@ -20,8 +20,6 @@ from attnbench_plugins._floats import Rows, matvec, pooled, softmax
 from attnbench_plugins._projection import Projection
 from attnbench_plugins.scorings._tanh import tanh_moment
 
-__all__ = ["StructuredSelfAttention"]
-
 _ROWS = 3
 
 

@@ -10,8 +10,6 @@ from torch import nn
 from attnbench import Sizes
 from attnbench.testing import resolve, scoring_of
 
-__all__ = ["legal_sizes", "pair_score"]
-
 
 def legal_sizes(sizes: Sizes, scoring: str) -> Sizes:
     """The nearest sizes that a scoring function supports."""

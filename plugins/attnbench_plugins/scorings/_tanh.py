@@ -13,8 +13,6 @@ import math
 
 import numpy as np
 
-__all__ = ["tanh_moment"]
-
 
 @functools.cache
 def tanh_moment(*terms: tuple[int, float]) -> float:

@@ -18,8 +18,6 @@ from attnbench_plugins._floats import dot, matvec
 from attnbench_plugins._projection import Projection
 from attnbench_plugins.scorings._tanh import tanh_moment
 
-__all__ = ["AdditiveScoring"]
-
 
 class AdditiveScoring(nn.Module):
     """Score with a hidden layer of tanh units over the projected query and key.

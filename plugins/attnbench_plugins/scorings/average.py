@@ -9,8 +9,6 @@ from torch import Tensor, nn
 import attnbench
 from attnbench_plugins._unused import for_every_query
 
-__all__ = ["AverageScoring"]
-
 
 class AverageScoring(nn.Module):
     """Score every pair with 0, so that all weights are equal."""

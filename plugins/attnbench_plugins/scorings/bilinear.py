@@ -17,8 +17,6 @@ import attnbench
 from attnbench.testing import widen
 from attnbench_plugins._floats import dot, matvec
 
-__all__ = ["BilinearScoring"]
-
 
 class BilinearScoring(nn.Module):
     """Score with a matrix between query and key.

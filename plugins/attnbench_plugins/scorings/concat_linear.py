@@ -16,8 +16,6 @@ import attnbench
 from attnbench.testing import widen
 from attnbench_plugins._floats import dot
 
-__all__ = ["ConcatLinearScoring"]
-
 
 class ConcatLinearScoring(nn.Module):
     """Score with one linear unit over ``[query; key]``.

@@ -17,8 +17,6 @@ from attnbench.testing import widen
 from attnbench_plugins._floats import dot
 from attnbench_plugins.scorings._tanh import tanh_moment
 
-__all__ = ["ConcatTanhSumScoring"]
-
 
 class ConcatTanhSumScoring(nn.Module):
     """Score with the scaled sum of a hidden layer over ``[query; key]``.

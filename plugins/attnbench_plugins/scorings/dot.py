@@ -13,8 +13,6 @@ import attnbench
 from attnbench.testing import widen
 from attnbench_plugins._floats import dot
 
-__all__ = ["DotScoring"]
-
 
 class DotScoring(nn.Module):
     """Score with the dot product."""

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 import attnbench
 from attnbench.testing import widen
 
-__all__ = ["GaussianScoring"]
-
 
 class GaussianScoring(nn.Module):
     """Score with the negative half squared distance of query and key, scaled by the bandwidth.

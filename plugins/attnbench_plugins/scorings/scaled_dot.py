@@ -11,8 +11,6 @@ import attnbench
 from attnbench.testing import widen
 from attnbench_plugins._floats import dot
 
-__all__ = ["ScaledDotScoring"]
-
 
 class ScaledDotScoring(nn.Module):
     """Score with the dot product divided by the square root of the size.

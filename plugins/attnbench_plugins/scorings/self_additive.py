@@ -19,8 +19,6 @@ from attnbench_plugins._projection import Projection
 from attnbench_plugins._unused import for_every_query
 from attnbench_plugins.scorings._tanh import tanh_moment
 
-__all__ = ["SelfAdditiveScoring"]
-
 
 class SelfAdditiveScoring(nn.Module):
     """Score a key with a hidden layer of tanh units; the query is ignored.

@@ -18,8 +18,6 @@ from attnbench.testing import widen
 from attnbench_plugins._floats import dot
 from attnbench_plugins._unused import for_every_query
 
-__all__ = ["SelfTanhScoring"]
-
 
 class SelfTanhScoring(nn.Module):
     """Score a key with one tanh unit; the query is ignored.

@@ -15,8 +15,6 @@ import attnbench
 from attnbench.testing import widen
 from attnbench_plugins._floats import dot
 
-__all__ = ["VectorSumScoring"]
-
 
 class VectorSumScoring(nn.Module):
     """Score with a weighted sum of the query's and the key's entries.

@@ -21,8 +21,6 @@ from attnbench.testing import (
     unfold_heads,
 )
 
-__all__ = ["attnbench_styles", "paged", "varlen"]
-
 _PAGE = 4
 _OPTIONS = ("scale", "window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale")
 _NAMES = (("query", "q"), ("key", "k"), ("value", "v"))

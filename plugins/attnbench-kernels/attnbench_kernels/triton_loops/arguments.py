@@ -11,8 +11,6 @@ from torch.nn.functional import pad
 
 from attnbench_kernels.triton_loops import tiles
 
-__all__ = ["OPTIONS", "SIZES", "arranged", "blockwise", "centred"]
-
 OPTIONS = {"num_warps": tiles.WARPS.value, "enable_fp_fusion": True}
 """Of the compiler. Triton 3.9 warns where fusion is left to its default."""
 SIZES = ("q_len", "kv_len", "visible", "mask_item", "mask_row", "a_blocks", "b_blocks")

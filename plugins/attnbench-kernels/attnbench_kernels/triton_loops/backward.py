@@ -14,8 +14,6 @@ from attnbench_kernels.triton_loops.arguments import SIZES, arranged, blockwise,
 from attnbench_kernels.triton_loops.tiles import BREADTH, HEIGHT, LANES, masked, scores_of
 from attnbench_kernels.triton_loops.unit_sums import gather
 
-__all__ = ["chunk_of", "differentiate"]
-
 _WIDTH = 16
 """Features of the values that a product of a tile takes at once: more do not fit in registers."""
 

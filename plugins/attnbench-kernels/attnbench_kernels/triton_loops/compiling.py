@@ -10,8 +10,6 @@ from triton import knobs
 
 from attnbench.testing import note_compiled
 
-__all__ = ["listen"]
-
 
 def listen() -> None:
     """Note each kernel of this package that Triton compiles or loads; other listeners stay."""

@@ -12,8 +12,6 @@ from torch import Tensor
 from attnbench_kernels.triton_loops.arguments import SIZES, arranged
 from attnbench_kernels.triton_loops.tiles import BREADTH, HEIGHT, masked, scores_of
 
-__all__ = ["attend"]
-
 
 @triton.jit(do_not_specialize=SIZES)
 def _forward(

@@ -9,8 +9,6 @@ from typing import Any
 import attnbench
 from attnbench import Style
 
-__all__ = ["attnbench_styles"]
-
 
 def _late(module: str, name: str) -> Callable[..., Any]:
     """A function of a module here, which is imported when it is called."""

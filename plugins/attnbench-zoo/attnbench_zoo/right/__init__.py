@@ -20,8 +20,6 @@ from attnbench_zoo.right.attention import ATTENTION, wide
 from attnbench_zoo.right.scorings import SPECS
 from attnbench_zoo.right.streaming import Streaming
 
-__all__ = ["RIGHT"]
-
 
 class Wrapped(nn.Module):
     """Attention by a function of four-dimensional tensors, with what torch leaves to its caller."""

@@ -12,16 +12,6 @@ from torch import Tensor, nn
 from attnbench import MechanismSpec
 from attnbench.testing import scaled_dot_rows
 
-__all__ = [
-    "ATTENTION",
-    "OPTIONS",
-    "QUIET",
-    "Attention",
-    "Options",
-    "Quiet",
-    "wide",
-]
-
 
 def wide(tensor: Tensor) -> Tensor:
     """Half types as float32, all others as they are."""

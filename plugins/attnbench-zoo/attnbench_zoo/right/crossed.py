@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from attnbench import CacheSpec, LayerSpec
 
-__all__ = ["CROSSED", "Crossed"]
-
 _SELF, _CROSS = ("keys", "values"), ("cross_keys", "cross_values")
 
 

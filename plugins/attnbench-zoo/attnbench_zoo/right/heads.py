@@ -11,8 +11,6 @@ from attnbench import MechanismSpec
 from attnbench.testing import scaled_dot_rows
 from attnbench_zoo.right.attention import Attention, wide
 
-__all__ = ["HEADS", "Heads", "mapped"]
-
 
 class Heads(nn.Module):
     """Multi-head attention with projections, one stage a method.

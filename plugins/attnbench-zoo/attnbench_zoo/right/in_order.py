@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from attnbench import MechanismSpec
 
-__all__ = ["IN_ORDER", "InOrder"]
-
 LAWS = (
     "batch_invariant",
     "chunk_invariant",

@@ -11,17 +11,6 @@ from torch import Tensor, nn
 from attnbench import CacheSpec, LayerSpec
 from attnbench_zoo.right.stores import CAPACITY, WINDOW, Cache, Growing, Parted, Ring, Static
 
-__all__ = [
-    "ENCODING",
-    "GROWING",
-    "RINGED",
-    "STATIC",
-    "UNCACHED",
-    "Layer",
-    "Unturned",
-    "twin",
-]
-
 
 class Layer(nn.Module):
     """Two blocks of causal self-attention with rotary positions and a growing cache.

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from attnbench_zoo.right.layers import Unturned, twin
 
-__all__ = ["LINEAR", "Linear"]
-
 
 class Linear(Unturned):
     """Weights are products of positive features, divided by their sum (Katharopoulos et al. 2020).

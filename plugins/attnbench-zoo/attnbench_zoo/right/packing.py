@@ -8,16 +8,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.adapters import paged, varlen
 
-__all__ = [
-    "OPTIONS",
-    "PAGED",
-    "VARLEN",
-    "block_diagonal",
-    "gathered_pages",
-    "one_by_one",
-    "with_options",
-]
-
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
     """``(L, H, E)`` of one document; causality ends at the bottom right."""

@@ -12,8 +12,6 @@ from attnbench import CacheSpec, LayerSpec
 from attnbench.testing import scaled_dot_rows
 from attnbench_zoo.right.heads import mapped
 
-__all__ = ["AXIAL", "LATENT", "Axial", "Latent"]
-
 
 class Latent(nn.Module):
     """Causal attention whose cache has latents; keys are expanded from them, or absorbed."""

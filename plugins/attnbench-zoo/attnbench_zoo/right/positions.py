@@ -11,8 +11,6 @@ from attnbench import MechanismSpec
 from attnbench.testing import scaled_dot_rows
 from attnbench_zoo.right.attention import ATTENTION, Attention
 
-__all__ = ["DISTANCE", "ROTARY", "Distance", "Rotary"]
-
 
 class Distance(Attention):
     """``Attention`` with a window, and a penalty of 0.5 for each step from query to key (ALiBi).

@@ -9,8 +9,6 @@ from torch.nn.utils import parametrizations, parametrize
 from attnbench import MechanismSpec, ScoringSpec
 from attnbench_zoo.right.attention import Attention, wide
 
-__all__ = ["ACCUSED_ONCE", "SPECS"]
-
 
 class Kinked(nn.Module):
     """An additive score with units that have a kink."""

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from attnbench import MechanismSpec
 from attnbench.testing import scaled_dot_rows
 
-__all__ = ["BY_HEAD", "STORED", "ByHead", "Stored"]
-
 
 class Stored(nn.Module):
     """Scaled dot-product attention that returns log-sums, and takes scales and a head offset."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["CAPACITY", "WINDOW", "Cache", "Growing", "Parted", "Ring", "Static"]
-
 WINDOW, CAPACITY, TAIL = 4, 24, 2
 
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from attnbench import KernelSpec
 from attnbench_zoo.right.attention import wide
 
-__all__ = ["STREAMING", "Streaming"]
-
 
 class Streaming:
     """Scaled dot-product attention over blocks of 16 keys, rescaled as larger scores come."""
