@@ -14,6 +14,7 @@ from attnbench.testing import LayerSubject, current_effort, current_profile, rai
 from attnbench_plugins.properties import HINTS
 from attnbench_plugins.properties.caches.program import in_words
 from attnbench_plugins.properties.caches.properties import PROPERTIES
+from attnbench_plugins.properties.caches.search import explore, played
 from attnbench_plugins.properties.caches.stage import Stage, stage_of
 
 
@@ -78,8 +79,6 @@ def cache_invariant(
     """
 
     def check(subject: Subject, case: Case) -> None:
-        from attnbench_plugins.properties.caches.search import explore, played
-
         assert isinstance(subject, LayerSubject)
         drawn = case.dtype == "float32" or "float32" not in subject.dtypes
         effort = current_effort()

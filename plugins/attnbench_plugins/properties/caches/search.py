@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import astuple, replace
-
-from hypothesis import Phase
+from typing import TYPE_CHECKING
 
 from attnbench import AttnbenchError
-from attnbench.testing import Effort, Failures, find_simplest
+from attnbench.testing import Effort
 from attnbench_plugins.properties.caches.player import Player
 from attnbench_plugins.properties.caches.program import Program, Step, programs, shrunk
 from attnbench_plugins.properties.caches.properties import PROPERTIES, operations
 from attnbench_plugins.properties.caches.stage import FoundError, Stage
+
+if TYPE_CHECKING:
+    from attnbench.testing import Failures
 
 _FEW = 4
 """Number of scheduled programs if none are drawn: in half types, and in float64."""
@@ -55,6 +57,10 @@ def explore(stage: Stage, judged: str, drawn: bool, effort: Effort) -> FoundErro
         scheduled = held.scheduled(stage.subject)
         program = next(filter(fails, scheduled if drawn else scheduled[:_FEW]), None)
     if program is None and drawn:
+        from hypothesis import Phase  # imported in checks alone, as by the next line
+
+        from attnbench.testing import find_simplest
+
         profile = effort.profile.name
         program = find_simplest(
             programs(operations(stage.subject, judged), stage.subject.width, _STEPS[profile]),
