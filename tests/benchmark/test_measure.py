@@ -28,6 +28,8 @@ from tests.measured_records import measure
 CPU = torch.device("cpu")
 QUICK = Contract(blocks=3, slot_s=1e-4, cap_s=60.0)  # also on a busy machine
 SMALL = BenchCase(Case((2, 2), 8, 8, 4, 4, 4))
+WHOLE = workload("llama3_8b_decode")
+GROUPED = BenchCase(WHOLE.case.replace(kv_len=64), kv_heads=WHOLE.kv_heads)
 
 
 def subject_of(forward: Any, **more: Any) -> Any:
@@ -110,9 +112,7 @@ def test_agreement_holds_a_part_of_a_large_case_against_the_reference(name: Any,
 
 def test_agreement_meets_grouped_heads_with_the_keys_that_they_share() -> None:
     (subject,) = resolve("scaled_dot")
-    case = workload("llama3_8b_decode")
-    case = BenchCase(case.case.replace(kv_len=64), kv_heads=case.kv_heads)
-    module, inputs = case.build(subject)
+    module, inputs = GROUPED.build(subject)
     output = subject.output(module, inputs)
     assert agreement(subject, module, inputs, output).agrees
     assert not agreement(subject, module, inputs, output.flip(1)).agrees
@@ -151,9 +151,7 @@ def test_parameters_by_head_are_compared_with_all_heads_together(mask: Any) -> N
 
 def test_gradients_of_grouped_heads_go_to_the_keys_that_they_share() -> None:
     (subject,) = resolve("additive/factorised")
-    case = workload("llama3_8b_decode")
-    case = BenchCase(case.case.replace(kv_len=64), kv_heads=case.kv_heads)
-    assert gradient_ratio(subject, *case.build(subject)) <= 1.0
+    assert gradient_ratio(subject, *GROUPED.build(subject)) <= 1.0
 
 
 def test_a_subject_whose_gradients_are_wrong_is_unverified_in_that_direction_only() -> None:

@@ -69,7 +69,6 @@ def test_an_outcome_that_is_taken_back_after_its_subject_was_shown_is_a_line(
             "no property holds, 1 is exempt",
         ),
         ([replace(OUTCOMES[0], status="crashed")] * 2, "no property holds, 2 crashed"),
-        (OUTCOMES[:2], "2 properties hold"),
     ],
 )
 def test_what_holds_is_said_in_words(outcomes: list[Outcome], text: str) -> None:

@@ -13,8 +13,6 @@ from attnbench.benchmark.memory import peak_bytes
 from attnbench.errors import OptionError, ShapeError, UnknownNameError
 from attnbench.subject.lookup import resolve
 
-LOCAL = ["local_monotonic", "local_predictive", "key_value"]
-
 
 def made(name: str, *sizes: int, **options: object) -> torch.nn.Module:
     torch.manual_seed(0)
@@ -152,7 +150,7 @@ def test_key_value_of_unequal_lengths_is_an_error() -> None:
         made("key_value")(*tensors())
 
 
-@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("name", ["local_monotonic", "local_predictive", "key_value"])
 def test_memory_grows_with_the_length_and_not_with_its_square(name: Any) -> None:
     def peak(length: int) -> int:
         module, given = made(name), tensors(1, q_len=length, kv_len=length)
