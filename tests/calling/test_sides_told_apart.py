@@ -82,6 +82,18 @@ class OverLater(nn.Module):
         later = torch.ones(queries.shape[1], keys.shape[1], dtype=torch.bool).triu(1)
         return (queries @ keys.mT).masked_fill(later, -math.inf).softmax(1) @ values
 
+class Stated(nn.Module):
+    """Its state is an LSTM's."""
+    def forward(self, hidden, encoder_outputs):
+        state, _ = hidden
+        return (encoder_outputs @ state[-1][:, :, None]).squeeze(2).softmax(1)
+
+class Paired(nn.Module):
+    """Its keys and values are a pair."""
+    def forward(self, query, encoder_out):
+        keys, values = encoder_out
+        return ((keys @ query[:, :, None]).softmax(1) * values).sum(1)
+
 class ItselfOnly(nn.Module):
     """Its keys and values are read in attention to others alone, which it is not made for."""
     def __init__(self, embed_dim, cross=False):
@@ -175,6 +187,8 @@ def test_a_gradient_of_another_branch_at_a_tie_alone_is_no_fault() -> None:
         ("Both", "it gives a tensor (B, S, E) as well, not looked at"),
         ("Features", "p_att_feats (B, S, E); att_masks (B, S), True may attend"),
         ("Distances", "always pos_embs=0.5 (1, 2S-1, E)"),
+        ("Stated", "called with hidden 2 times (1, B, E), encoder_outputs (B, S, E)"),
+        ("Paired", "called with query (B, E), encoder_out 2 times (B, S, E)"),
         ("Silent", "called with x (B, L, E)"),
     ],
 )

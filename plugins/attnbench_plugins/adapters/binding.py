@@ -168,6 +168,7 @@ class Binding:
         square: whether it takes as many queries as keys only.
         one_mask: whether it takes causality in its mask, where it is given one.
         dense: whether its tensors are made contiguous first, as it raises on others.
+        paired: arguments that get a tensor more than once, in a tuple: how often.
         left: arguments that are left at their defaults.
         tokens: the only number of tokens that it takes; 0 if it takes any.
         idle: second sequences that change no output, and are not given.
@@ -191,6 +192,7 @@ class Binding:
     dense: bool = False
     tokens: int = 0
     idle: tuple[str, ...] = ()
+    paired: Mapping[str, int] = field(default_factory=dict)
     left: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     wide: int = 0
@@ -225,7 +227,11 @@ class Binding:
     def _said(self) -> str:
         axes = dict.fromkeys(("key", "value", "memory"), self.memory)
         axes = {**dict.fromkeys(TENSORS, self.layout), **axes}
-        tensors = [f"{name} {in_words(axes[self.roles[name]])}" for name in self._tensors()]
+        often = {name: f"{count} times " for name, count in self.paired.items()}
+        tensors = [
+            f"{name} {often.get(name, '')}{in_words(axes[self.roles[name]])}"
+            for name in self._tensors()
+        ]
         text = f"called with {', '.join(tensors)}"
         text += f"; L = {self.tokens} only" if self.tokens else ""
         if not self.pools:

@@ -42,6 +42,8 @@ class Called(nn.Module):
     def _called(self, given: Mapping[str, Any], like: Tensor, masked: bool) -> Any:
         """What the callee gives; its refusals are raised as such."""
         with refusals(name_of(self.callee), masked=masked, on_cpu=like.device.type == "cpu"):
+            paired = self.binding.paired
+            given = {n: (v,) * paired[n] if n in paired else v for n, v in given.items()}
             places = [given[name] for name in given if name.isdigit()]
             return self.callee(*places, **{k: v for k, v in given.items() if not k.isdigit()})
 

@@ -67,6 +67,8 @@ _OUTPUTS = {
     "BEL": ("BEL", "BLE"),
 }
 _ONE = ("BE", "B1E", "1BE")
+_PARTS = re.compile(r"values to unpack \(expected ([23])")
+"""What is raised of a tensor in place of a tuple: the states of an LSTM, or keys and values."""
 
 
 def axes_of(shape: Sequence[int], widths: Sequence[int]) -> str:
@@ -165,6 +167,10 @@ def trials(
                 continue  # features before tokens are unusual
             way = {"layout": layout, "memory": memory, "square": square}
             binding = tried(callee, arguments, mains, way)
+            if isinstance(binding, str) and (parts := _PARTS.search(binding)):  # as of an LSTM
+                ways = ({**way, "paired": {name: int(parts[1])}} for name in mains)
+                paired = (tried(callee, arguments, mains, one) for one in ways)
+                binding = next((b for b in paired if not isinstance(b, str)), binding)
             if isinstance(binding, str):
                 raised += [] if square else [f"{layout}, {memory}: {binding}"]
             else:
