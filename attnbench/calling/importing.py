@@ -65,12 +65,14 @@ def load(source: str) -> ModuleType:
     if not path.is_file():
         raise AddressError(f"there is no file {source!r} (looked at {path}).")
     package, top = _package_of(path)
+    is_below = path.is_relative_to(Path.cwd())  # what is beside it counts last then
     if package and "-" not in package and all(map(str.isidentifier, package.split("."))):
         make_importable(top)
-        if not (path.parent / "__init__.py").exists():  # what is beside it may be imported so, too
+        if not is_below and not (path.parent / "__init__.py").exists():
             make_importable(path.parent)
         return _imported(source, package, lambda: _import_from(package, path))
-    make_importable(path.parent)
+    if not is_below:
+        make_importable(path.parent)
     name = f"{_OWN}{zlib.crc32(str(path).encode()):08x}_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]

@@ -51,7 +51,7 @@ CONSTRUCTOR: Mapping[str, str] = {
     "feedforward": "dim_feedforward intermediate_size ffn_dim d_ff ff_dim mlp_dim n_inner d_inner "
     "hidden_features ff_size feedforward_dim ffn_hidden_size",
     "layer": "layer_idx layer_id layer_number layer_num layer_index block_idx layer depth_idx",
-    "layers": "n_layer n_layers num_layers num_hidden_layers depth num_blocks",
+    "layers": "n_layer n_layers num_layers num_hidden_layers depth num_blocks max_blocks",
     "vocabulary": "vocab_size padded_vocab_size n_vocab num_embeddings vocabulary_size",
     "root": "temperature",
     "scale": "scale qk_scale softmax_scale scaling sm_scale",
@@ -191,7 +191,8 @@ _ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"drop(out|_?path)?(_?(p|prob|probability|rate|ratio))?$|_pdrop$", "dropout"),
         (r"(ffn?|feed_?forward|mlp|inter(mediate)?).*(dim|size|hidden)$", "feedforward"),
         (
-            r"(max|seq|context|ctx).*(len(gth)?|pos(itions?)?|embeddings|encodings?)$|_ctx$",
+            r"(max|seq|context|ctx).*(len(gth)?|pos(itions?)?|embeddings|encodings?)$|_ctx$"
+            r"|tokens(_per_\w+)?$",
             "length",
         ),
         (r"(^|_)(layer|block)_?(idx|id|index|num(ber)?)$", "layer"),

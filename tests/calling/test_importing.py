@@ -144,6 +144,13 @@ def test_a_module_that_is_loaded_when_it_is_used_has_no_file_before(repository: 
     assert sys.modules.pop("lazy_one").__file__ is None  # which inspect asks of every module
 
 
+def test_a_folder_of_the_root_goes_before_a_file_of_its_name_beside(repository: Path) -> None:
+    written(repository / "tools/masking.py", "KIND = 'root'\n")
+    written(repository / "layers/tools.py", "")
+    module = load(written(repository / "layers/made.py", "from tools.masking import KIND"))
+    assert module.KIND == "root"
+
+
 def test_a_loop_over_a_stub_ends(repository: Path) -> None:
     text = "from nowhere_to.data import KINDS\nIDS = [kind['id'] for kind in KINDS]\n"
     module = load(written(repository / "kinds.py", text))

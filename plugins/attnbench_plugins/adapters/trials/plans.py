@@ -31,6 +31,8 @@ def plans(arguments: Sequence[Argument]) -> list[dict[str, str]]:
         required = [
             replace(a, role="memory") if a.role == "processed_keys" else a for a in required
         ]
+    if [a.role for a in required].count("memory") > 1:  # of which one is projected
+        required = [replace(a, role=None) if a.role == "memory" else a for a in required]
     named = {a.name: a.role for a in required if a.role in TENSORS}
     roles = [*named.values()]
     found = []

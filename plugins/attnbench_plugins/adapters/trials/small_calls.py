@@ -247,16 +247,18 @@ class Calls:
         tensors = self.tensors(1 if self.binding.one_query else QUERIES)
         if self.binding.one_query and self.both([tensor[:1] for tensor in tensors]) is None:
             return True
-        other = [tensor.clone() for tensor in tensors]
-        for tensor in other:
-            tensor[0] *= -1.5
-        plain, moved = self.both(tensors), self.both(other)
-        if plain is None or moved is None:
-            return True
-        pairs = [
-            (a, b) for a, b in zip(plain, moved, strict=True) if a is not None and b is not None
-        ]
-        return any(not bool((a - b)[1:].abs().amax() <= 1e-4) for a, b in pairs)
+        plain = self.both(tensors)
+        for place, others in ((0, slice(1, None)), (-1, slice(-1))):
+            other = [tensor.clone() for tensor in tensors]
+            for tensor in other:
+                tensor[place] *= -1.5
+            moved = self.both(other)
+            if plain is None or moved is None:
+                return True
+            for a, b in zip(plain, moved, strict=True):
+                if a is not None and b is not None and not (a - b)[others].abs().amax() <= 1e-4:
+                    return True
+        return False
 
 
 _CLEAR = 1e-4
