@@ -90,7 +90,8 @@ def _attending(
     """The spec of what takes a query and keys by the names of its arguments, if a call fits."""
     known = {"name": called_name(target), **fields}
     for prior in _as_attention(shown):
-        callee = Callee(shown.another, (sides := _sides(shown))[0], sides)
+        sides = _sides(shown, -2 if prior.layouts == _FEATURES_FIRST else -1)
+        callee = Callee(shown.another, sides[0], sides)
         try:
             if prior.given:  # which a style would leave out
                 return bound_spec(target, *bound(shown.callee, callee, prior), known)
@@ -109,9 +110,17 @@ def _as_attention(shown: Example) -> Iterator[Prior]:
         return
     named = [a for a in _arguments(shown) if a.name in shown.named]
     axes, slots = [one for one, _ in _layouts(shown)], _slots(shown)
-    others = {a.name: _as_given(a, shown, slots, axes) for a in named if a.role is None}
+    held = _HELD if "hidden" in _by_role(shown) else _HELD[:1]
+    others = {
+        a.name: _as_given(replace(a, role=None), shown, slots, axes)
+        for a in named
+        if a.role is None or (a.role in held and isinstance(shown.named[a.name], Tensor))
+    }
     roles = {a.name: a.role for a in named if a.role in TENSORS and not a.required}
     given = {name: each for name, each in others.items() if each.given}
+    keys = _keys(shown)
+    if shown.states.shape[1:2] == keys.shape[1:2] and shown.states.shape[-1] != keys.shape[-1]:
+        yield Prior(_FEATURES_FIRST, roles, given)
     yield Prior(_layouts(shown), roles, given)
     if len({*_sides(shown)}) > 1:
         as_layer = {"query": "hidden", "key": "memory", "value": "memory"}
@@ -119,9 +128,15 @@ def _as_attention(shown: Example) -> Iterator[Prior]:
         yield Prior(_layouts(shown), roles, given)
 
 
-def _sides(shown: Example) -> tuple[int, int, int]:
-    """The features of query, key and value."""
-    query, key, value = (t.shape[-1] for t in (shown.states, _keys(shown), _keys(shown, "value")))
+_FEATURES_FIRST = (("BEL", "BES"),)
+_HELD = ("embedded_positions", "memory_mask", "memory_padding")
+"""Roles of what is held as in an example: of masks those of a layer's second sequence alone."""
+
+
+def _sides(shown: Example, axis: int = -1) -> tuple[int, int, int]:
+    """The features of query, key and value, which lie along an axis."""
+    sides = (shown.states, _keys(shown), _keys(shown, "value"))
+    query, key, value = (tensor.shape[axis] for tensor in sides)
     return query, key, value
 
 
@@ -150,7 +165,8 @@ def _keys(shown: Example, first: str = "key") -> Tensor:
 def _layouts(shown: Example) -> tuple[tuple[str, str], ...]:
     """The axes that query and keys of an example may have; any, if none fit."""
     keys = _keys(shown)
-    fitting = [(one, two) for one, two in LAYOUTS if _fit(shown.states, one, keys, two)]
+    last = [pair for pair in LAYOUTS if pair not in _FEATURES_FIRST]
+    fitting = [(one, two) for one, two in last if _fit(shown.states, one, keys, two)]
     return tuple(fitting) or LAYOUTS
 
 
@@ -214,7 +230,8 @@ def _as_given(
     value, states = shown.named[argument.name], shown.states.shape
     if argument.role not in (None, *TENSORS):
         return replace(argument, default=NOTHING)
-    sizes = {"B": {states[0]}, "S": {slots} - {1}}
+    items = {states[each.index("B")] for each in layouts if "B" in each}
+    sizes = {"B": items or {states[0]}, "S": {slots} - {1}}
     for letter in "LH":
         own = {states[each.index(letter)] for each in layouts if letter in each}
         sizes[letter] = own - {1}

@@ -93,7 +93,8 @@ class Layer(Called):
             elif role == "cache" and cache is not None:
                 given[name] = cache.value
             elif self._is_given(name, role, cache is not None):
-                slots = None if source is None or role not in _OF_SOURCE else source.shape[1]
+                of_source = role in _OF_SOURCE or isinstance(bound.values.get(name), Given)
+                slots = source.shape[1] if source is not None and of_source else None
                 given[name] = self._value(name, role, hidden, past, slots)
         if real is not None:  # positions are counted from the first real token
             where = (real.cumsum(-1) - 1).clamp_min(0)[:, past:]

@@ -145,7 +145,9 @@ def _asked_of_tokens(calls: Calls, found: Facts, causal: bool, mixes: bool) -> N
         elif not mixes:
             found.conventions["positions"] = "none"
         return
-    tensors, plain = calls.tensors(), calls()
+    many = calls.tensors(_MANY)  # what takes tokens in blocks shows it of several alone
+    tensors = many if calls(many) is not None else calls.tensors()
+    plain = calls(tensors)
     alike = calls([tensor * 0 + tensor[:, :1] for tensor in tensors])
     if plain is not None and not (causal and mixes) and not calls.binding.tokens:
         turned = calls([swapped(tensors[0], 1), *tensors[1:]])
@@ -186,6 +188,7 @@ def most_tokens(calls: Calls) -> int:
     return most
 
 
+_MANY = 40
 _LONGEST = 1100
 """The number of keys in the longest cases."""
 

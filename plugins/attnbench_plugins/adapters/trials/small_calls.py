@@ -271,6 +271,6 @@ def close(got: Tensor, expected: Tensor) -> bool:
 
 
 def swapped(tensor: Tensor, axis: int) -> Tensor:
-    """A tensor with its first two places exchanged: no shift, which a convolution follows."""
-    first, second, rest = torch.split(tensor, [1, 1, tensor.shape[axis] - 2], axis)
-    return torch.cat([second, first, rest], axis)
+    """A tensor with its first and last place exchanged: no shift, which a convolution follows."""
+    first, others, last = torch.split(tensor, [1, tensor.shape[axis] - 2, 1], axis)
+    return torch.cat([last, others, first], axis)
