@@ -94,3 +94,34 @@ def test_queries_over_held_keys_need_not_count_and_a_function_need_not_be_copied
         return 0 * queries + keys.mean(1, True)
 
     assert "outputs_depend_on_their_token" not in vars(example_spec(deaf, batch))["exempt"]
+
+
+def test_what_an_example_gives_beside_a_memory_is_held() -> None:
+    def decode(
+        tgt: Any, memory: Any, memory_mask: Any = None, pos: Any = 0, query_pos: Any = 0
+    ) -> Any:
+        sides = tgt + query_pos, memory + pos, memory
+        query, key, value = (side.transpose(0, 1) for side in sides)
+        scores = (query @ key.mT).masked_fill(memory_mask[:, None], -torch.inf)
+        return tgt + (scores.softmax(-1) @ value).transpose(0, 1)
+
+    tgt, memory = torch.randn(9, 3, 32), torch.randn(7, 3, 32)
+    padding = torch.arange(7) >= torch.tensor([[7], [5], [6]])
+    spec: Any = example_spec(decode, (tgt, memory, padding, memory / 2, tgt / 2))
+    assert "held as in the example's first item: memory_mask, pos, query_pos" in str(spec.notes)
+
+
+def test_features_may_come_first_and_tokens_in_blocks() -> None:
+    def first(query: Any, key: Any, value: Any) -> Any:
+        return value @ (query.mT @ key).softmax(-1).mT
+
+    source = torch.randn(3, 16, 7)
+    notes = example_spec(first, (torch.randn(3, 16, 9), source, source)).notes
+    assert notes[0].startswith("called with query (B, E, L), key (B, E, S), value (B, E, S)")
+
+    def blocks(x: Any) -> Any:
+        block = torch.arange(x.shape[1]) // 17
+        later = block > block[:, None]
+        return (x @ x.mT).masked_fill(later, -torch.inf).softmax(-1) @ x
+
+    assert "positions count" in str(example_spec(blocks, torch.randn(2, 40, 16)).notes)
