@@ -125,3 +125,17 @@ def test_features_may_come_first_and_tokens_in_blocks() -> None:
         return (x @ x.mT).masked_fill(later, -torch.inf).softmax(-1) @ x
 
     assert "positions count" in str(example_spec(blocks, torch.randn(2, 40, 16)).notes)
+
+
+def test_a_bias_of_an_example_is_held_and_a_mask_that_fits_nothing_is_named() -> None:
+    def biased(query: Any, key: Any, value: Any, attn_bias: Any) -> Any:
+        return (query @ key.mT + attn_bias).softmax(-1) @ value
+
+    def mixed(query: Any, key: Any, value: Any, mask: Any) -> Any:
+        return biased(query, key, value, torch.where(mask.roll(1, 0), -torch.inf, 0.0))
+
+    x, mask = torch.randn(3, 9, 16), torch.arange(9) >= torch.tensor([[[9]], [[6]], [[4]]])
+    held = example_spec(biased, (x, x, x, torch.randn(3, 9, 9))).notes[0]
+    assert held.endswith("held as in the example's first item: attn_bias")
+    said = " ".join(example_spec(mixed, (x, x, x, mask.expand(3, 9, 9))).notes)
+    assert "first item: mask; **no mask that was tried fits**: mask" in said

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -306,7 +307,10 @@ def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Bi
     found = tried(callee, free, mains, way, widens=True) if asked else ""
     if isinstance(found, Binding) and (form := masked(callee, found, asked)).masks:
         return form
-    return tried(callee, given, mains, way, widens=True)
+    held = tried(callee, given, mains, way, widens=True)
+    if isinstance(held, str) or not isinstance(found, Binding):
+        return held
+    return held.replace(unread=tuple(a.name for a in asked if a.name in shown.named))
 
 
 _MASKS = ("padding", "mask")
@@ -314,8 +318,11 @@ _MASKS = ("padding", "mask")
 
 def _is_mask_of_items(argument: Argument) -> bool:
     """Whether calls may have another mask for it; one of all items belongs to their tokens."""
-    of_items = any("B" in axes for each in argument.given[:1] for axes in each.axes)
-    return argument.role in _MASKS and (of_items or argument.given[0].tree is None)
+    if argument.role not in _MASKS:
+        return False
+    own = argument.given[0].tree
+    is_bias = isinstance(own, Tensor) and own.is_floating_point() and len(torch.unique(own)) > 2
+    return own is None or (not is_bias and any("B" in axes for axes in argument.given[0].axes))
 
 
 def _keeps_equal_items(calls: Calls) -> bool:
