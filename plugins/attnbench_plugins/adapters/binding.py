@@ -1,7 +1,7 @@
 """How somebody's code is called, as data: layouts, roles, the form of a mask, parts of a result.
 
-Axes are letters: B items, H heads, L queries or tokens, S keys, E features, Y and X a grid; ``1``
-is an axis of size one. A layout without L takes one query at a time.
+Axes are letters: B items, H heads, L queries or tokens, S keys, E features, Y and X a grid, R
+distances; ``1`` is an axis of size one. A layout without L takes one query at a time.
 """
 
 from __future__ import annotations

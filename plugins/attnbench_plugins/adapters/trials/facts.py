@@ -252,5 +252,9 @@ def is_scaled_dot(calls: Calls, *, causal: bool = False) -> bool:
     if query.shape[-1] != key.shape[-1]:
         return False
     output = calls([query, key, value])
-    plain = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    last = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril(
+        key.shape[-2] - query.shape[-2]
+    )
+    seen = last if causal else None
+    plain = nn.functional.scaled_dot_product_attention(query, key, value, seen)
     return output is not None and close(output, plain)

@@ -164,8 +164,11 @@ def _gives(
         with torch.no_grad():
             scoring, mapped = formula.scoring(callee, query.shape[-1], key.shape[-1])
             scores: Tensor = scoring(query, mapped(key))
-            future = torch.ones_like(scores).triu(1).bool() if causal else scores.isnan()
-            expected = scores.masked_fill(future, -torch.inf).softmax(-1) @ value
+            if causal:  # the last query sees the last key
+                first = 1 + key.shape[-2] - query.shape[-2]
+                future = torch.ones_like(scores).triu(first).bool()
+                scores = scores.masked_fill(future, -torch.inf)
+            expected = scores.softmax(-1) @ value
         if output is None or not torch.allclose(output, expected.to(output), _CLEAR, _CLEAR):
             return False
     return True
