@@ -75,7 +75,7 @@ def command(
     choose a greater --length. The report names what was not tried.
     """
     from attnbench_judge.court import Court
-    from attnbench_judge.entry import Limits
+    from attnbench_judge.process.entry import Limits
 
     addresses = _targets(targets or [], candidates)
     limits = Limits(memory_gib=memory, call_s=timeout, total_s=total_timeout)

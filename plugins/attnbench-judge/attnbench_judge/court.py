@@ -13,9 +13,9 @@ import torch
 from attnbench.errors import UsageError
 from attnbench.testing import parse_address
 from attnbench.timing import Selection
-from attnbench_judge.confined import Confined
 from attnbench_judge.decision import Judgement
-from attnbench_judge.entry import Limits
+from attnbench_judge.process.confined import Confined
+from attnbench_judge.process.entry import Limits
 from attnbench_judge.trial import Trial
 from attnbench_judge.turns import HONEST
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from attnbench_judge.confined import Confined
 from attnbench_judge.decision import Judgement, RefusedError
-from attnbench_judge.entry import Answer
+from attnbench_judge.inputs.streams import Stream
+from attnbench_judge.process.confined import Confined
+from attnbench_judge.process.entry import Answer
 from attnbench_judge.right_answers import RightOutput
-from attnbench_judge.streams import Stream
 
 
 def error_of(stream: Stream, output: Tensor, seed: int, *, whole: bool) -> float:

@@ -18,7 +18,7 @@ from attnbench import Inputs
 from attnbench.adapters import flash, sdpa
 from attnbench.errors import UsageError
 from attnbench.testing import expected, keywords_of, resolve
-from attnbench_judge.confined import Confined
+from attnbench_judge.process.confined import Confined
 
 STYLES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "sdpa": (sdpa, "top_left"),

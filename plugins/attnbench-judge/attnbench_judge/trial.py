@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from attnbench import Case, Outcome
 from attnbench.errors import StyleError
 from attnbench.testing import run_invariants
-from attnbench_judge.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for, typical_rows
-from attnbench_judge.confined import Confined
-from attnbench_judge.covering import Coverage
 from attnbench_judge.decision import Judgement, RefusedError, Row
-from attnbench_judge.drawn_streams import Deck, keywords_of_case, stream_of
 from attnbench_judge.fresh_calls import Caller
+from attnbench_judge.inputs.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for, typical_rows
+from attnbench_judge.inputs.covering import Coverage
+from attnbench_judge.inputs.drawn_streams import Deck, keywords_of_case, stream_of
+from attnbench_judge.inputs.secret import Secret
+from attnbench_judge.inputs.streams import Stream
+from attnbench_judge.process.confined import Confined
 from attnbench_judge.proxy import Proxy
-from attnbench_judge.secret import Secret
-from attnbench_judge.streams import Stream
 from attnbench_judge.turns import FUSED, HONEST, timed
 
 if TYPE_CHECKING:

@@ -27,15 +27,16 @@ from typing import TypeVar
 import torch
 
 from attnbench import Case
-from attnbench_judge.confined import Confined
 from attnbench_judge.decision import RefusedError, Row
-from attnbench_judge.entry import Answer
 from attnbench_judge.fresh_calls import Caller
-from attnbench_judge.streams import Stream
+from attnbench_judge.inputs.streams import Stream
+from attnbench_judge.process.confined import Confined
+from attnbench_judge.process.entry import Answer
 
 FUSED, EMPTY, PRODUCT = range(3)  # callees of the honest process
 HONEST = [
-    (str(Path(__file__).with_name("honest.py")), name) for name in ("fused", "empty", "product")
+    (str(Path(__file__).with_name("process") / "honest.py"), name)
+    for name in ("fused", "empty", "product")
 ]
 """These callees; the first is the second of a candidate's process, too, and has the same desk."""
 _INSIDE = 1

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attnbench_judge.confined import Confined
-from attnbench_judge.entry import Limits
+from attnbench_judge.process.confined import Confined
+from attnbench_judge.process.entry import Limits
 
 
 @pytest.fixture

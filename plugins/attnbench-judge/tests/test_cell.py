@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attnbench_judge import cell
+from attnbench_judge.process import cell
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from attnbench_judge.decision import RefusedError
-from attnbench_judge.entry import Limits
+from attnbench_judge.process.entry import Limits
 
 pytestmark = pytest.mark.slow
 

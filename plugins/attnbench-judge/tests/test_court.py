@@ -14,7 +14,7 @@ import pytest
 import torch
 from attnbench_judge.court import Court
 from attnbench_judge.decision import REFUSALS, Judgement, RefusedError
-from attnbench_judge.entry import Limits
+from attnbench_judge.process.entry import Limits
 
 import attnbench
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
-from attnbench_judge.axes import AXES, FEW, MANY, axes_for
-from attnbench_judge.covering import Coverage, Pair, Row, pairs_of
-from attnbench_judge.drawn_streams import Deck
+from attnbench_judge.inputs.axes import AXES, FEW, MANY, axes_for
+from attnbench_judge.inputs.covering import Coverage, Pair, Row, pairs_of
+from attnbench_judge.inputs.drawn_streams import Deck
 
 NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}
 SDPA = axes_for(NAMES, causal="top_left", grouped=True, style="sdpa")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from attnbench_judge.axes import AXES, FEW, MANY, axes_for, typical_rows
-from attnbench_judge.covering import Coverage, Row
-from attnbench_judge.drawn_streams import Deck, stream_of
-from attnbench_judge.secret import Secret
-from attnbench_judge.streams import Stream
+from attnbench_judge.inputs.axes import AXES, FEW, MANY, axes_for, typical_rows
+from attnbench_judge.inputs.covering import Coverage, Row
+from attnbench_judge.inputs.drawn_streams import Deck, stream_of
+from attnbench_judge.inputs.secret import Secret
+from attnbench_judge.inputs.streams import Stream
 from torch import Tensor
 
 NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}

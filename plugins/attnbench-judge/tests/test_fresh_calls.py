@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from attnbench_judge.decision import Judgement, RefusedError
-from attnbench_judge.entry import Answer
 from attnbench_judge.fresh_calls import Caller, error_of
-from attnbench_judge.secret import Secret
-from attnbench_judge.streams import Stream
+from attnbench_judge.inputs.secret import Secret
+from attnbench_judge.inputs.streams import Stream
+from attnbench_judge.process.entry import Answer
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 

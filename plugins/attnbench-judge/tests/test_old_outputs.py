@@ -3,7 +3,7 @@
 import random
 
 import torch
-from attnbench_judge.old_outputs import OldOutputs
+from attnbench_judge.process.old_outputs import OldOutputs
 
 
 def test_every_output_that_is_due_is_still_held() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_judge.axes import FEW, MANY, axes_for
-from attnbench_judge.covering import Coverage
-from attnbench_judge.drawn_streams import Deck, stream_of
+from attnbench_judge.inputs.axes import FEW, MANY, axes_for
+from attnbench_judge.inputs.covering import Coverage
+from attnbench_judge.inputs.drawn_streams import Deck, stream_of
+from attnbench_judge.inputs.secret import Secret
 from attnbench_judge.right_answers import RightOutput
-from attnbench_judge.secret import Secret
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as fused
 

@@ -4,9 +4,9 @@ import random
 
 import torch
 from attnbench_judge.court import Court
-from attnbench_judge.entry import Limits
-from attnbench_judge.secret import Secret
-from attnbench_judge.streams import Stream
+from attnbench_judge.inputs.secret import Secret
+from attnbench_judge.inputs.streams import Stream
+from attnbench_judge.process.entry import Limits
 from attnbench_judge.trial import Trial
 
 from attnbench import Case

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from attnbench_judge.shared_bytes import SharedBytes
+from attnbench_judge.process.shared_bytes import SharedBytes
 
 from attnbench.errors import ShapeError
 

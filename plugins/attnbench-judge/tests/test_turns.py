@@ -11,10 +11,10 @@ import pytest
 import torch
 from attnbench_judge.court import Court
 from attnbench_judge.decision import Judgement
-from attnbench_judge.entry import Answer, Limits
 from attnbench_judge.fresh_calls import Caller
-from attnbench_judge.secret import Secret
-from attnbench_judge.streams import Stream
+from attnbench_judge.inputs.secret import Secret
+from attnbench_judge.inputs.streams import Stream
+from attnbench_judge.process.entry import Answer, Limits
 from attnbench_judge.turns import EMPTY, FUSED, PRODUCT, interval, timed, total_ratio
 from torch.nn.functional import scaled_dot_product_attention as fused
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from attnbench_judge.decision import RefusedError
-from attnbench_judge.shared_bytes import SharedBytes
+from attnbench_judge.process.shared_bytes import SharedBytes
 
 _SCRIPT = Path(__file__).with_name("starting.py")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "LIBRARY_PATH")
@@ -44,7 +44,7 @@ class Answer:
     Args:
         output: a copy of the output, not to be changed; ``None`` if the candidate raised an error.
         seconds: that all its threads and processes computed, from the moment it went on until it
-            had stopped; see :class:`~attnbench_judge.process_account.Clocks`.
+            had stopped; see :class:`~attnbench_judge.process.process_account.Clocks`.
         idle_s: between these moments, without that and without waiting for a core.
         raised: name and text of the error that was raised.
     """

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnbench_judge.covering import Row
+from attnbench_judge.inputs.covering import Row
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 AXES: Mapping[str, Mapping[str, Any]] = _TABLE["levels"]

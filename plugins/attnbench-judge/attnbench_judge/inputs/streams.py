@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnbench import Case, Inputs
 from attnbench.testing import lay_out
-from attnbench_judge.secret import Secret
+from attnbench_judge.inputs.secret import Secret
 
 _REGIMES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 32.0, 1 / 32)
 """Sizes of queries that a call draws from: softmax saturates at one and is flat at the other."""
@@ -60,7 +60,7 @@ class Stream:
             ``"features"`` where the value is the first features of what stands for it, or
             ``"rows"`` where the shorter one of query and key is the last rows of the longer.
         scores, values: what is special about query and key, and about values, as in
-            :data:`attnbench_judge.axes.AXES`; where ``scores`` is empty, each call draws how
+            :data:`attnbench_judge.inputs.axes.AXES`; where ``scores`` is empty, each call draws how
             large its queries are.
         name: what is special about it.
     """

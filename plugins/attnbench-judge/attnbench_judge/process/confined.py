@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from attnbench_judge.decision import RefusedError, plain_text
-from attnbench_judge.entry import Answer, Limits, enter
-from attnbench_judge.old_outputs import OldOutputs
-from attnbench_judge.process_account import (
+from attnbench_judge.process.entry import Answer, Limits, enter
+from attnbench_judge.process.old_outputs import OldOutputs
+from attnbench_judge.process.process_account import (
     Clocks,
     alive,
     ending,
@@ -35,7 +35,7 @@ from attnbench_judge.process_account import (
     stopped,
     tree,
 )
-from attnbench_judge.shared_bytes import SharedBytes, same_bytes
+from attnbench_judge.process.shared_bytes import SharedBytes, same_bytes
 
 _MESSAGE = 1 << 18
 _LOOK_S = 0.25

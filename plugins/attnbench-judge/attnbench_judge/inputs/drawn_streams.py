@@ -12,10 +12,10 @@ from torch import Tensor
 
 from attnbench import Case
 from attnbench.testing import lay_out, make_inputs
-from attnbench_judge.axes import AXES, CallSizes, drawn_sizes
-from attnbench_judge.covering import Row
-from attnbench_judge.secret import Secret
-from attnbench_judge.streams import Stream
+from attnbench_judge.inputs.axes import AXES, CallSizes, drawn_sizes
+from attnbench_judge.inputs.covering import Row
+from attnbench_judge.inputs.secret import Secret
+from attnbench_judge.inputs.streams import Stream
 
 _TILES = (8, 16, 32, 64)
 _LONG = 128
@@ -81,7 +81,7 @@ def stream_of(row: Row, style: str, causal: str, deck: Deck, secret: Secret) -> 
     """Inputs of a whole row of levels.
 
     Args:
-        row: a level for each axis of :data:`attnbench_judge.axes.AXES`.
+        row: a level for each axis of :data:`attnbench_judge.inputs.axes.AXES`.
         style: style of call.
         causal: where causality ends.
         deck, secret: draw sizes and kinds, and values.

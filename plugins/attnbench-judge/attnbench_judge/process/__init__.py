@@ -1,0 +1,1 @@
+"""A candidate's process: how it starts, what holds it, and how it is asked."""
