@@ -25,6 +25,13 @@ from attnbench.hookspecs import PROJECT
 COMMAND_GROUP = f"{PROJECT}.commands"
 NAME_GROUP = f"{PROJECT}.names"
 
+BUILT_IN = f"{PROJECT}_plugins"
+PACKAGES = (PROJECT, BUILT_IN)
+"""The packages of attnbench's own distribution."""
+PROPERTIES = (f"{PROJECT}.invariants", f"{BUILT_IN}.properties")
+MACHINERY = (PROJECT, *(f"{BUILT_IN}.{part}" for part in ("adapters", "explaining", "properties")))
+"""What stands between a check and the code that it checks; built-in mechanisms are checked."""
+
 BROUGHT_BY = {
     "attnbench-answers": ("assert_attention_close", "assert_close", "diff", "drift"),
     "attnbench-classroom": ("heatmap", "learn", "notebook"),

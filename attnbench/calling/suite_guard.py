@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from attnbench.distributions import NAME_GROUP, entry_points, is_built_in
+from attnbench.distributions import NAME_GROUP, PACKAGES, entry_points, is_built_in
 from attnbench.registry.catalog import registry
 from attnbench.specs import Invariant
 
-_PACKAGES = ("attnbench", "attnbench_plugins")
 _FIELDS = ("name", "check", "cases", "applies", "law", "kinds")
 _COMPARISONS = ("equal", "allclose", "isclose", "isfinite", "isnan", "all", "any", "sub", "item")
 """Functions of torch, and methods of tensors, by which outputs are compared."""
@@ -63,7 +62,7 @@ class SuiteGuard:
 def _suite() -> Iterator[tuple[Any, Mapping[str, Any]]]:
     """The functions, classes and methods of the suite, and the fields of invariants, by owner."""
     for package, module in list(sys.modules.items()):
-        if package.partition(".")[0] in _PACKAGES:
+        if package.partition(".")[0] in PACKAGES:
             yield from _module_parts(module)
     for invariant in registry().invariants():
         yield invariant, {field: vars(invariant)[field] for field in _FIELDS}

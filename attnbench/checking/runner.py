@@ -23,6 +23,7 @@ from attnbench.checking.gaps import declaration
 from attnbench.checking.hypothesis_engine import failures, phases
 from attnbench.checking.outcomes import KEEPS_CONTRACT, Failure, Outcome
 from attnbench.checking.profiles import Effort, Profile, effort_of
+from attnbench.distributions import PROPERTIES
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.processes.tracebacks import source_line_of
 from attnbench.specs import Invariant
@@ -34,12 +35,7 @@ def subject_fault(subject: Subject, error: BaseException) -> bool:
     """Whether an exception was raised in the subject's own code, or about its result."""
     if isinstance(error, AttnbenchError):
         return True
-    core = (
-        "attnbench.invariants",
-        "attnbench_plugins.properties",
-        "attnbench.checking.case_search",
-        "hypothesis",
-    )
+    core = (*PROPERTIES, CaseSearch.__module__, "hypothesis")
     modules = [
         frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)
     ]

@@ -19,6 +19,7 @@ from multiprocessing import connection
 from typing import Any
 
 from attnbench import errors
+from attnbench.distributions import PACKAGES
 
 STACK_SIGNAL = signal.SIGUSR1
 """The signal at which a child writes its stack to standard error."""
@@ -99,7 +100,7 @@ def serve(
 
 def _of_its_own(error: BaseException) -> errors.AttnbenchError | None:
     """An error that attnbench raised on purpose, of a class that a parent without torch has."""
-    own = type(error).__module__.startswith(("attnbench.", "attnbench_plugins."))
+    own = type(error).__module__.partition(".")[0] in PACKAGES
     if not own or not isinstance(error, errors.AttnbenchError):
         return None
     known = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)

@@ -9,9 +9,9 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-_PARTS = ("adapters", "explaining", "properties")
-_OURS = ("attnbench", *(f"attnbench_plugins.{part}" for part in _PARTS))
-_LIBRARIES = (*_OURS, "torch", "hypothesis", "pluggy")
+from attnbench.distributions import MACHINERY
+
+_LIBRARIES = (*MACHINERY, "torch", "hypothesis", "pluggy")
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line \d+ in ')
 _STACK = ("Fatal Python", "Stack (most recent")
 """The first words of a stack by faulthandler, of a crash or of a hanging process."""
