@@ -171,7 +171,8 @@ def test_a_layer_is_held_to_the_softmax_behind_its_projections(
 ) -> None:
     spec = spec_of(found(tmp_path, PROJECTED, name))
     assert isinstance(spec, LayerSpec)
-    assert "it computes softmax(q·k / √d) v behind its projections" in spec.notes
+    beyond = ", but not among 40 tokens: is that meant?" if name == "Later" else ""
+    assert f"it computes softmax(q·k / √d) v behind its projections{beyond}" in spec.notes
     names = ["layer_agrees_with_reference"]
     report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
     assert set(statuses(report).values()) == {status}, str(report)

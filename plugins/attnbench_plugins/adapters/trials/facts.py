@@ -145,9 +145,7 @@ def _asked_of_tokens(calls: Calls, found: Facts, causal: bool, mixes: bool) -> N
         elif not mixes:
             found.conventions["positions"] = "none"
         return
-    tensors = calls.tensors(_MANY)
-    if (plain := calls(tensors)) is None:
-        tensors, plain = calls.tensors(), calls()
+    tensors, plain = calls.many()
     alike = calls([tensor * 0 + tensor[:, :1] for tensor in tensors])
     if plain is not None and not (causal and mixes) and not calls.binding.tokens:
         turned = calls([swapped(tensors[0], 1), *tensors[1:]])
@@ -187,9 +185,6 @@ def most_tokens(calls: Calls) -> int:
     raises(most + 1)
     return most
 
-
-_MANY = 40
-"""The number of tokens that shows whether they are taken in blocks or windows."""
 
 _LONGEST = 1100
 """The number of keys in the longest cases."""

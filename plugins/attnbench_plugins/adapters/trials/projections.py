@@ -144,7 +144,11 @@ def projected_of(calls: Calls, causal: bool) -> tuple[Projected | None, str]:
         gaps = [_gap(replace(way, factor=float(f)), module, states, expected) for f in (1, 1.01)]
         # scores that nothing depends on show nothing
         if gaps[0] < _CLOSE < gaps[1] and (not way.heads or _holds_at_other_widths(way, calls)):
-            return way, "it computes softmax(q·k / √d) v behind its projections"
+            (many, *_), given = calls.many()
+            gap = 0.0 if given is None else _gap(way, module, many.double(), given.double())
+            beyond = f", but not among {many.shape[1]} tokens: is that meant?"
+            beyond = beyond if gap > _CLOSE else ""
+            return way, f"it computes softmax(q·k / √d) v behind its projections{beyond}"
     for way in _ways(module, causal, calls.callee.width):
         factor = _factor(way, module, states, expected)
         if factor is not None:

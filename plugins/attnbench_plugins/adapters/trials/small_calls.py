@@ -20,6 +20,8 @@ from attnbench_plugins.adapters.calls.layer_call import Layer
 ITEMS, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 5, 7, 16
 SIZES = {"B": ITEMS, "H": HEADS, "L": QUERIES, "S": KEYS, "1": 1, "G": ITEMS * HEADS}
 GRID = (4, 6)
+_MANY = 40
+"""The number of tokens that shows whether they are taken in blocks or windows."""
 SHOWN = 3e-6
 """The least change of an output, in proportion, that shows that a slot reaches it."""
 
@@ -121,6 +123,13 @@ class Calls:
             torch.randn(*shape, width, generator=generator)
             for shape, width in zip(shapes, widths, strict=False)
         ]
+
+    def many(self) -> tuple[list[Tensor], Tensor | None]:
+        """As many tokens as show blocks and windows, or few if those raise, and the output."""
+        tensors = self.tensors(_MANY)
+        if (output := self(tensors)) is None:
+            tensors, output = self.tensors(), self()
+        return tensors, output
 
     def result(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         """What the callee itself gives, and the callee; ``None`` twice if it raises."""
