@@ -20,7 +20,7 @@ import sysconfig
 import traceback
 import types
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -131,7 +131,10 @@ def _import_from(name: str, path: Path) -> ModuleType:
             if whole not in sys.modules:
                 sys.modules[whole] = package = ModuleType(whole)
                 package.__path__ = [str(path.parents[name.count(".") - end])]
-        module = importlib.import_module(name)
+        try:
+            module = importlib.import_module(name)
+        except (Exception, SystemExit) as alone:
+            raise alone if lacking(alone) else error from None
         _NOTES.setdefault(name, []).append(
             f"its package was not run, which raises {in_one_line(error, 100)}"
         )
@@ -247,7 +250,7 @@ def _run_again(
             if not isinstance(error, Exception | SystemExit):
                 raise
             if not missing or missing in stubs.names:
-                raise _failed(source, error) from error
+                raise _failed(source, error, stubs.names) from error
             stubs.names.append(missing)
 
 
@@ -325,7 +328,7 @@ def _quiet() -> Iterator[None]:
             torch.set_default_device(device)
 
 
-def _failed(what: str, error: BaseException) -> AttnbenchError:
+def _failed(what: str, error: BaseException, stubbed: Sequence[str] = ()) -> AttnbenchError:
     """Convert an exception raised by an import to one error with its location."""
     if isinstance(error, AttnbenchError):
         return error
@@ -335,8 +338,10 @@ def _failed(what: str, error: BaseException) -> AttnbenchError:
         frames = traceback.extract_tb(error.__traceback__)
         here = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd())]
         file, line = (here or frames)[-1].filename, (here or frames)[-1].lineno
+    missing = sorted(name for name in stubbed if not is_there(name))
+    said = f"\n  not installed, and stubbed: {', '.join(missing)}; install them" if missing else ""
     return AddressError(
-        f"{what} cannot be imported: {type(error).__name__}: {error}\n  at {file}:{line}"
+        f"{what} cannot be imported: {type(error).__name__}: {error}\n  at {file}:{line}{said}"
     )
 
 

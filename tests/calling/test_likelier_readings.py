@@ -221,7 +221,7 @@ class Overridable(nn.Module):
         ("Energy", "decoder_state (B, E), encoder_outputs (B, S, E)"),
         ("Stepping", "encoder_seq_proj (B, S, E), query (B, E); always t=0"),
         ("Hiding", "x_mask (B, S), True hides"),
-        ("Kept", "attention_mask (B, S), 1 may attend"),
+        ("Kept", "attention_mask (B, L), 1 may attend"),
         ("Channels", "x (B, E, L), c (B, E, S)"),
         ("Tabled", "x (B, L, E); L = 49 only"),
         ("Processed", "query (B, E), processed_memory (B, S, E)"),
@@ -232,7 +232,7 @@ class Overridable(nn.Module):
         ("Unread", "called with query (B, E), memory (B, S, E); always state=None"),
         ("Receiving", "called with query (B, E), memory (B, S, E)"),
         ("Worded", "left at their defaults: mask"),
-        ("Turned", "padding (B, S), True hides; by its tokens: position_embeddings as rotary"),
+        ("Turned", "padding (B, L), True hides; by its tokens: position_embeddings as rotary"),
     ],
 )
 def test_the_first_line_says_what_is_meant(tmp_path: Path, name: str, said: str) -> None:
@@ -342,7 +342,7 @@ def test_a_mask_that_an_example_has_to_give_is_found_as_one(tmp_path: Path) -> N
     mask = torch.arange(9) < torch.tensor([[9], [6]])
     module = found(tmp_path, READ, "Required")(32)
     spec = example_spec(module, (torch.randn(2, 9, 32), mask))
-    assert spec.notes[0] == "called with x (B, L, E); mask (B, S), True may attend"
+    assert spec.notes[0] == "called with x (B, L, E); mask (B, L), True may attend"
     assert not any("in the example" in note or "hides all" in note for note in spec.notes)
     turned = example_spec(module, (torch.randn(2, 9, 32), ~mask))
     assert "**the example's mask hides all from an item**" in turned.notes

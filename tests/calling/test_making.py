@@ -214,9 +214,12 @@ def test_a_size_that_is_too_large_does_not_hide_what_others_raise(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attnbench.calling.sandbox.LIMIT_ELEMENTS", 2**14)
-    text = heads("dim, act=None", "dim", "self.x = torch.ones(dim, 2 * dim); act()")
+    text = heads("dim, {}=None", "dim", "self.x = torch.ones(dim, 2 * dim); {}()")
     with pytest.raises(MakingError, match="'NoneType' object is not callable"):
-        recipe_of(last_class(repository, text))
+        recipe_of(last_class(repository, text.replace("{}", "spam")))
+    monkeypatch.undo()
+    line = recipe_of(last_class(repository, text.replace("{}", "act"))).line
+    assert line == "Heads(dim=size, act=nn.GELU)"
 
 
 def test_a_written_recipe_is_followed(repository: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_mask_that_hides_too_little_is_said_and_fails(tmp_path: Path, name: st
     names = ["left_padding_is_inert" if name == "Behind" else "padded_tokens_are_inert"]
     report = attnbench.check(target, profile="quick", invariants=names, dtypes=["float32"])
     assert set(statuses(report).values()) == {"failed"}, str(report)
-    told = "mask (B, S), True may attend but **a hidden slot keeps "
+    told = "mask (B, L), True may attend but **a hidden slot keeps "
     assert any(told in line for line in report.about), report.about
 
 
@@ -122,7 +122,7 @@ def test_a_mask_that_is_added_has_the_dtype_of_the_query(tmp_path: Path) -> None
 def test_a_mask_of_one_sequence_is_found(tmp_path: Path) -> None:
     spec = spec_of(found(tmp_path, MASKED, "Graph"))
     assert isinstance(spec, LayerSpec)
-    assert spec.notes[0] == "called with x (L, E); mask (L, S), added to the scores"
+    assert spec.notes[0] == "called with x (L, E); mask (L, L), added to the scores"
     names = ["padded_tokens_are_inert", "items_are_independent"]
     report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
     assert set(statuses(report).values()) == {"passed"}, str(report)

@@ -238,7 +238,7 @@ class Binding:
             told = "its output is more than weights times memory"
             text += f"; {told if self.weights else 'no weights are found'}"
         for name, mask in self.masks.items():
-            if self.shape == "layer" and self.memory:  # whose tokens are not those of the mask
+            if self.shape == "layer":  # whose masks are of its own tokens
                 mask = replace(mask, axes=mask.axes.replace("S", "L"))
             text += f"; {name} {mask}"
         return text

@@ -71,17 +71,20 @@ def example_spec(
         callee = Callee(shown.another, shown.states.shape[layout.index("E")])
         found = _as_layer(shown, callee, layout, is_fixed)
         if isinstance(found, str):
-            raised += [] if is_fixed else [f"{layout}: {found}"]
+            whole = f", {shown.states.shape[1]} tokens" if is_fixed else ""
+            raised += [f"{layout}{whole}: {found}"] if not whole or layout == "BLE" else []
         elif "B" not in layout or not Calls(callee, found).mixes():
             return _spec(target, shown, callee, found, fields)
         elif _keeps_equal_items(Calls(callee, found)):
             mixing.append((callee, found))
     if mixing:  # its items know each other, and a check says so
         return _spec(target, shown, *mixing[0], fields)
-    said = "\n  ".join(dict.fromkeys(raised))
+    said, shape = "\n  ".join(dict.fromkeys(raised)), shown.states.shape
+    is_told_apart = len({*shape}) == len(shape) and min(shape[-2:]) >= _FEWEST
+    ways = _WAYS if is_told_apart else f"{_APART}; or one {_WAYS}"
     raise StyleError(
         f"{called_name(target)}: no call of fewer tokens or other items can be cut from the "
-        f"example, whose hidden states are {tuple(shown.states.shape)}:\n  {said}\n{_ADVICE}"
+        f"example, whose hidden states are {tuple(shape)}:\n  {said}\nGive an example {ways}"
     )
 
 
@@ -178,10 +181,10 @@ def _slots(shown: Example) -> int:
     return next(iter(apart or [n for n in keys.shape[:-1] if n != shown.states.shape[0]]), 0)
 
 
-_ADVICE = (
-    f"Give an example of at least {_FEWEST} tokens, in which the numbers of items, tokens and "
-    "features differ; or one of a function or module of hidden states (B, L, E), or of a query "
-    "(B, E) and a memory (B, S, E), which makes what else a call needs for any numbers of them."
+_APART = f"of at least {_FEWEST} tokens, in which the numbers of items, tokens and features differ"
+_WAYS = (
+    "of a function or module of hidden states (B, L, E), or of a query (B, E) and a memory "
+    "(B, S, E), which makes what else a call needs for any numbers of them."
 )
 
 

@@ -65,6 +65,9 @@ def not_made(
     return "\n".join(lines)
 
 
+_NUMBER = re.compile(r"'(int|float|str)' object is not callable")
+
+
 def not_called(
     target: Any, arguments: Sequence[Argument], raised: Sequence[str], *, said: bool = False
 ) -> str:
@@ -92,6 +95,8 @@ def not_called(
     lines = [f"{name} cannot be called: {tried}"]
     if said:
         return "\n".join([*lines, f"That is as --call says. Show one call of it: {_EXAMPLE}"])
+    if _NUMBER.search(tried):  # given to its constructor where a function or module should be
+        return "\n".join([*lines, f"Show one call of one that is made: {_EXAMPLE}"])
     read = ", ".join(f"{a.name} as {a.role}" for a in required if a.role) or "none says what it is"
     missing = f"what {' and '.join(unknown)} should be" if unknown else "which tensors it takes"
     lines.append(f"Its arguments were read by their names ({read}); say {missing}.")

@@ -50,6 +50,10 @@ class UnansweredError(AttributeError, KeyError):
         self.name: str = name
 
 
+CALLED = {"activation": (nn.GELU, "nn.GELU"), "norm": (nn.LayerNorm, "nn.LayerNorm")}
+"""What is given, by its role, for a class that is ``None`` and that a constructor calls."""
+
+
 class Maker:
     """One attempt to make a module.
 
@@ -161,7 +165,9 @@ class Maker:
             if argument.name == "processor":
                 return self.processor()
             place, size = f"{prefix}{argument.name}{_UNSAID}", self.sizes.of(role)
-            if role in VARIED and size is not None and (self.is_filled or place in self.answers):
+            size = CALLED.get(role or "", size)
+            is_known = role in VARIED or role in CALLED
+            if size is not None and is_known and (self.is_filled or place in self.answers):
                 found = self.guess(place, (size[0], None))
                 return None if found[0] is None else size
             return size if role == "layer" else None

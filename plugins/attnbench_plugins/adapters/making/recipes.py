@@ -29,7 +29,7 @@ from attnbench.styles import (
     in_one_line,
 )
 from attnbench_plugins.adapters.making.groups import with_groups
-from attnbench_plugins.adapters.making.maker import Maker, MakingError, UnansweredError
+from attnbench_plugins.adapters.making.maker import CALLED, Maker, MakingError, UnansweredError
 from attnbench_plugins.adapters.making.widths import VARIED, Widths
 from attnbench_plugins.adapters.refusing import not_made
 
@@ -81,7 +81,8 @@ def recipe_of(target: Any) -> Recipe:
     tried: list[str] = []
     answers: dict[str, int] = {}
     ways = [(sizes, False) for sizes in _STARTS]
-    if any(a.default is None and a.role in VARIED for a in arguments(target, "constructor") or ()):
+    unset = [a.role for a in arguments(target, "constructor") or () if a.default is None]
+    if any(role in VARIED or role in CALLED for role in unset):
         ways.append((_STARTS[0], True))
     for sizes, is_filled in ways:
         answers.clear()

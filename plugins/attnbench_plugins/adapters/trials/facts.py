@@ -49,7 +49,8 @@ def facts_of(callee: Callee, binding: Binding) -> Facts:
     if found.others:
         found.notes.append(f"it gives {' and '.join(found.others)} as well, not looked at")
     kept = getattr(called, "__dict__", {}).items()
-    if unset := [n for n, v in kept if v is None and "mask" in str(role_of(n, "forward"))]:
+    unset = [n for n, v in kept if v is None and "mask" in str(role_of(n, "forward"))]
+    if unset and not binding.masks:
         found.notes.append(f"its own {' and '.join(unset)} is None in every call")
     if is_random := calls.is_random():
         found.notes.append("**it draws random numbers in evaluation, as dropout does**")
@@ -138,7 +139,8 @@ def _padding(calls: Calls) -> dict[str, Any]:
 
 def _asked_of_tokens(calls: Calls, found: Facts, causal: bool, mixes: bool) -> None:
     """What no file can declare, asked with numbers: whether positions count, and sums are one."""
-    given = [v for v in calls.binding.values.values() if isinstance(v, Given)]
+    values = calls.binding.values.values()
+    given = [v for v in values if isinstance(v, Given) and v.tree is not None]
     if given:  # what an example gives may belong to its tokens, which stay in their order
         if any("L" in axes for each in given for axes in each.axes):
             found.conventions["positions"] = "absolute"

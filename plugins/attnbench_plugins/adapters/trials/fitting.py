@@ -131,7 +131,7 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
         return twice, binding
     for width in _widths_named(raised, callee.width):  # it may be written into the code
         other = Callee(callee.make, width)
-        if (binding := _first(other, named, [], prior)) is not None:
+        if other.is_made() and (binding := _first(other, named, [], prior)) is not None:
             return other, binding
     raise StyleError(not_called(target, named, raised, said=bool(prior.roles or prior.given)))
 
@@ -166,18 +166,39 @@ def _bindings(
     callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
 ) -> Iterator[Binding | None]:
     """Yield the bindings that may fit; a layer's last where another reads more masks of it."""
-    layer_first = {"hidden", "memory"} <= {each.role for each in named}
-    if prior.is_free and layer_first:
-        yield _layered(callee, named, raised)
-    yield _attended(callee, named, raised, prior)
-    layered = _layered(callee, named, raised) if prior.is_free and not layer_first else None
-    unread = len(layered.unread) if layered else 0
+    layer_first = prior.is_free and {"hidden", "memory"} <= {each.role for each in named}
+    layered = _layered(callee, named, raised) if layer_first else None
+    unread = _unread(callee, layered, named)
     if not unread:
         yield layered
+    attended = _attended(callee, named, raised, prior)
+    if not unread or (attended and len(attended.unread) < unread):
+        yield attended
+    if prior.is_free and not layer_first:
+        layered = _layered(callee, named, raised)
+        unread = _unread(callee, layered, named)
+        if not unread:
+            yield layered
+    if layered and layered.memory and unread:  # whose masks they may be; it is given, too
+        own = [name for name, role in layered.roles.items() if role == "memory"]
+        named = [replace(a, default=NOTHING) if a.name in own else a for a in named]
     pooled = _attended(callee, named, raised, prior, weighted=False)
     if not unread or (pooled and len(pooled.unread) < unread):
         yield pooled
     yield layered if unread else None
+
+
+def _unread(callee: Callee, layered: Binding | None, named: Sequence[Argument]) -> int:
+    """The number of masks that a layer does not read, which may be those of its memory.
+
+    Of queries that know each other, another reading would say that they do not.
+    """
+    if layered is None or not layered.memory:
+        return len(layered.unread) if layered else 0
+    reach = Calls(callee, layered).reach()
+    if reach is None or bool((reach & ~torch.eye(reach.shape[-1], dtype=torch.bool)).any()):
+        return 0
+    return sum(a.role in MASKS and a.name not in layered.masks for a in named)
 
 
 def _check_said(target: Any, binding: Binding, prior: Prior) -> None:

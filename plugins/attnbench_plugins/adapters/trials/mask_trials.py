@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -109,14 +109,30 @@ def _forms(calls: Calls, name: str, pattern: Tensor | None) -> _Forms:
 def _form(
     calls: Calls, name: str, base: Tensor, pattern: Tensor | None, rows: Tensor
 ) -> Mask | None:
-    """The form in which a mask hides what it should, among the slots that are looked at."""
-    plain = calls()
+    """The form in which a mask hides what it should, among the slots that are looked at.
+
+    One that only a call of several keys takes, as where axes of one are dropped, is the last.
+    """
+    plain, found = calls(), None
     for form, other, given, allowed in _forms(calls, name, pattern):
         seen = other.reach(unlike=plain, **given)
         wanted = allowed.expand(base.shape) & base & rows
-        if seen is not None and torch.equal(seen & rows, wanted):
+        if seen is None or not torch.equal(seen & rows, wanted):
+            continue
+        if pattern is None or _takes_one(other, given):
             return form
-    return None
+        found = found or form
+    return found
+
+
+def _takes_one(calls: Calls, given: Mapping[str, Tensor]) -> bool:
+    """Whether a call of one key or token takes its mask, too."""
+    bound = calls.binding
+    few = 1 if calls.is_layer or bound.square or bound.one_query else QUERIES
+    whole: dict[str, Any] = {name: torch.ones_like(mask[..., :1]) for name, mask in given.items()}
+    if few == 1 and "attn_mask" in whole:
+        whole["attn_mask"] = whole["attn_mask"][..., :1, :]
+    return bool(bound.tokens) or calls(calls.tensors(few, 1), **whole) is not None
 
 
 def _leaking(calls: Calls, name: str, pattern: Tensor | None, rows: Tensor) -> Mask | None:

@@ -62,6 +62,14 @@ class Callee:
         except (TypeError, RuntimeError):  # it holds what cannot be copied, as one with a graph
             return self._made.pop(key)
 
+    def is_made(self) -> bool:
+        """Whether its constructor raises nothing for this width."""
+        try:
+            self.at()
+        except Exception:  # whatever that is
+            return False
+        return True
+
     def made(self, *sizes: int) -> Any:
         """A new callee for tensors of these sizes; its constructor knows the width alone."""
         pairs = zip(sizes, self.sides, strict=True)
