@@ -299,13 +299,6 @@ def test_torchs_fused_attention_is_accused_of_nothing_but_no_positive_scale_besi
     assert "mask causal" in str(report)
 
 
-def test_what_judges_the_adapter_is_run_where_it_is_asked_for() -> None:
-    report = attnbench.check(
-        scaled_dot_product_attention, profile="quick", invariants=["copies_agree"]
-    )
-    assert statuses(report) == {"copies_agree": "passed"}
-
-
 def test_what_a_function_does_not_take_is_refused_and_skipped() -> None:
     (subject,) = resolve(sdpa(with_weights))
     module, inputs = subject.build(attnbench.Case(lead=(2, 2)))

@@ -270,6 +270,11 @@ def test_what_is_not_there_is_one_error(source: str, kind: type[Exception], said
         load(source)
 
 
+def test_what_is_stubbed_is_said_where_an_import_fails(repository: Path) -> None:
+    with pytest.raises(AddressError, match="not installed, and stubbed: spam_of; install them"):
+        load(written(repository / "bad.py", "import spam_of\nclass A(Unknown):\n    pass"))
+
+
 @pytest.mark.parametrize("text", ["def f(:", "class A(Unknown):\n    pass"])
 def test_a_file_whose_definitions_fail_is_one_error_with_its_place(
     repository: Path, text: str

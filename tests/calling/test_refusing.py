@@ -71,6 +71,7 @@ def test_of_what_cannot_be_called_the_call_to_complete_is_printed(
     assert "example=(args, kwargs)" in example
     told = not_called(target, named, [], said=True)
     assert "That is as --call says" in told
+    assert "read by their names" not in not_called(target, named, ["'int' object is not callable"])
 
 
 REFUSED = """
