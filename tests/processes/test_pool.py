@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from attnbench.errors import PluginError, UnknownNameError
+from attnbench.errors import UnknownNameError
 from attnbench.processes.pool import Event, Task, Workers, call
 from tests.cli_runs import python
 
