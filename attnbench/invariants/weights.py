@@ -143,4 +143,5 @@ def _weighs_little(base: Baseline, slot: int, least: float) -> Tensor:
         value[..., slot, :] += size
         got = base.subject.output(module, inputs.replace(value=value)).detach()
         changes.append((got - clean).abs().amax(-1))
-    return (changes[0] <= least) & (changes[1] > least)
+    shown = 1e-9 * float(clean.abs().amax())  # what is normalised later shows no more
+    return (changes[0] <= least) & (changes[1] > shown)

@@ -56,7 +56,7 @@ class Covered(Crossed):
         ("Crossed", "q (B, L, E), h (B, S, E); no weights are found; mask (B, L, S), True hides"),
         ("Needing", "q (B, E), h (B, S, E); no weights are found; mask (B, S), True hides"),
         ("Contextual", "x (B, L, E), context (B, S, E); no weights are found; mask (B, S), True"),
-        ("Dropping", "x (B, L, E); mask (B, 1, 1, L), True hides"),
+        ("Dropping", "x (B, L, E); it gives (B, E); mask (B, 1, 1, L), True hides"),
         ("Low", "q (B, E), h (B, S, E); no weights are found; mask (B, S), True hides"),
         ("Covered", "q (B, E), h (B, S, E); no weights are found; always coverage=0.25 (B, S)"),
     ],

@@ -234,6 +234,8 @@ class Binding:
         ]
         text = f"called with {', '.join(tensors)}"
         text += f"; L = {self.tokens} only" if self.tokens else ""
+        given = self.output[1] if self.shape == "layer" and self.output else "L"
+        text += "" if {*given} & {*"LSYX?"} else f"; it gives {in_words(given)}"  # for all tokens
         if not self.pools:
             told = "its output is more than weights times memory"
             text += f"; {told if self.weights else 'no weights are found'}"

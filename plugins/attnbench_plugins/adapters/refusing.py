@@ -65,6 +65,7 @@ def not_made(
     return "\n".join(lines)
 
 
+MIXES = "an item changes with the others"
 _NUMBER = re.compile(r"'(int|float|str)' object is not callable")
 
 
@@ -91,7 +92,8 @@ def not_called(
         if layout.isupper():
             shapes = " and ".join(f"({', '.join(each)})" for each in layout.split(", "))
             chosen = f"{error}, given {shapes}"
-        tried = f"of {len(raised)} calls that were tried the likeliest raises {chosen}"
+        verb = "shows that" if error == MIXES else "raises"
+        tried = f"of {len(raised)} calls that were tried the likeliest {verb} {chosen}"
     lines = [f"{name} cannot be called: {tried}"]
     if said:
         return "\n".join([*lines, f"That is as --call says. Show one call of it: {_EXAMPLE}"])

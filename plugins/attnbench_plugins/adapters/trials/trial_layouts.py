@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from attnbench.styles import Argument, role_of
 from attnbench_plugins.adapters.binding import Binding, Part, part_of
 from attnbench_plugins.adapters.calls.frame import arranged
+from attnbench_plugins.adapters.refusing import MIXES
 from attnbench_plugins.adapters.trials.argument_values import (
     PREPARES,
     RESETS,
@@ -209,7 +210,7 @@ def layer_trials(
             elif not _mixing(callee, binding):  # in other layouts only where tokens are apart, too
                 return binding
             elif "Y" in way["layout"] or _is_turned(callee, binding):  # axes may mean much else
-                raised.append(f"{way['layout']}: an item changes with the others")
+                raised.append(f"{way['layout']}: {MIXES}")
             else:
                 mixing = mixing or binding
         if mixing is not None:
