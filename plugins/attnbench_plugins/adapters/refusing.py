@@ -50,7 +50,7 @@ def not_made(
     if tried:
         lines[0] += f" ({len(tried)} calls tried, the first {tried[0].replace('=size', '=E')})"
     reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "")
-    names = [guess.rpartition(".")[2] for guess in guessed]
+    names = [*dict.fromkeys(guess.rpartition(".")[2] for guess in guessed)]
     missing = f"what {' and '.join(names)} should be" if names else "how it is made"
     start = f"{reason[0].upper()}{reason[1:]}, or say" if reason else "Say"
     call = tried[-1].replace("=size", "=E") if tried else f"{name}(...)"
