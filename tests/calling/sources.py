@@ -349,6 +349,10 @@ class Later(Named):
     def scale(self, d, dim):
         return d**-0.5 if self.length < 9 else 0.5 * d**-0.5
 
+class Cut(Named):
+    def forward(self, x, length=None):
+        return super().forward(x, torch.arange(x.shape[1]) < length[:, None])
+
 class Reshaped(Named):
     """Its heads are cut across the tokens."""
     def parted(self, t):

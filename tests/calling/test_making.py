@@ -217,7 +217,6 @@ def test_a_size_that_is_too_large_does_not_hide_what_others_raise(
     text = heads("dim, {}=None", "dim", "self.x = torch.ones(dim, 2 * dim); {}()")
     with pytest.raises(MakingError, match="'NoneType' object is not callable"):
         recipe_of(last_class(repository, text.replace("{}", "spam")))
-    monkeypatch.undo()
     line = recipe_of(last_class(repository, text.replace("{}", "act"))).line
     assert line == "Heads(dim=size, act=nn.GELU)"
 

@@ -8,7 +8,7 @@ from attnbench_plugins.adapters.examples import example_spec
 from torch import nn
 
 from attnbench.errors import StyleError
-from tests.calling.sources import found
+from tests.calling.sources import PROJECTED, found
 
 CROSSED = """
 class Crossed(nn.Module):
@@ -33,10 +33,14 @@ class Contextual(Crossed):
         return scores.softmax(-1) @ self.v(x if context is None else context)
 
 class Dropping(Crossed):
-    # a mask (B, S) of one key would lose its axis
     def forward(self, x, mask):
         scores = self.q(x).masked_fill(mask.squeeze(1).squeeze(1).unsqueeze(2), float("-inf"))
         return (scores.softmax(1) * x).sum(1)
+
+class Both(Crossed):
+    def forward(self, x, pre_mask=None, post_mask=None):
+        scores = (x @ x.mT).masked_fill(pre_mask[:, : post_mask.shape[1]], float("-inf"))
+        return (scores.softmax(-1).nan_to_num(0) @ x).masked_fill(post_mask[..., None], 0)
 
 class Low(Crossed):
     def forward(self, q, h, mask):
@@ -57,6 +61,7 @@ class Covered(Crossed):
         ("Needing", "q (B, E), h (B, S, E); no weights are found; mask (B, S), True hides"),
         ("Contextual", "x (B, L, E), context (B, S, E); no weights are found; mask (B, S), True"),
         ("Dropping", "x (B, L, E); it gives (B, E); mask (B, 1, 1, L), True hides"),
+        ("Both", "x (B, L, E); pre_mask (B, 1, L), True hides; always post_mask=False (B, S)"),
         ("Low", "q (B, E), h (B, S, E); no weights are found; mask (B, S), True hides"),
         ("Covered", "q (B, E), h (B, S, E); no weights are found; always coverage=0.25 (B, S)"),
     ],
@@ -71,6 +76,19 @@ def test_what_goes_with_a_memory_is_found(tmp_path: Path, name: str, said: str) 
     if name == "Needing":
         batch = torch.randn(3, 12), torch.randn(3, 7, 12), torch.arange(7).expand(3, 7) >= 5
         assert example_spec(target(12, 0).eval(), batch).notes[0] == f"called with {said}"
+
+
+def test_a_step_whose_items_know_each_other_is_an_example() -> None:
+    def attend(query: Any, memory: Any) -> Any:
+        return (query[:, None] @ memory.mT).softmax(0) @ memory
+
+    notes = example_spec(attend, (torch.randn(3, 10), torch.randn(3, 8, 10))).notes
+    assert notes[0].startswith("called with query (B, E), memory (B, S, E)")
+
+
+def test_a_number_of_tokens_of_an_example_is_no_formula(tmp_path: Path) -> None:
+    batch = {"x": torch.randn(3, 7, 12), "length": torch.tensor([7, 5, 6])}
+    assert example_spec(found(tmp_path, PROJECTED, "Cut")(12, 3), batch).reference is None
 
 
 def test_why_an_example_is_not_called_as_named_is_said() -> None:

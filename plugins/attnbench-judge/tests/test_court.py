@@ -22,7 +22,6 @@ HERE = Path(__file__).parent
 CHEATS = HERE / "cheats"
 FEW = ("agrees_with_float64",)
 SEED = 1
-"""Draws the same in every run; ``tests/slow`` tries what others draw."""
 GAIN = 1.1
 """Most of what a cheat that is accepted may be faster than torch's fused attention."""
 

@@ -194,6 +194,7 @@ def _step(shown: Example, raised: list[str]) -> tuple[Callee, Binding] | None:
     Keys that are given beside the values, as projected ones are, are theirs.
     """
     states = {n: v for n, v in shown.named.items() if isinstance(v, Tensor) and is_states(v)}
+    mixing: list[tuple[Callee, Binding]] = []
     for names in (*itertools.permutations(states, 3), *itertools.permutations(states, 2)):
         query, *keys = (states[name] for name in names)
         layouts = [
@@ -206,11 +207,13 @@ def _step(shown: Example, raised: list[str]) -> tuple[Callee, Binding] | None:
         for layout in layouts:
             slots = keys[0].shape[layout[1].index("S")]
             named = [_as_given(each, shown, slots) for each in _arguments(shown)]
-            for binding in trials(callee, named, mains, raised, [layout])[0]:
-                if pools(callee, binding):
-                    found = masked(callee, with_values(callee, binding), named)
+            apart, others = trials(callee, named, mains, raised, [layout])
+            for binding in (one for one in (*apart, *others) if pools(callee, one)):
+                found = masked(callee, with_values(callee, binding), named)
+                if binding in apart:
                     return callee, found
-    return None
+                mixing.append((callee, found))  # its items know each other, and a check says so
+    return mixing[0] if mixing else None
 
 
 def _arguments(shown: Example) -> list[Argument]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench_plugins.adapters.binding import Given
 from attnbench_plugins.adapters.calls.frame import heads_of, number_of
 from attnbench_plugins.adapters.trials.small_calls import Calls
 
@@ -146,6 +147,8 @@ def projected_of(calls: Calls, causal: bool) -> tuple[Projected | None, str]:
         if gaps[0] < _CLOSE < gaps[1] and (not way.heads or _holds_at_other_widths(way, calls)):
             (many, *_), given = calls.many()
             gap = 0.0 if given is None else _gap(way, module, many.double(), given.double())
+            if gap > _CLOSE and any(isinstance(v, Given) for v in calls.binding.values.values()):
+                return None, ""  # what an example gives, as a number of tokens, is for as many
             beyond = f", but not among {many.shape[1]} tokens: is that meant?"
             beyond = beyond if gap > _CLOSE else ""
             return way, f"it computes softmax(q·k / √d) v behind its projections{beyond}"

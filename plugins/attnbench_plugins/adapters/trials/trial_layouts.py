@@ -287,7 +287,7 @@ def tried(
         dense=True,
         **way,
     )
-    error = ""
+    error, hiding = "", None
     for more in itertools.islice(
         likely_first([options_of(a, bare, made) for a in rest]),
         400 if is_layer and not bare.tokens else 48,
@@ -306,9 +306,11 @@ def tried(
             continue
         fewer = Calls(callee, found)
         if found.tokens or not is_layer or fewer(fewer.tensors(QUERIES - 1)) is not None:
-            return found
+            if not rest or not is_layer or bool((output := fewer()) is None or output.any()):
+                return found
+            hiding = hiding or found  # a mask may hide all, of which nothing is left
         error = fewer.raised
-    return error or "it gives no tensor of the query's shape, or of one number a key"
+    return hiding or error or "it gives no tensor of the query's shape, or of one number a key"
 
 
 def _is_finite(calls: Calls, result: Any, called: Any) -> bool:
