@@ -218,9 +218,7 @@ def test_a_size_that_is_too_large_does_not_hide_what_others_raise(
     with pytest.raises(MakingError, match="'NoneType' object is not callable"):
         recipe_of(last_class(repository, text.replace("{}", "spam")))
     monkeypatch.undo()
-    assert recipe_of(last_class(repository, text.replace("{}", "act"))).line.endswith(
-        "act=nn.GELU)"
-    )
+    assert "act=nn.GELU" in recipe_of(last_class(repository, text.replace("{}", "act"))).line
 
 
 def test_a_written_recipe_is_followed(repository: Path) -> None:
