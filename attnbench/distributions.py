@@ -25,11 +25,11 @@ from attnbench.hookspecs import PROJECT
 COMMAND_GROUP = f"{PROJECT}.commands"
 NAME_GROUP = f"{PROJECT}.names"
 
-BUILT_IN = f"{PROJECT}_plugins"
-PACKAGES = (PROJECT, BUILT_IN)
+_PLUGINS = f"{PROJECT}_plugins"
+PACKAGES = (PROJECT, _PLUGINS)
 """The packages of attnbench's own distribution."""
-PROPERTIES = (f"{PROJECT}.invariants", f"{BUILT_IN}.properties")
-MACHINERY = (PROJECT, *(f"{BUILT_IN}.{part}" for part in ("adapters", "explaining", "properties")))
+PROPERTIES = (f"{PROJECT}.invariants", f"{_PLUGINS}.properties")
+MACHINERY = (PROJECT, *(f"{_PLUGINS}.{part}" for part in ("adapters", "explaining", "properties")))
 """What stands between a check and the code that it checks; built-in mechanisms are checked."""
 
 BROUGHT_BY = {
