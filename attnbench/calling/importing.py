@@ -339,7 +339,7 @@ def _failed(what: str, error: BaseException, stubbed: Sequence[str] = ()) -> Att
         here = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd())]
         file, line = (here or frames)[-1].filename, (here or frames)[-1].lineno
     missing = sorted(name for name in stubbed if not is_there(name))
-    said = f"\n  not installed, and stubbed: {', '.join(missing)}; install them" if missing else ""
+    said = f"\n  not installed, and stubbed: {', '.join(missing)}" if missing else ""
     return AddressError(
         f"{what} cannot be imported: {type(error).__name__}: {error}\n  at {file}:{line}{said}"
     )

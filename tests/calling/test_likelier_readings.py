@@ -313,7 +313,7 @@ def test_a_causal_class_that_is_not_is_told_of_and_fails_if_it_should_be(
 def test_what_a_user_called_a_mask_and_hides_nothing_is_refused(tmp_path: Path) -> None:
     found(tmp_path, READ, "CausalByFlag")
     address = f"{tmp_path}/causalbyflag_net.py:CausalByFlag as called(x=hidden, padding_mask=mask)"
-    with pytest.raises(StyleError, match="padding_mask hides nothing"):
+    with pytest.raises(StyleError, match="padding_mask alone hides nothing"):
         attnbench.check(address)
 
 

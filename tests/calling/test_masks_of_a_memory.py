@@ -32,6 +32,12 @@ class Contextual(Crossed):
         scores = scores if mask is None else scores.masked_fill(mask[:, None], float("-inf"))
         return scores.softmax(-1) @ self.v(x if context is None else context)
 
+class Kept(Contextual):
+    # a mistake: the lengths hide what they should leave
+    def forward(self, x, context, src_len=None):
+        hidden = None if src_len is None else torch.arange(context.shape[1]) < src_len[:, None]
+        return super().forward(x, context, hidden)
+
 class Dropping(Crossed):
     def forward(self, x, mask):
         scores = self.q(x).masked_fill(mask.squeeze(1).squeeze(1).unsqueeze(2), float("-inf"))
@@ -60,6 +66,7 @@ class Covered(Crossed):
         ("Crossed", "q (B, L, E), h (B, S, E); no weights are found; mask (B, L, S), True hides"),
         ("Needing", "q (B, E), h (B, S, E); no weights are found; mask (B, S), True hides"),
         ("Contextual", "x (B, L, E), context (B, S, E); no weights are found; mask (B, S), True"),
+        ("Kept", "x (B, L, E), context (B, S, E); **no mask that was tried fits**: src_len"),
         ("Dropping", "x (B, L, E); it gives (B, E); mask (B, 1, 1, L), True hides"),
         ("Both", "x (B, L, E); pre_mask (B, 1, L), True hides; always post_mask=False (B, S)"),
         ("Low", "q (B, E), h (B, S, E); no weights are found; mask (B, S), True hides"),

@@ -103,14 +103,6 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
     }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def test_calls_are_what_the_names_of_their_levels_say() -> None:
     seen: set[str] = set()
     for row, stream in streams():

@@ -311,8 +311,13 @@ def _as_layer(shown: Example, callee: Callee, layout: str, is_fixed: bool) -> Bi
     free += [a for a in _arguments(shown) if a.role in _MASKS and a.name not in shown.named]
     asked = [a for a in free if a.role in _MASKS and not a.given]
     found = tried(callee, free, mains, way, widens=True) if asked else ""
-    if isinstance(found, Binding) and (form := masked(callee, found, asked)).masks:
-        return form
+    if isinstance(found, Binding):
+        form = masked(callee, found, asked)
+        ranks = {n: v.dim() for n, v in shown.named.items() if isinstance(v, Tensor)}
+        if form.masks and all(
+            len(m.axes) == ranks.get(n, len(m.axes)) for n, m in form.masks.items()
+        ):
+            return form
     held = tried(callee, given, mains, way, widens=True)
     if isinstance(held, str) or not isinstance(found, Binding):
         return held

@@ -172,7 +172,7 @@ def _bindings(
     if not unread:
         yield layered
     attended = _attended(callee, named, raised, prior)
-    if not unread or (attended and len(attended.unread) < unread):
+    if not unread or (attended and len(attended.unread) < len(unread)):
         yield attended
     if prior.is_free and not layer_first:
         layered = _layered(callee, named, raised)
@@ -183,30 +183,33 @@ def _bindings(
         own = [name for name, role in layered.roles.items() if role == "memory"]
         named = [replace(a, default=NOTHING) if a.name in own else a for a in named]
     pooled = _attended(callee, named, raised, prior, weighted=False)
-    if not unread or (pooled and len(pooled.unread) < unread):
+    if not unread or (pooled and len(pooled.unread) < len(unread)):
         yield pooled
-    yield layered if unread else None
+    if layered and unread:
+        left = tuple(name for name in layered.left if name not in unread)
+        yield layered.replace(left=left, unread=unread)
 
 
-def _unread(callee: Callee, layered: Binding | None, named: Sequence[Argument]) -> int:
-    """The number of masks that a layer does not read, which may be those of its memory.
+def _unread(callee: Callee, layered: Binding | None, named: Sequence[Argument]) -> tuple[str, ...]:
+    """The masks that a layer does not read, which may be those of its memory.
 
     Of queries that know each other, another reading would say that they do not.
     """
     if layered is None or not layered.memory:
-        return len(layered.unread) if layered else 0
+        return layered.unread if layered else ()
     reach = Calls(callee, layered).reach()
     if reach is None or bool((reach & ~torch.eye(reach.shape[-1], dtype=torch.bool)).any()):
-        return 0
-    return sum(a.role in MASKS and a.name not in layered.masks for a in named)
+        return ()
+    return tuple(a.name for a in named if a.role in MASKS and a.name not in layered.masks)
 
 
 def _check_said(target: Any, binding: Binding, prior: Prior) -> None:
     """Raise for an argument that a user called a mask and that hides nothing."""
-    for name in (name for name in binding.unread if name in prior.roles):
+    for name in (n for n, role in prior.roles.items() if role in MASKS and n not in binding.masks):
         raise StyleError(
-            f"{name_of(target)}: {name} hides nothing from the output in any form of a mask that "
-            "was tried. Mend that, or leave it out of --call to check the rest."
+            f"{name_of(target)}: {name} alone hides nothing from the output as {prior.roles[name]} "
+            "in any form that was tried. Leave it out of --call to check the rest, or show one "
+            "call by an example."
         )
 
 
