@@ -77,6 +77,8 @@ class Screen:
             print_line(f"{where}: {outcome.status}: {first_line(outcome.reason)}", outcome.status)
         elif not (outcome.ok or is_complete or subject in self._announced):
             print_line(f"{outcome.status:12}  {subject}: {outcome.invariant}", outcome.status)
+            at = f", in case {outcome.counterexample}" if outcome.counterexample else ""
+            print_line(f"  {first_line(outcome.reason)}{at}")
             self._announced.add(subject)
         if is_complete and earlier is None:
             self._print_subject(subject)

@@ -10,7 +10,7 @@ import torch
 from attnbench_plugins.adapters.adaptation import spec_of
 from attnbench_plugins.adapters.examples import example_spec
 from attnbench_plugins.adapters.making.recipes import recipe_of
-from attnbench_plugins.adapters.refusing import not_called
+from attnbench_plugins.adapters.refusing import Raised, not_called
 
 import attnbench
 from attnbench.calling.importing import load
@@ -390,7 +390,8 @@ def test_a_call_that_was_tried_is_not_proposed() -> None:
 
 def test_a_constant_that_was_said_is_not_asked_for() -> None:
     said = Argument("test", None, given=(True,))
-    raised = ["BLE, BSE: TypeError: no", "BLE: TypeError: of a call without keys"]
+    raised = [Raised("BLE: TypeError: of a call without keys"), Raised("BLE, BSE: TypeError: no")]
+    raised[0].reached, raised[1].reached = 8, 9
     text = not_called(None, [Argument("q", "query"), Argument("k", "key"), said], raised)
     assert "raises TypeError: no, given (B, L, E) and (B, S, E)" in text
     assert "what test should be" not in text

@@ -8,7 +8,7 @@ import pytest
 from attnbench_plugins.adapters.adaptation import spec_of
 from attnbench_plugins.adapters.making.maker import MakingError
 from attnbench_plugins.adapters.making.recipes import recipe_from, recipe_of
-from attnbench_plugins.adapters.refusing import not_called
+from attnbench_plugins.adapters.refusing import Raised, not_called
 
 import attnbench
 from attnbench.calling.signature import call_arguments
@@ -59,7 +59,9 @@ def test_of_what_cannot_be_called_the_call_to_complete_is_printed(
 ) -> None:
     target = getattr(loaded(repository, SOURCE), name)
     named = call_arguments(target) or []
-    first, second, roles, example = not_called(target, named, ["TypeError: no"]).splitlines()
+    first, second, roles, example = not_called(
+        target, named, [Raised("TypeError: no")]
+    ).splitlines()
     assert roles == (
         "Or say which is query, key, value, memory, hidden, mask or lengths, or its value: "
         f'--call "{call}".'
@@ -71,7 +73,9 @@ def test_of_what_cannot_be_called_the_call_to_complete_is_printed(
     assert "example=(args, kwargs)" in example
     told = not_called(target, named, [], said=True)
     assert "That is as --call says" in told
-    assert "read by their names" not in not_called(target, named, ["'int' object is not callable"])
+    assert "read by their names" not in not_called(
+        target, named, [Raised("'int' object is not callable")]
+    )
 
 
 REFUSED = """

@@ -42,8 +42,9 @@ def test_a_subject_that_fails_is_its_report_and_its_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = shown(capsys, FAILED, *OUTCOMES[1:])
-    assert lines[:3] == [
+    assert lines[:4] == [
         "failed        soft: keeps_the_contract",  # as soon as it is found
+        "  it is wrong",
         "",
         "FAILED soft: keeps_the_contract",
     ]

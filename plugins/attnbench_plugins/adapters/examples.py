@@ -23,6 +23,7 @@ from attnbench.styles import NOTHING, TENSORS, Argument, call_arguments, name_of
 from attnbench_plugins.adapters.adaptation import bound_spec, spec_of
 from attnbench_plugins.adapters.binding import Binding, Given, Mask
 from attnbench_plugins.adapters.making.recipes import Recipe
+from attnbench_plugins.adapters.refusing import Raised
 from attnbench_plugins.adapters.shown_call import (
     STATES,
     Example,
@@ -61,7 +62,7 @@ def example_spec(
             "the file, as module = ..., and name that."
         )
     shown = shown_call(prepared(target), *call_of(example))
-    raised: list[str] = []
+    raised: list[Raised] = []
     if (attending := _attending(target, shown, raised, fields)) is not None:
         return attending
     if (step := _step(shown, raised)) is not None:
@@ -72,7 +73,7 @@ def example_spec(
         found = _as_layer(shown, callee, layout, is_fixed)
         if isinstance(found, str):
             whole = f", {shown.states.shape[1]} tokens" if is_fixed else ""
-            raised += [f"{layout}{whole}: {found}"] if not whole or layout == "BLE" else []
+            raised += [Raised(f"{layout}{whole}: {found}")] if not whole or layout == "BLE" else []
         elif "B" not in layout or not Calls(callee, found).mixes():
             return _spec(target, shown, callee, found, fields)
         elif _keeps_equal_items(Calls(callee, found)):
@@ -89,7 +90,7 @@ def example_spec(
 
 
 def _attending(
-    target: Any, shown: Example, raised: list[str], fields: Mapping[str, Any]
+    target: Any, shown: Example, raised: list[Raised], fields: Mapping[str, Any]
 ) -> MechanismSpec | ScoringSpec | LayerSpec | None:
     """The spec of what takes a query and keys by the names of its arguments, if a call fits."""
     known = {"name": called_name(target), **fields}
@@ -101,7 +102,7 @@ def _attending(
                 return bound_spec(target, *bound(shown.callee, callee, prior), known)
             return spec_of(shown.callee, callee, prior, **known)
         except StyleError as error:  # what follows needs no names
-            raised.append(str(error).partition("\n")[0].removeprefix(f"{known['name']}: "))
+            raised.append(Raised(str(error).partition("\n")[0].removeprefix(f"{known['name']}: ")))
     return None
 
 
@@ -188,7 +189,7 @@ _WAYS = (
 )
 
 
-def _step(shown: Example, raised: list[str]) -> tuple[Callee, Binding] | None:
+def _step(shown: Example, raised: list[Raised]) -> tuple[Callee, Binding] | None:
     """How a decoder's step is called, if an example is one: one query an item, over a memory.
 
     Keys that are given beside the values, as projected ones are, are theirs.

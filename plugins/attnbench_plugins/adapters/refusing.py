@@ -5,6 +5,7 @@ What was tried, what is missing, and what to add: ``...`` is where only a person
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -29,8 +30,19 @@ _EXAMPLE = (
     "FILE.py:NAME here, where MODULE is an instance."
 )
 _WORDS = "query, key, value, memory, hidden, mask or lengths"
-_FORM = re.compile(r"unpack|dimension|[0-9]D |dims|shape")
-"""What is raised over another number of dimensions, and so says little."""
+
+
+class Raised(str):
+    """What a call raised, or gave, in a line; the call that came furthest is the likeliest."""
+
+    def __init__(self, _: str) -> None:
+        self.reached: float = math.inf  # the callee's own line in which it raised
+
+    def of(self, layout: str) -> Raised:
+        """The same line, begun by the layout of the call."""
+        made = Raised(f"{layout}: {self}")
+        made.reached = self.reached
+        return made
 
 
 def not_made(
@@ -70,7 +82,7 @@ _NUMBER = re.compile(r"'(int|float|str)' object is not callable")
 
 
 def not_called(
-    target: Any, arguments: Sequence[Argument], raised: Sequence[str], *, said: bool = False
+    target: Any, arguments: Sequence[Argument], raised: Sequence[Raised], *, said: bool = False
 ) -> str:
     """Why no call of a callee fits: two lines, and the call that a person can complete.
 
@@ -85,9 +97,7 @@ def not_called(
     unknown = [a.name for a in required if a.role is None and not a.given]
     tried = "no call of it is known"
     if raised:
-        pairs = [text for text in raised if ", " in text.partition(":")[0]]
-        likely = (pairs if any(a.role == "query" for a in required) else []) or raised
-        chosen = next((text for text in likely if not _FORM.search(text)), likely[0])
+        chosen: str = max(raised, key=lambda each: each.reached)
         layout, _, error = chosen.partition(": ")
         if layout.isupper():
             shapes = " and ".join(f"({', '.join(each)})" for each in layout.split(", "))

@@ -26,7 +26,7 @@ from attnbench.styles import (
 )
 from attnbench_plugins.adapters.binding import Binding
 from attnbench_plugins.adapters.making.widths import tree_of
-from attnbench_plugins.adapters.refusing import not_called
+from attnbench_plugins.adapters.refusing import Raised, not_called
 from attnbench_plugins.adapters.trials.facts import is_scaled_dot
 from attnbench_plugins.adapters.trials.mask_trials import MASKS, masked
 from attnbench_plugins.adapters.trials.plans import layer_plans, plans
@@ -121,7 +121,7 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
     if unknown := {*prior.roles, *prior.given} - {each.name for each in named}:
         names = ", ".join(each.name for each in named)
         raise StyleError(f"{name_of(target)} has no argument {min(unknown)!r}, but {names}.")
-    raised: list[str] = []
+    raised: list[Raised] = []
     if (binding := _first(callee, named, raised, prior)) is not None:
         _check_said(target, binding, prior)
         return _by_head(target, callee, binding), binding
@@ -150,7 +150,7 @@ def _without_unread(called: Any, named: Sequence[Argument]) -> list[Argument]:
 
 
 def _first(
-    callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
+    callee: Callee, named: Sequence[Argument], raised: list[Raised], prior: Prior
 ) -> Binding | None:
     """The first binding that fits; one whose memory changes no output only where no other does."""
     idle: Binding | None = None
@@ -163,7 +163,7 @@ def _first(
 
 
 def _bindings(
-    callee: Callee, named: Sequence[Argument], raised: list[str], prior: Prior
+    callee: Callee, named: Sequence[Argument], raised: list[Raised], prior: Prior
 ) -> Iterator[Binding | None]:
     """Yield the bindings that may fit; a layer's last where another reads more masks of it."""
     layer_first = prior.is_free and {"hidden", "memory"} <= {each.role for each in named}
@@ -241,7 +241,7 @@ def _by_head(target: Any, callee: Callee, binding: Binding) -> Callee:
 def _attended(
     callee: Callee,
     named: Sequence[Argument],
-    raised: list[str],
+    raised: list[Raised],
     prior: Prior,
     weighted: bool = True,
 ) -> Binding | None:
@@ -373,7 +373,7 @@ def _agree(callee: Callee, one: Binding, two: Binding) -> bool:
     )
 
 
-def _layered(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Binding | None:
+def _layered(callee: Callee, named: Sequence[Argument], raised: list[Raised]) -> Binding | None:
     """The binding of what takes hidden states, and perhaps a second sequence."""
     for mains in layer_plans(named):
         binding = layer_trials(callee, named, mains, raised)
@@ -387,7 +387,7 @@ def _layered(callee: Callee, named: Sequence[Argument], raised: list[str]) -> Bi
             roles = {n: role for n, role in binding.roles.items() if n != memory.name}
             bare = binding.replace(roles=roles, memory="", idle=(memory.name,))
             return masked(callee, bare, named)
-        raised.append(f"{memory.name} was taken for a memory, and changes no output")
+        raised.append(Raised(f"{memory.name} was taken for a memory, and changes no output"))
     return None
 
 

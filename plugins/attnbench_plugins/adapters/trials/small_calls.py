@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from attnbench_plugins.adapters.binding import Binding, is_plain
 from attnbench_plugins.adapters.calls.attention_call import Attention
 from attnbench_plugins.adapters.calls.caches import copied
 from attnbench_plugins.adapters.calls.layer_call import Layer
+from attnbench_plugins.adapters.refusing import Raised
 
 ITEMS, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 5, 7, 16
 SIZES = {"B": ITEMS, "H": HEADS, "L": QUERIES, "S": KEYS, "1": 1, "G": ITEMS * HEADS}
@@ -98,7 +100,7 @@ class Calls:
     """
 
     def __init__(self, callee: Callee, binding: Binding) -> None:
-        self.callee, self.binding, self.raised = callee, binding, ""
+        self.callee, self.binding, self.raised = callee, binding, Raised("")
         self.is_layer = binding.shape == "layer"
         self.dtype, self.training, self.graded = "float32", False, False
 
@@ -162,7 +164,12 @@ class Calls:
         except (Exception, SystemExit) as error:  # whatever it raises, it does not take this
             cause = error.__cause__ if isinstance(error, RefusalError) else None
             told, place = headline(cause or error)[:160], source_line_of(cause or error)
-            self.raised = f"{told.rstrip('. ')} at {place}" if place else told
+            told = f"{told.rstrip('. ')} at {place}" if place else told
+            self.raised = Raised(told)
+            frames = traceback.walk_tb((cause or error).__traceback__)
+            places = ((frame.f_globals.get("__name__", ""), line) for frame, line in frames)
+            own = (line for name, line in places if name.partition(".")[0] not in _PACKAGES)
+            self.raised.reached = next(own, 0)
             return None
 
     def __call__(
@@ -196,7 +203,7 @@ class Calls:
         wanted = (*plain[0].shape[:-1], last.shape[-1])
         if not is_plain(found[0]) or found[0].shape != wanted:
             kind = tuple(getattr(found[0], "shape", ())) or type(found[0]).__name__
-            self.raised = f"it gives {kind} for {wanted}"
+            self.raised = Raised(f"it gives {kind} for {wanted}")
             return None
         return found
 
@@ -278,6 +285,7 @@ class Calls:
         return False
 
 
+_PACKAGES = ("attnbench", __name__.partition(".")[0], "torch", "contextlib")
 _CLEAR = 1e-4
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnbench.styles import Argument, role_of
 from attnbench_plugins.adapters.binding import Binding, Part, part_of
 from attnbench_plugins.adapters.calls.frame import arranged
-from attnbench_plugins.adapters.refusing import MIXES
+from attnbench_plugins.adapters.refusing import MIXES, Raised
 from attnbench_plugins.adapters.trials.argument_values import (
     PREPARES,
     RESETS,
@@ -145,7 +145,7 @@ def trials(
     callee: Callee,
     arguments: Sequence[Argument],
     mains: Mapping[str, str],
-    raised: list[str],
+    raised: list[Raised],
     layouts: Sequence[tuple[str, str]] = LAYOUTS,
 ) -> tuple[list[Binding], list[Binding]]:
     """The bindings that give an output, weights or scores.
@@ -173,7 +173,7 @@ def trials(
                 paired = (tried(callee, arguments, mains, one) for one in ways)
                 binding = next((b for b in paired if not isinstance(b, str)), binding)
             if isinstance(binding, str):
-                raised += [] if square else [f"{layout}, {memory}: {binding}"]
+                raised += [] if square else [binding.of(f"{layout}, {memory}")]
             else:
                 (mixing if _mixing(callee, binding) else apart).append(binding)
         if apart or (mixing and not square):  # some shapes are taken for others where L is S
@@ -186,7 +186,7 @@ def _mixing(callee: Callee, binding: Binding) -> bool:
 
 
 def layer_trials(
-    callee: Callee, arguments: Sequence[Argument], mains: Mapping[str, str], raised: list[str]
+    callee: Callee, arguments: Sequence[Argument], mains: Mapping[str, str], raised: list[Raised]
 ) -> Binding | None:
     """The first layout that keeps items apart, or else that runs; at a fixed length at last.
 
@@ -206,11 +206,11 @@ def layer_trials(
             own = {**way, "memory": memory}
             binding = tried(callee, arguments, mains, own, angles=kind == "angles")
             if isinstance(binding, str):
-                raised += [] if kind else [f"{way['layout']}: {binding}"]
+                raised += [] if kind else [binding.of(way["layout"])]
             elif not _mixing(callee, binding):  # in other layouts only where tokens are apart, too
                 return binding
             elif "Y" in way["layout"] or _is_turned(callee, binding):  # axes may mean much else
-                raised.append(f"{way['layout']}: {MIXES}")
+                raised.append(Raised(MIXES).of(way["layout"]))
             else:
                 mixing = mixing or binding
         if mixing is not None:
@@ -262,7 +262,7 @@ def tried(
     *,
     angles: bool = False,
     widens: bool = False,
-) -> Binding | str:
+) -> Binding | Raised:
     """The binding of the first call in this layout that gives anything, or what was raised.
 
     Args:
@@ -287,7 +287,7 @@ def tried(
         dense=True,
         **way,
     )
-    error, hiding = "", None
+    error, hiding = Raised(""), None
     for more in itertools.islice(
         likely_first([options_of(a, bare, made) for a in rest]),
         400 if is_layer and not bare.tokens else 48,
@@ -296,7 +296,8 @@ def tried(
         calls = Calls(callee, binding)
         result, called = calls.result(calls.tensors(1 if binding.one_query else QUERIES))
         if called is None:
-            error = error if error and is_layer else calls.raised
+            if not error or calls.raised.reached > error.reached:
+                error = calls.raised
             continue
         parts = _read_layer(result, calls, widens) if is_layer else _read(result, called, calls)
         if {"output", "scores"} == {*parts} and _pools_by(calls, parts):
@@ -310,7 +311,7 @@ def tried(
                 return found
             hiding = hiding or found  # a mask may hide all, of which nothing is left
         error = fewer.raised
-    return hiding or error or "it gives no tensor of the query's shape, or of one number a key"
+    return hiding or error or Raised("it gives no tensor of a query's shape or of one number a key")
 
 
 def _is_finite(calls: Calls, result: Any, called: Any) -> bool:
