@@ -203,6 +203,7 @@ _ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"eps(ilon)?$", "epsilon"),
     ),
     "forward": (
+        (r"head_masks?$", "head_factors"),
         (r"(memory|context|ctx|encoder|enc|source|cross|kv).*padding.*masks?$", "memory_padding"),
         (r"(memory|context|ctx|encoder|enc|source|cross|kv).*masks?$", "memory_mask"),
         (r"padding_?masks?$", "padding"),

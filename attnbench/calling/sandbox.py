@@ -118,10 +118,10 @@ class _StubModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         known = getattr(torch.nn.init, name, None) if name.endswith("_") else None
-        return known or _Missing(f"{self.__name__}.{name}")  # as trunc_normal_, which timm has, too
+        return known or _NotInstalled(f"{self.__name__}.{name}")  # as timm's trunc_normal_
 
 
-class _Missing:
+class _NotInstalled:
     """Anything of a module that is not installed: may be named, inherited from and annotated."""
 
     def __init__(self, name: str) -> None:
@@ -130,7 +130,7 @@ class _Missing:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Missing(f"{self.__name__}.{name}")
+        return _NotInstalled(f"{self.__name__}.{name}")
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         if not _loading[0]:

@@ -77,11 +77,8 @@ class Unnormalised(nn.Module):
         return self.w(matrix_1) @ matrix_2.transpose(-1, -2)
 
 class Hides(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.dim = dim
-    def forward(self, k, v, q, mask=None, e=1e-12):
-        scores = q @ k.transpose(-1, -2) / math.sqrt(self.dim)
+    def forward(self, k, v, q, d_k, mask=None, e=1e-12):
+        scores = q @ k.transpose(-1, -2) / math.sqrt(d_k)
         if mask is not None:
             scores = scores.masked_fill(mask, -1e9)
         return scores.softmax(-1) @ v

@@ -23,6 +23,7 @@ def test_a_name_has_one_role_in_a_table(table: dict[str, str]) -> None:
         ("spam", "constructor", None),
         ("encoder_attention_mask", "forward", "memory_mask"),
         ("decoder_self_attn_mask", "forward", "mask"),
+        ("layer_head_mask", "forward", "head_factors"),
         ("rotary_freqs_cis", "forward", "rotary"),
         ("input_query", "forward", "query"),
         ("output", "forward", "query"),

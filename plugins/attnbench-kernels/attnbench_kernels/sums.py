@@ -29,25 +29,22 @@ _FUSED_PAIRS, _EAGER_TERMS = 2**21, 2**20
 """Pairs in a block (8 MiB in float32), and numbers in a temporary tensor of the eager loops."""
 
 
-class _Status:
-    path: str | None = None
-
-
-def last_path() -> str | None:
+class Status:
     """How the last loops ran: ``native``, ``triton`` or ``eager``; ``None`` if none ran yet."""
-    return _Status.path
+
+    path: str | None = None
 
 
 def ran(path: str) -> None:
     """Note how the loops ran."""
-    _Status.path = path
+    Status.path = path
 
 
 def runs_as() -> str:
     """Describe how the last loops ran, or, if none ran yet, how they would run on the CPU."""
-    if _Status.path == "triton":
+    if Status.path == "triton":
         return f"Triton {metadata.version('triton')}"
-    if _Status.path == "eager" and library.library() is not None:  # on an accelerator
+    if Status.path == "eager" and library.library() is not None:  # on an accelerator
         return ", since ".join(filter(None, ("eager", online.refusal())))
     return library.described()
 

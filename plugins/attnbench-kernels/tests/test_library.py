@@ -47,7 +47,7 @@ from attnbench_kernels import library, sums
 module = attnbench.get("additive").make(6, 5)
 query, key, value = torch.randn(2, 5, 6), torch.randn(2, 7, 5), torch.randn(2, 7, 4)
 query.requires_grad_()
-assert sums.last_path() is None
+assert sums.Status.path is None
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):
@@ -57,7 +57,7 @@ plain = attnbench.attend(module, query, key, value, kernel="plain")
 torch.testing.assert_close(got, plain, rtol=1e-5, atol=1e-5)
 torch.testing.assert_close(grad, torch.autograd.grad(plain.sum(), query), rtol=1e-4, atol=1e-5)
 ours = [w for w in caught if w.category is library.NotCompiledWarning]
-print(sums.last_path(), len(ours))
+print(sums.Status.path, len(ours))
 print(sums.runs_as())
 """
 VECTORS_SCRIPT = """
@@ -75,7 +75,7 @@ for name, kernel in (("additive", "factorised"), ("gaussian", "differences")):
                 output = attnbench.attend(module, *leaves, kernel=way, **given)
                 found.append((output, *torch.autograd.grad(output.square().sum(), leaves)))
             torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
-print(sums.last_path())
+print(sums.Status.path)
 """
 
 

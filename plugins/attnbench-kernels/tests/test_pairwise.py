@@ -29,7 +29,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any
     if request.param == "eager":
         monkeypatch.setattr(library, "library", lambda: None)
     yield request.param
-    assert sums.last_path() == request.param
+    assert sums.Status.path == request.param
 
 
 REGIMES = {  # sizes of a and b, and how far both are from the origin

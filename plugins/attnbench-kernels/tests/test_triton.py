@@ -296,7 +296,7 @@ def test_kernels_that_fail_on_a_gpu_are_given_up_with_one_line(
 
     monkeypatch.setattr(online, "kernels", broken)
     monkeypatch.setattr(online._Status, "refusal", "")
-    monkeypatch.setattr(sums._Status, "path", "eager")
+    monkeypatch.setattr(sums.Status, "path", "eager")
     assert sums.runs_as() == "eager"
     monkeypatch.setattr(online, "_compiled", lambda index: True)
     with pytest.warns(UserWarning, match=r"Triton kernels failed on cuda .*no such instruction\)"):

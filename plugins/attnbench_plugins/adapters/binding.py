@@ -69,21 +69,21 @@ class Fill:
         axes: its axes; G are items times the callee's own heads.
         number: the number, or ``None`` for one over the number of keys.
         boolean: whether it holds truth values.
-        counts: whether it holds the number of keys, as an integer.
-        listed: whether it is given as a list.
+        counts: ``S``, if it holds the number of keys, as an integer, or ``E``, of features.
+        listed: whether it is given as a list, or without axes as a number.
     """
 
     axes: str
     number: float | None = None
     boolean: bool = False
-    counts: bool = False
+    counts: str = ""
     listed: bool = False
 
     def value(self, sizes: Mapping[str, int], like: Tensor) -> Any:
         """What a call of these sizes gets, on the device and in the dtype of another tensor."""
         shape = [sizes[letter] for letter in self.axes]
         if self.counts:
-            made = torch.full(shape, sizes["S"], device=like.device)
+            made = torch.full(shape, sizes[self.counts], device=like.device)
             return made.tolist() if self.listed else made
         number = 1 / sizes["S"] if self.number is None else self.number
         dtype = torch.bool if self.boolean else like.dtype
@@ -303,7 +303,7 @@ def _constant(value: Any) -> str:
     if not isinstance(value, Fill):
         return repr(value)
     if value.counts:
-        return f"S {in_words(value.axes)}"
+        return f"{value.counts} {in_words(value.axes) if value.axes else ''}".rstrip()
     number = "1/S" if value.number is None else f"{value.number:g}"
     return f"{bool(value.number) if value.boolean else number} {in_words(value.axes)}"
 

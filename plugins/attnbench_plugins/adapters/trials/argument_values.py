@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from attnbench.styles import Argument
+from attnbench.styles import Argument, role_of
 from attnbench_plugins.adapters.binding import Binding, Fill, Through
 from attnbench_plugins.adapters.calls.layer_call import tables_of
 
@@ -46,6 +46,7 @@ _OF_MEMORY = re.compile(r"mem|key|input|enc|source|context|annot")
 """Names of submodules that may project a memory beforehand."""
 _CONSTANTS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("causal", "use_cache", "flag", "gqa"), (False,)),
+    **dict.fromkeys(("head_dim", "width"), (Fill("", counts="E", listed=True), None)),
     "scale": (0.25, None),
     "step": (0, None),
     "dropout": (0.0, None),
@@ -57,7 +58,8 @@ _CONSTANTS: Mapping[str, tuple[Any, ...]] = {
 
 def options_of(argument: Argument, binding: Binding, callee: Any) -> Sequence[Any]:
     """Values to try for an argument that a call needs."""
-    role, is_layer = argument.role or "", binding.shape == "layer"
+    role = argument.role or role_of(argument.name, "constructor", exact=True) or ""
+    is_layer = binding.shape == "layer"
     if argument.given:
         return argument.given
     if role in ("mask", "memory_mask", "padding", "memory_padding"):
@@ -65,7 +67,7 @@ def options_of(argument: Argument, binding: Binding, callee: Any) -> Sequence[An
         kinds = ((1.0, True), (0.0, True), (1.0, False), (0.0, False))
         return [None, *(Fill(each, *kind) for each in axes for kind in kinds)]
     if role == "lengths" and not is_layer:
-        return [Fill("B", counts=True), Fill("B", counts=True, listed=True), None]
+        return [Fill("B", counts="S"), Fill("B", counts="S", listed=True), None]
     if role == "processed_keys" and isinstance(callee, nn.Module) and not is_layer:
         places = [name for name, _ in callee.named_children() if _OF_MEMORY.search(name)]
         return [*map(Through, places), None]

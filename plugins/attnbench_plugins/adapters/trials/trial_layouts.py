@@ -274,7 +274,7 @@ def tried(
         widens: whether its output may have any number of features.
     """
     is_layer, pair = "hidden" in mains.values(), "memory" in mains.values()
-    asked = _ANGLES if angles else () if is_layer else _ASKED
+    asked = _ANGLES if angles else () if is_layer else ("return_weights",)
     rest = [a for a in arguments if a.name not in mains and (a.required or a.role in asked)]
     made = callee.at()
     taken = {**mains, **{a.name: a.role or "" for a in rest}}
@@ -342,7 +342,6 @@ def _placed(binding: Binding, parts: Mapping[str, tuple[Part, str]]) -> Binding 
     return binding.replace(output=parts.get("output"), weights=parts.get("weights"), pools=pools)
 
 
-_ASKED = ("return_weights",)
 _ANGLES = ("rotary", "cos", "sin", "positions", "mask")
 """Roles that an attention may need, though its signature says otherwise."""
 

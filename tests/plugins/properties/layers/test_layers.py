@@ -138,11 +138,7 @@ CACHED = {
     "cache": CacheSpec(new=lambda module, batch_size: []),
 }
 RIGHT: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
-    "one large size": (
-        OfOneSize,
-        {"sizes": lambda size: 40},
-        ("copies_agree", "items_are_independent"),
-    ),
+    "one large size": (OfOneSize, {"sizes": lambda size: 40}, ("items_are_independent",)),
     "an epsilon that follows the dtype": (
         Normed,
         {"sizes": in_steps_of(4)},
