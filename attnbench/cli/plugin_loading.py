@@ -46,12 +46,12 @@ def ask(function: str, **arguments: Any) -> Any:
         raise UsageError("this command needs torch, which is not installed: pip install torch.")
     _refuse_an_old_torch()
     place = function if ":" in function else f"{_ROWS}:{function}"
-    return call(Task(function, place, arguments, timeout_s=_LOAD_S))
+    doing = "finding out how the target is called, which --example says" * (function == PLAN)
+    return call(Task(doing or function, place, arguments, timeout_s=_LOAD_S))
 
 
 def _refuse_an_old_torch() -> None:
-    problem = too_old("torch")
-    if problem:
+    if problem := too_old("torch"):
         raise UsageError(problem)
 
 
