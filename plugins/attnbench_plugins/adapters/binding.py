@@ -252,9 +252,11 @@ class Binding:
 
     def _others(self) -> str:
         """What is said of the arguments that nothing varies."""
-        shown = [name for name, value in self.values.items() if isinstance(value, Given)]
+        given = {n: value for n, value in self.values.items() if isinstance(value, Given)}
+        firsts = [n for n, value in given.items() if {*"BbW"} & {*"".join(value.axes)}]
         others = {
-            "held as in the example's first item:": shown,
+            "held as in the example:": [name for name in given if name not in firsts],
+            "held as in the example's first item:": firsts,
             "prepared by": [each for each in (self.reset, self.prepare) if each],
             "always": [f"{name}={_constant(value)}" for name, value in self._constants().items()],
             "by its tokens:": self._following(),
