@@ -331,7 +331,10 @@ class Named(nn.Module):
         scores = q @ k.mT * self.scale(q.shape[-1], x.shape[-1])
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None], -math.inf)
-        return self.to_out((scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape))
+        weights = scores.softmax(getattr(self, "axis", -1))
+        return self.to_out((weights @ v).transpose(1, 2).reshape(x.shape))
+
+class Across(Named): axis = -2
 
 class Dimmed(Named):
     """Its scale is of all features, where a head has a part of them."""

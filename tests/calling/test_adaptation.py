@@ -164,15 +164,19 @@ def test_the_additive_score_of_one_row_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "status"),
-    [("Named", "passed"), ("Fused", "passed"), ("Held", "passed"), ("Later", "failed")],
+    [(name, "passed") for name in ("Named", "Fused", "Held")]
+    + [("Later", "failed"), ("Across", "failed")],
 )
 def test_a_layer_is_held_to_the_softmax_behind_its_projections(
     tmp_path: Path, name: str, status: str
 ) -> None:
     spec = spec_of(found(tmp_path, PROJECTED, name))
     assert isinstance(spec, LayerSpec)
-    beyond = ", but not among 40 tokens: is that meant?" if name == "Later" else ""
-    assert f"it computes softmax(q·k / √d) v behind its projections{beyond}" in spec.notes
+    said = {
+        "Later": "it computes softmax(q·k / √d) v{}, but not among 40 tokens: is that meant?",
+        "Across": "its softmax is over the queries, not the keys,{}",
+    }.get(name, "it computes softmax(q·k / √d) v{}")
+    assert said.format(" behind its projections") in spec.notes
     names = ["layer_agrees_with_reference"]
     report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
     assert set(statuses(report).values()) == {status}, str(report)

@@ -35,6 +35,8 @@ NAMES: Mapping[str, str] = {
 
 _ROLES = {name: role for role, names in NAMES.items() for name in names.split()}
 _ORDERS = ("parts", "by head", "by feature")
+_WRONG = ((-2, "queries"), (-3, "heads"))
+"""Axes of the scores over which a softmax is taken by mistake: the layer is held to the keys."""
 _CLOSE = 1e-4
 _POWERS = tuple(step / 4 for step in range(-24, 25))
 """Powers of two that are tried for a factor, by quarters."""
@@ -53,12 +55,14 @@ class Projected:
         heads: the number of heads, where the module does not say it; 0 where it does.
         causal: whether a token sees its own and earlier ones only.
         factor: of the scores, beside ``1 / √d``.
+        axis: the axis of the scores ``(..., H, L, S)`` that the softmax is over.
     """
 
     order: str
     heads: int
     causal: bool
     factor: float = 1.0
+    axis: int = -1
 
     def __call__(self, module: Any, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """The output ``(..., L, E)`` of hidden states, in their dtype."""
@@ -69,7 +73,7 @@ class Projected:
         shown = shown.tril() if self.causal else shown
         if real is not None:
             shown = shown & real
-        weights = scores.masked_fill(~shown, -math.inf).softmax(-1).nan_to_num()
+        weights = scores.masked_fill(~shown, -math.inf).softmax(self.axis).nan_to_num()
         output = (weights @ value).transpose(-3, -2).flatten(-2)
         return _mapped(maps["out"], output) if "out" in maps else output
 
@@ -134,7 +138,7 @@ def projected_of(calls: Calls, causal: bool) -> tuple[Projected | None, str]:
 
     Returns:
         ``None`` and a question where a common factor of the scores would make it so; ``None`` and
-        nothing where it computes something else.
+        nothing where it computes something else; what it should be where its softmax is wrong.
     """
     (hidden, *_), output = calls.tensors(), calls()
     module = calls.callee.at()
@@ -152,6 +156,9 @@ def projected_of(calls: Calls, causal: bool) -> tuple[Projected | None, str]:
             beyond = f", but not among {many.shape[1]} tokens: is that meant?"
             beyond = beyond if gap > _CLOSE else ""
             return way, f"it computes softmax(q·k / √d) v behind its projections{beyond}"
+    for way, (axis, over) in itertools.product(_ways(module, causal, calls.callee.width), _WRONG):
+        if _gap(replace(way, axis=axis), module, states, expected) < _CLOSE:
+            return way, f"its softmax is over the {over}, not the keys, behind its projections"
     for way in _ways(module, causal, calls.callee.width):
         factor = _factor(way, module, states, expected)
         if factor is not None:

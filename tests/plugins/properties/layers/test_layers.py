@@ -139,11 +139,7 @@ CACHED = {
 }
 RIGHT: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "one large size": (OfOneSize, {"sizes": lambda size: 40}, ("items_are_independent",)),
-    "an epsilon that follows the dtype": (
-        Normed,
-        {"sizes": in_steps_of(4)},
-        ("agrees_with_float64",),
-    ),
+    "a variable epsilon": (Normed, {"sizes": in_steps_of(4)}, ("agrees_with_float64",)),
     "tokens that are skipped": (Dilated, CACHED, DEPENDS),
     "a norm of few features, which leaves nothing to remember": (PreNorm, CACHED, DEPENDS),
     "a norm of one feature, which leaves nothing to depend on": (PostNorm, {}, DEPENDS),
