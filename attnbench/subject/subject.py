@@ -140,8 +140,9 @@ class Subject(ABC):
 
     @property
     def followed(self) -> str:
-        """The conventions that its spec names, as text; ``""`` for none."""
-        return format_conventions(self._stated)
+        """The conventions that its spec names, but the defaults, as text; ``""`` for none."""
+        usual = Conventions(**self.usual)
+        return format_conventions({n: v for n, v in self._stated.items() if v != getattr(usual, n)})
 
     @property
     def about(self) -> tuple[str, ...]:

@@ -200,6 +200,11 @@ def test_nan_in_both_of_two_runs_is_no_difference_between_them() -> None:
         assert run(spec, "keeps_the_contract").status == "failed"
 
 
-def test_no_tokens_are_given_to_a_layer_with_a_cache_alone() -> None:
-    spec = LayerSpec(name="normed", make=Normed, sizes=in_steps_of(4))
-    assert run(spec, "empty_calls_are_harmless").reason == "it has no cache"
+class Classified(Normed):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return torch.cat([hidden.new_zeros(len(hidden), 1, hidden.shape[-1]), hidden[:, 1:]], 1)
+
+
+def test_a_layer_that_gives_its_class_token_for_no_tokens_refuses_them() -> None:
+    outcome = run(LayerSpec(name="classified", make=Classified), "empty_calls_are_harmless")
+    assert "it refuses a call on no tokens (classified returned output" in outcome.reason
