@@ -138,27 +138,19 @@ CACHED = {
     "cache": CacheSpec(new=lambda module, batch_size: []),
 }
 RIGHT: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
-    "one large size": (OfOneSize, {"sizes": lambda size: 40}, ("items_are_independent",)),
+    "one size": (OfOneSize, {"sizes": lambda size: 40}, ("copies_agree", "items_are_independent")),
     "a variable epsilon": (Normed, {"sizes": in_steps_of(4)}, ("agrees_with_float64",)),
     "tokens that are skipped": (Dilated, CACHED, DEPENDS),
     "a norm of few features, which leaves nothing to remember": (PreNorm, CACHED, DEPENDS),
     "a norm of one feature, which leaves nothing to depend on": (PostNorm, {}, DEPENDS),
     "rounding by layout in float64, as it computes in float32": (Fourier, {}, ("layouts_agree",)),
-    "a token that sees itself only where it sees no other": (
-        AloneOrAmongOthers,
-        {"causal": True},
-        DEPENDS,
-    ),
+    "a token that sees itself alone": (AloneOrAmongOthers, {"causal": True}, DEPENDS),
     "a batch norm that refuses one value": (
         Normalised,
         {},
         ("inputs_are_unchanged", "dropout_is_drawn_once"),
     ),
-    "a graph that is kept, under autocast": (
-        lambda size: Keeping(size, size),
-        {},
-        ("autocast_agrees",),
-    ),
+    "a graph that is kept": (lambda size: Keeping(size, size), {}, ("autocast_agrees",)),
 }
 
 
