@@ -94,6 +94,7 @@ class Attention(nn.Module):
     ("taken", "made", "filled"),
     [
         ("spam", "spam['table']", "dict(table=1)"),
+        ("window_size", "window_size['table']", "dict(table=1)"),  # of which tuples are tried
         ("spam, eggs=3", "spam[eggs - 3].strip()", "['a']"),
         ("spam", "torch.zeros(2) @ spam.matrix", "types.SimpleNamespace(matrix=torch.zeros(2))"),
     ],

@@ -67,7 +67,7 @@ def not_made(
     start = f"{reason[0].upper()}{reason[1:]}, or say" if reason else "Say"
     call = tried[-1].replace("=size", "=E") if tried else f"{name}(...)"
     for each in names:
-        call = re.sub(rf"\b{each}=(?:[^,()]+|[\w.]+\(\))(?=[,)])", f"{each}=...", call)
+        call = re.sub(rf"\b{each}=(?:[^,()]+|[\w.]*\([^()]*\))(?=[,)])", f"{each}=...", call)
     if not names:  # what is no number of features is a guess, too
         call = re.sub(r"=(?!E\b)[^,()]+(?=[,)])", "=...", call)
     call = call if "..." in call else f"{name}(...)"
