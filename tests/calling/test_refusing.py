@@ -9,10 +9,9 @@ from attnbench_plugins.adapters.adaptation import spec_of
 from attnbench_plugins.adapters.making.maker import MakingError
 from attnbench_plugins.adapters.making.recipes import recipe_from, recipe_of
 from attnbench_plugins.adapters.refusing import Raised, not_called
-from attnbench_plugins.adapters.trials.plans import plans
 
 import attnbench
-from attnbench.calling.signature import Argument, call_arguments
+from attnbench.calling.signature import call_arguments
 from attnbench.errors import StyleError
 from attnbench.subject.lookup import resolve
 from tests.calling.conftest import loaded
@@ -213,8 +212,3 @@ def test_an_error_in_python_ends_at_the_line_of_the_user(repository: Path) -> No
     assert raised.value.__cause__ is None
     names = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
     assert names == [test_an_error_in_python_ends_at_the_line_of_the_user.__name__, "called"]
-
-
-def test_any_three_of_four_arguments_without_a_name_are_no_plan() -> None:
-    assert len(plans([Argument(name, None) for name in "abc"])) == 12
-    assert plans([Argument(name, None) for name in "abcd"]) == []

@@ -23,10 +23,6 @@ class DotScoring(nn.Module):
         return query @ key.mT
 
 
-def _reference(_module: nn.Module, q: list[float], k: list[float]) -> float:
-    return dot(q, k)
-
-
 @attnbench.hookimpl
 def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
     """The scoring function ``dot``; it does not declare ``unit_variance``."""
@@ -36,6 +32,6 @@ def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
         formula="qᵀk",
         source="Luong et al. 2015, arXiv:1508.04025",
         equal_sizes=True,
-        reference=_reference,
+        reference=lambda module, q, k: dot(q, k),
         laws=("rotation_invariant", "bilinear"),
     )

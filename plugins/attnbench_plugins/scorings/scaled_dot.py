@@ -24,10 +24,6 @@ class ScaledDotScoring(nn.Module):
         return (query / math.sqrt(query.shape[-1])) @ key.mT
 
 
-def _reference(_module: nn.Module, q: list[float], k: list[float]) -> float:
-    return dot(q, k) / math.sqrt(len(q))
-
-
 @attnbench.hookimpl
 def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
     """The scoring function ``scaled_dot``."""
@@ -37,6 +33,6 @@ def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
         formula="qᵀk / √E",
         source="Vaswani et al. 2017, arXiv:1706.03762",
         equal_sizes=True,
-        reference=_reference,
+        reference=lambda module, q, k: dot(q, k) / math.sqrt(len(q)),
         laws=("unit_variance", "rotation_invariant", "bilinear"),
     )

@@ -127,10 +127,12 @@ def bound(target: Any, callee: Callee, prior: Prior = FREE) -> tuple[Callee, Bin
         return _by_head(target, callee, binding), binding
     width = callee.width
     twice = Callee(callee.make, width, (width, 2 * width, 2 * width))  # of an encoder's directions
+    twice.spent = callee.spent
     if inspect.isclass(target) and (binding := _attended(twice, named, [], prior)) is not None:
         return twice, binding
     for width in _widths_named(raised, callee.width):  # it may be written into the code
         other = Callee(callee.make, width)
+        other.spent = callee.spent
         if other.is_made() and (binding := _first(other, named, [], prior)) is not None:
             return other, binding
     raise StyleError(not_called(target, named, raised, said=bool(prior.roles or prior.given)))

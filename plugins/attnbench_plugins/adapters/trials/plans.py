@@ -63,8 +63,7 @@ def _by_trial(required: Sequence[Argument]) -> Iterator[dict[str, str]]:
         for roles in (("query", "memory"), ("query", "key", "value")):
             free = [role for role in roles if role not in known.values()]
             rest = len(unknown) - len(free)
-            is_vague = is_rest and len(free) > 2  # any three of four, of which no name says more
-            if not free or not {*known.values()} <= {*roles} or rest != is_rest or is_vague:
+            if not free or not {*known.values()} <= {*roles} or rest != is_rest:
                 continue
             for some in itertools.combinations(unknown, len(free)):
                 for order in itertools.permutations(free):

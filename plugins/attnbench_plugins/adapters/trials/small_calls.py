@@ -45,6 +45,7 @@ class Callee:
     ) -> None:
         self.make, self.width, self.sides = make, width, sides or (width,) * 3
         self._made: dict[tuple[int, int, int], Any] = {}
+        self.spent = 0  # calls in the search for the right one
 
     def at(self, *sizes: int) -> Any:
         """The callee of these sizes, in evaluation and in float32."""
@@ -143,6 +144,7 @@ class Calls:
 
     def result(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         """What the callee itself gives, and the callee; ``None`` twice if it raises."""
+        self.callee.spent += 1
         return self._tried(lambda: self._result(tensors)) or (None, None)
 
     def _result(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:

@@ -250,8 +250,8 @@ def _fixed(
     ]
 
 
-_MOST = 256
-"""Most tokens of a fixed number."""
+_MOST, _MOST_CALLS = 256, 2000
+"""Most tokens of a fixed number, and most calls in a search."""
 
 
 def tried(
@@ -273,6 +273,10 @@ def tried(
         angles: whether a layer gets angles and masks that its signature does not need, too.
         widens: whether its output may have any number of features.
     """
+    if callee.spent > _MOST_CALLS:
+        left = Raised("not tried after so many others")
+        left.reached = 0
+        return left
     is_layer, pair = "hidden" in mains.values(), "memory" in mains.values()
     asked = _ANGLES if angles else () if is_layer else ("return_weights",)
     rest = [a for a in arguments if a.name not in mains and (a.required or a.role in asked)]

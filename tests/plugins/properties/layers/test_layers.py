@@ -145,11 +145,7 @@ RIGHT: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "a norm of one feature, which leaves nothing to depend on": (PostNorm, {}, DEPENDS),
     "rounding by layout in float64, as it computes in float32": (Fourier, {}, ("layouts_agree",)),
     "a token that sees itself alone": (AloneOrAmongOthers, {"causal": True}, DEPENDS),
-    "a batch norm that refuses one value": (
-        Normalised,
-        {},
-        ("inputs_are_unchanged", "dropout_is_drawn_once"),
-    ),
+    "a norm of a batch": (Normalised, {}, ("inputs_are_unchanged", "dropout_is_drawn_once")),
     "a graph that is kept": (lambda size: Keeping(size, size), {}, ("autocast_agrees",)),
 }
 
