@@ -1,18 +1,15 @@
 """Public ways to test attention, rebuilt by their published rule, as oracles of the zoo.
 
 ``python -m attnbench_zoo.harnesses`` scores them.
-``--every 5`` takes every fifth entry only, ``--blind`` the blind part, and ``--only`` one of the
-harnesses. ``--own quick`` scores attnbench by that profile instead of them, which
-takes about a minute of one core for a mutant and more for a right one. ``--json`` keeps what each
-of them killed and accused.
+``--blind`` takes the blind part, and ``--only`` one of the harnesses. ``--own quick`` scores
+attnbench by that profile instead of them, which takes about a minute of one core for a mutant and
+more for a right one.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import attnbench
 from attnbench_zoo.entries import KINDS, Entry, blind_entries, entries
@@ -26,29 +23,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m attnbench_zoo.harnesses", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--every", type=int, default=1, help="of the entries, every such one")
     parser.add_argument("--blind", action="store_true", help="the blind part")
     among = parser.add_mutually_exclusive_group()
     among.add_argument("--only", choices=HARNESSES, help="one harness")
     among.add_argument("--own", choices=("quick", "default"), help="attnbench, of this profile")
-    parser.add_argument("--json", type=Path, help="a file for what each killed and accused")
     options = parser.parse_args(arguments)
-    if options.every < 1:
-        parser.error(f"--every is {options.every}, but should be at least 1.")
-    if options.json and not options.json.parent.is_dir():
-        parser.error(f"--json {options.json}: there is no folder {options.json.parent}.")
     chosen = {options.only: HARNESSES[options.only]} if options.only else HARNESSES
     if options.own:
         chosen = {f"attnbench, {options.own}": own(options.own)}
-    asked = (blind_entries() if options.blind else entries())[:: options.every]
-    found = {name: score(oracle, asked) for name, oracle in chosen.items()}
-    print(table(found))
-    if options.json:
-        kept = {
-            name: {"killed": one.killed, "accused": one.accused, "errors": one.errors}
-            for name, one in found.items()
-        }
-        options.json.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+    asked = blind_entries() if options.blind else entries()
+    print(table({name: score(oracle, asked) for name, oracle in chosen.items()}))
 
 
 def own(profile: str) -> Oracle:

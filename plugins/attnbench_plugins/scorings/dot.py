@@ -23,15 +23,23 @@ class DotScoring(nn.Module):
         return query @ key.mT
 
 
+def _reference(_module: nn.Module, q: list[float], k: list[float]) -> float:
+    return dot(q, k)
+
+
+def _make(query_size: int, key_size: int) -> DotScoring:
+    return DotScoring()
+
+
 @attnbench.hookimpl
 def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
     """The scoring function ``dot``; it does not declare ``unit_variance``."""
     yield attnbench.ScoringSpec(
         name="dot",
-        make=lambda query_size, key_size: DotScoring(),
+        make=_make,
         formula="qᵀk",
         source="Luong et al. 2015, arXiv:1508.04025",
         equal_sizes=True,
-        reference=lambda module, q, k: dot(q, k),
+        reference=_reference,
         laws=("rotation_invariant", "bilinear"),
     )

@@ -24,15 +24,23 @@ class ScaledDotScoring(nn.Module):
         return (query / math.sqrt(query.shape[-1])) @ key.mT
 
 
+def _reference(_module: nn.Module, q: list[float], k: list[float]) -> float:
+    return dot(q, k) / math.sqrt(len(q))
+
+
+def _make(query_size: int, key_size: int) -> ScaledDotScoring:
+    return ScaledDotScoring()
+
+
 @attnbench.hookimpl
 def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
     """The scoring function ``scaled_dot``."""
     yield attnbench.ScoringSpec(
         name="scaled_dot",
-        make=lambda query_size, key_size: ScaledDotScoring(),
+        make=_make,
         formula="qᵀk / √E",
         source="Vaswani et al. 2017, arXiv:1706.03762",
         equal_sizes=True,
-        reference=lambda module, q, k: dot(q, k) / math.sqrt(len(q)),
+        reference=_reference,
         laws=("unit_variance", "rotation_invariant", "bilinear"),
     )

@@ -250,7 +250,7 @@ def _fixed(
     ]
 
 
-_MOST, _MOST_CALLS = 256, 2000
+_MOST, _MOST_CALLS = 256, 10_000
 """Most tokens of a fixed number, and most calls in a search."""
 
 
